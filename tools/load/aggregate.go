@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the times that the shards have recorded since the last call. It stores their sum in
-// g.interval and also adds it to g.total.
+// collectShardTimes takes the times that the shards have recorded since the last call. It stores the sum of these times
+// in g.interval, and adds the sum to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {

@@ -173,9 +173,9 @@ type Config struct {
 	// Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be combined
 	// with Early.
 	Begin <-chan float64
-	// Enough ends the window of a Steady run when the channel is closed. The window lasts at most three times
-	// Duration. The coordinator of several generators closes Enough when their total rate is steady. If Enough is
-	// nil, the window ends when the run's own rate is steady.
+	// Enough ends the measured window of a Steady run when the channel is closed. The window lasts at most three
+	// times Duration. The coordinator of several generators closes Enough when their total rate is steady. If
+	// Enough is nil, the window ends when the run's own rate is steady.
 	Enough <-chan struct{}
 	// Published delivers message counts to a publish/subscribe run that shares topics with other generators. At the
 	// end, the run emits the event Published with the message counts of its own publishers. The run then receives
@@ -216,7 +216,7 @@ type TLS struct {
 	Insecure bool   `flag:"tls-insecure" not:"tls-ca" help:"accept any certificate"`
 	// ServerName is the name that the certificate must have. It is also sent to the server (SNI).
 	ServerName string `flag:"tls-server-name" help:"expect a certificate for this <NAME>, and ask for it (default: the host)"`
-	// Config is the basis of the TLS configuration. The other fields override it. If Config has no
+	// Config is the basis of the TLS configuration. The other fields of TLS override Config. If Config has no
 	// ClientSessionCache, sessions are not resumed.
 	Config *tls.Config
 }

@@ -81,8 +81,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates a chunk of connection states for a shard. The indexes of the states are from first to end -
-// 1. If the table is full, first is equal to end.
+// allocStateChunk allocates a chunk of connection states for a shard. The chunk has the indexes first to end-1. If the
+// table is full, first is equal to end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

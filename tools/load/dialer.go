@@ -59,8 +59,8 @@ type dialer struct {
 }
 
 // startConnsAndReplacements starts all connections, and replacements for closed connections. It does not wait until the
-// connections are established. It returns ctx's cause when ctx is done. It also returns the first error of Dial, but
-// ignores ErrFull and tries again.
+// connections are established. After ErrFull from Dial, it tries again later. It returns any other error of Dial, and
+// ctx's cause when ctx is done.
 func (d *dialer) startConnsAndReplacements(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -142,9 +142,9 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel chooses the
-// source address of most connections. However, more than maxPerSource connections to a loopback target are distributed
-// over several loopback addresses. If maxPerSource is 0, there is no limit.
+// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel normally
+// chooses the source addresses. However, more than maxPerSource connections to a loopback target are distributed over
+// several loopback addresses. If maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {

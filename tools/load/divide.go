@@ -10,8 +10,8 @@ import (
 // MaxGenerators is the maximum number of generators in Config.Divide.
 const MaxGenerators = 64
 
-// Total returns the number of connections that the run opens. With a Ramp, it is the final number. With PubSub, it
-// includes the publishers and slow subscribers.
+// Total returns the number of connections that the run opens. With a Ramp, the result is the final number of
+// connections. With PubSub, the result includes the publishers and slow subscribers.
 func (c Config) Total() int {
 	c = c.withDefaultsAndImplied()
 	return c.totalConns()

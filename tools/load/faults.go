@@ -91,7 +91,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if it shows that this machine ran out of a resource. The caller holds f.mu.
+// recordIfExhaustionLocked counts err if err shows that this machine ran out of a resource. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {

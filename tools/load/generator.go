@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles all connections of the load's engine. It sends messages and checks answers. Most fields are
-// constant after the first connection attempt.
+// generator handles all connections of a run. It sends messages and checks answers. Most fields are constant after the
+// first connection attempt.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -155,7 +155,7 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish continues when the transport and any WebSocket handshake are ready. In a publish/subscribe run,
+// joinPubsubOrEstablish is called when the transport and any WebSocket handshake are ready. In a publish/subscribe run,
 // it sends the first message of the protocol. In any other run, it counts the connection as established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {

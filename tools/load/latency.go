@@ -148,7 +148,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions. If b is empty, it returns a instead of a new distribution.
+// sumDistributions returns the sum of two distributions. If b is empty, the result is a itself.
 func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos maps the errors that show that this machine has run out of a resource to their names.
+// exhaustionErrnos maps errors to their names. Each of these errors shows that this machine has run out of a resource.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
@@ -37,8 +37,8 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 // dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the share of the window for which waiting for a processor is acceptable. A larger share is
-// reported as a Limit.
+// highCPUPressure is the largest acceptable share of the window in which some program waits for a processor. A larger
+// share is reported as a Limit.
 const highCPUPressure = 0.2
 
 // Limits of the delay that the generator itself causes, as a 99th percentile. Above lateP99, the results are doubtful
@@ -130,8 +130,8 @@ func (r *loadRun) cpuPressureShareInWindow() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns how long some program on the machine has waited for a processor since boot. If this is
-// unknown, it returns 0.
+// readCPUStallTime returns the total time since boot in which some program on the machine waited for a processor. It
+// returns 0 if the time is unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled

@@ -202,8 +202,8 @@ func less(a, b reflect.Value) bool {
 }
 
 // mergeCompleteHistograms merges the histograms of parts and summarizes them in the fields of to. It stores the merged
-// histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram of a distribution, the field of this
-// distribution in to does not change.
+// histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, this field of to does
+// not change.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()

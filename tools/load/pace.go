@@ -145,7 +145,7 @@ const (
 )
 
 // nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop. If loopOrAll is negative, it covers all
-// shards. The engine calls nudgeDueConnsOfLoop as engine.Config.Pace, again at nextCall.
+// shards. The engine calls nudgeDueConnsOfLoop as engine.Config.Pace, and calls it again at nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -332,9 +332,9 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The plan begins when the connection is
-// established or, if the run has a first message, now. Different offsets spread the messages of all connections evenly
-// over time.
+// startConnPlanEvenlyOffset starts the message plan of one connection. If the run has a first message, the plan begins
+// now. Otherwise, the plan begins when the connection is established. Different offsets spread the messages of all
+// connections evenly over time.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]

@@ -301,9 +301,9 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending wakes the owner of each connection, which then sends the first message. It must be called
-// after all connections have been added. If ctx ends, nudgeConnsToStartSending returns early. The next call continues
-// with the remaining connections.
+// nudgeConnsToStartSending wakes the owner of each connection. The owner then sends the first message. All connections
+// must have been added before. If ctx ends, nudgeConnsToStartSending returns early. The next call continues with the
+// remaining connections.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -317,7 +317,8 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry calls ref.Nudge again at each retryTick until the nudge succeeds. It returns false if ctx ends first.
+// nudgeWithRetry calls ref.Nudge until the mailbox has space for the nudge. It waits for retryTick between calls. It
+// returns false if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -356,14 +357,14 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness decides whether a rate is steady. The caller adds the rate in each tenth of Config.Duration with Add. A
+// Steadiness decides whether a rate is steady. The caller passes the rate of each tenth of Config.Duration to Add. A
 // Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add adds the rate in the next tenth of Config.Duration. With several generators, rate is the sum of their rates.
+// Add adds the rate of the next tenth of Config.Duration. With several generators, rate is the sum of their rates.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++

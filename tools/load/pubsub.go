@@ -257,11 +257,12 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is how long slow subscribers wait for further input. They count as drained after this time.
+// slowDrainStall is how long the run waits for further input of slow subscribers. After this time without input, the
+// slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. Only by reading, a subscriber notices that
-// the server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. A subscriber must read to notice that the
+// server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs

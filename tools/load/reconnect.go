@@ -140,8 +140,8 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address peer. If there is none, the connection used a Unix
-// socket, and the result is the next Unix socket in rotation.
+// targetOfPeerElseNextUnix returns the target that has the address peer. If no target has this address, the connection
+// used a Unix socket. The result is then the next Unix socket in rotation.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {

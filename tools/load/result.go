@@ -183,7 +183,7 @@ type Bytes struct {
 	CutOff   int64 `json:"cut_off" merge:"sum"`
 }
 
-// Limit is a limit of the generator's process or machine. The generator reached this limit during a run.
+// Limit describes a limit of the generator's process or machine that was reached during a run.
 type Limit struct {
 	// Wall names the limit: "cpu", "cpu pressure" (which any program on the machine can cause), "ports",
 	// "descriptors", "memory", "late sends", or a limit of the kernel.
@@ -325,9 +325,9 @@ func (r *Result) InFlight() float64 {
 
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator was the bottleneck. It was if it used at least 95 % of its available
-// processor time in the window. If the window was shorter than 100 ms, the result is false, because starting and
-// stopping dominate. For a run with Config.Messages, the result is also false, because the load is not steady.
+// GeneratorBound reports whether the generator was the bottleneck. This is true if the generator used at least 95 % of
+// its available processor time in the window. The result is false for a window of less than 100 ms, in which starting
+// and stopping dominate. The result is also false for a run with Config.Messages, in which the load is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUShare() >= generatorBoundShare
 }
@@ -410,7 +410,7 @@ type Counter struct {
 	// Gauge reports whether an interval contains the counter's current value. Otherwise, an interval contains the
 	// increase.
 	Gauge bool
-	// Fault reports that a value above 0 is a failure.
+	// Fault reports whether a value above 0 is a failure.
 	Fault bool
 
 	window           bool  // a Result covers only the window

@@ -33,8 +33,8 @@ var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and returns the measurements. If cfg.Rate.Goal is set, Run searches for a rate.
 //
-// Run returns no Result if the configuration is wrong, if the target cannot be resolved, if the process may not open
-// enough descriptors, or if the I/O model cannot run here. Otherwise, it returns a Result. Failures of connections and
+// Run returns no Result if the run cannot start. In this case, the configuration is wrong, the target cannot be
+// resolved, the process may not open enough descriptors, or the I/O model cannot run here. Failures of connections and
 // answers are part of the Result; Result.Err summarizes them.
 //
 // When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers and closes the
@@ -157,7 +157,7 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 }
 
 // engineConfig returns the configuration of the engine. Output buffers have space for everything that can be in flight
-// on a connection, so the engine never pauses reading.
+// on a connection. Full output buffers therefore never pause reading.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -241,8 +241,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends. It ends when done returns true, when timeout has passed, or when the result
-// of progress has not changed for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends. A wait ends when done returns true, when timeout has passed, or when the
+// result of progress has not changed for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool

@@ -54,8 +54,8 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of the struct t and its nested structs. index is the field index of t in
-// Config.
+// settingsFromTags returns the settings of the struct t and its nested structs. index is the path of field indexes from
+// Config to t.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -113,8 +113,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. If the field belongs to a nil struct, such as TLS, fieldValue allocates
-// the struct if allocateNil is set. Otherwise, fieldValue returns the zero value and false.
+// fieldValue returns the setting's field in c. The field can belong to a nil struct, such as TLS. If allocateNil is
+// set, fieldValue allocates this struct. If allocateNil is not set, fieldValue returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -224,8 +224,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns nothing
-// for an empty field. It also returns nothing if a different Setting represents the field's value.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns no texts
+// for an empty field. It also returns no texts if a different Setting represents the field's value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -292,7 +292,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it, or
+// if a required setting is not given.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {

@@ -396,7 +396,7 @@ type csvColumn struct {
 }
 
 // csvColumns lists the columns of the table of intervals. Column names contain the units. A missing value, such as a
-// percentile without answers, results in an empty field.
+// percentile of an interval without answers, results in an empty field.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},

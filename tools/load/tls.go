@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// Causes of failed handshakes. crypto/tls does not report these causes.
+// Causes of failed handshakes that crypto/tls does not report.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")

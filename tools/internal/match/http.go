@@ -13,7 +13,7 @@ const (
 	maxBody = 1 << 40
 )
 
-// These texts describe the expected parts of an HTTP response, for Error.Want.
+// Values of Error.Want for HTTP responses. They describe the expected input.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"

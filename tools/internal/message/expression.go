@@ -143,8 +143,9 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// Sizes of a marker, which has 16 hexadecimal digits. The first 7 digits are the connection's number, and the other 9
-// digits are the message's number. Markers are unique for up to 268 million connections with 68 billion messages each.
+// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message. The first 7 digits are the
+// connection's number, and the other 9 digits are the message's number. Markers are unique for up to 268 million
+// connections with 68 billion messages each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

@@ -67,7 +67,7 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before end. It counts from message nextNumber on.
+// countMessagesBefore returns the number of messages that are due before end. The count starts with message nextNumber.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

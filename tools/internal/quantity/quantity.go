@@ -73,7 +73,7 @@ func ParsePositive(text string) (int, error) {
 	return n, nil
 }
 
-// ParsePositive64 parses a whole number above 0. The number may exceed 32 bits on all systems.
+// ParsePositive64 parses a whole number above 0 like ParsePositive, but returns an int64.
 func ParsePositive64(text string) (int64, error) {
 	n, ok := ParseNumberWithSuffix(text)
 	if !ok || n < 1 || n != math.Trunc(n) {

@@ -82,8 +82,8 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, User and System are
-// exact to the microsecond. For another process, only the sum of User and System is exact.
+// setThreadsAndExactCPUTime sets the number of threads and the processor time. For the calling process, User and System
+// are exact to the microsecond. For another process, only the sum of User and System is exact.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {

@@ -129,10 +129,11 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval contains the difference between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains sums over all processes. For a counter, the sum is the increase. For any other figure, the
-	// sum is the final value.
+	// Process contains sums over all processes. Counters are increases during the interval. Other figures are
+	// values at the end of the interval.
 	Process Process
-	// Machine contains the increases of the machine's counters, and the final values of its other figures.
+	// Machine describes the machine. Counters are increases during the interval. Other figures are values at the
+	// end of the interval.
 	Machine Machine
 }
 
@@ -196,8 +197,8 @@ type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleSkippingSlow takes a sample like the function TakeSample. It skips slow parts that were read in the last 5
-// s.
+// TakeSampleSkippingSlow takes a sample like the function TakeSample. It skips slow parts that were read less than 5 s
+// ago.
 func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

@@ -18,8 +18,7 @@ const (
 var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
 // spinTime is how long a LineStation polls the clock before the end of a service. Until then, the station sleeps.
-// Sleeps usually end late by about spinTime. On a busy machine, a longer spinTime is less precise, because the
-// scheduler favours threads that have slept.
+// Sleeps usually end late by about spinTime.
 const spinTime = 100 * time.Microsecond
 
 // LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
