@@ -186,7 +186,7 @@ type Config struct {
 	Observe func(Event)
 }
 
-// Ramp describes connections that are opened evenly over a time.
+// Ramp describes a number of connections that grows evenly over a period of time.
 type Ramp struct {
 	// From and To are the numbers of connections at the start and the end. To defaults to Config.Connections.
 	From, To int
@@ -194,9 +194,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate is the plan of an open loop: when messages are sent. Latency is measured from the planned time. Delays caused by
-// a stalled server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How
-// NOT to Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time. Delays caused by a stalled
+// server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How NOT to
+// Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
 	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.

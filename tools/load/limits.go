@@ -41,7 +41,7 @@ const minUsageWindow = 100 * time.Millisecond
 // share is reported as a Limit.
 const highCPUPressure = 0.2
 
-// Limits of the delay that the generator itself causes, as a 99th percentile. Above lateP99, the results are doubtful
+// Limits of the 99th percentile of the delay that the generator itself causes. Above lateP99, the results are doubtful
 // if the delay is at least a tenth of the latency. Above veryLateP99, the results are always doubtful.
 const (
 	lateP99     = time.Millisecond

@@ -301,9 +301,9 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending wakes the owner of each connection. The owner then sends the first message. All connections
-// must have been added before. If ctx ends, nudgeConnsToStartSending returns early. The next call continues with the
-// remaining connections.
+// nudgeConnsToStartSending wakes the owner of each connection. The owner then sends the first message.
+// nudgeConnsToStartSending must be called after the last connection was added. If ctx ends, it returns early, and the
+// next call continues with the remaining connections.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return

@@ -168,7 +168,7 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets. It accepts a control frame, or the
+// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets. It accepts a Ping, a Pong, or the
 // acknowledgment of a published message.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader

@@ -318,7 +318,7 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// Sizes of WebSocket frames and buffers, in bytes. frameOverhead is the maximum that a WebSocket adds to a message.
+// Limits in bytes. frameOverhead is the maximum number of bytes that a WebSocket adds to a message.
 // maxHandshakeResponse limits the response to a WebSocket handshake. maxRuleBuffer limits input that a match rule
 // cannot parse yet, such as a partial HTTP header.
 const (

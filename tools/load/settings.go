@@ -35,7 +35,7 @@ type Setting struct {
 	Name, Short string
 	// Group is the heading of the flag in the help, or "" for a setting without a flag.
 	Group string
-	// Help describes the setting. The placeholder for its value is in `backquotes`.
+	// Help describes the setting. The placeholder for the setting's value is in `backquotes`.
 	Help string
 	// Bare is the value of a flag without a value, and of true in JSON. If Bare is "", the flag requires a value.
 	Bare string

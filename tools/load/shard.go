@@ -179,8 +179,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. Fields that initAndCountEstablishedConn sets can be read without the
-// lock after refuseNewConns.
+// refuseNewConns ends the shard's connect phase. After refuseNewConns, fields that initAndCountEstablishedConn sets can
+// be read without the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

@@ -167,8 +167,8 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// hostHeaderOfFirstTarget returns the Host header for requests to the first target. For a Unix socket, the Host header
-// is "localhost".
+// hostHeaderOfFirstTarget returns the Host header for requests, which is the first target. For a Unix socket, the Host
+// header is "localhost".
 func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"

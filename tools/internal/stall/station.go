@@ -17,7 +17,7 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock before the end of a service. Until then, the station sleeps.
+// spinTime is how long a LineStation polls the clock before the end of a service. Before polling, the station sleeps.
 // Sleeps usually end late by about spinTime.
 const spinTime = 100 * time.Microsecond
 
