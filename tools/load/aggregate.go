@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the times that the shards have recorded since the last call. It stores their sum in
-// g.interval and also adds it to g.total.
+// collectShardTimes takes the times that the shards have recorded since the last call. It stores the sum of these times
+// in g.interval, and adds the sum to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,8 +72,9 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns two numbers of an open loop: due is the number of messages that were planned from the start
-// of the run until now, and unsent is how many of them were not sent. If planned times are random, both are estimates.
+// countDueAndUnsent counts messages of an open loop from the start of the run to now. due is the number of messages
+// planned for this time. unsent is the number of due messages that no connection has taken. If planned times are
+// random, both numbers are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -223,8 +224,8 @@ func (r *loadRun) fillOpenLoopFields(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times. Latencies that count for the window are in
-// window, and all other latencies are in outside.
+// timeDistributions contains the distributions of all measured times. Field window contains the latencies that count
+// for the measured window. Field outside contains all other latencies.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -236,8 +237,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. coarseLatencies saves memory at the expense of precision. Runs with
-// held connections set it, because they can have very many loops.
+// newTimeDistributions returns empty distributions. If coarseLatencies is set, latencies need less memory and are less
+// precise. Runs with held connections set coarseLatencies, because they can have very many loops.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -256,7 +257,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the distributions that the shard has filled, and makes the shard use spare, which must be empty.
+// swapTimes returns the distributions that the shard has filled, and replaces them by spare. spare must be empty.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

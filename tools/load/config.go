@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits that are not declared in the tag min or max of a Config field.
+// Limits of messages, lines, rates, loops and durations in a Config.
 const (
 	// MaxMessage is the maximum size of a message in bytes.
 	MaxMessage = 1 << 20
@@ -26,7 +26,8 @@ const (
 )
 
 // Config describes a load and its target. Only Target is required. A zero field selects its default. The tags of a
-// field declare its flag, JSON key, help, default, limits, and the settings it excludes or requires: see Setting.
+// field declare its flag, JSON key, help text, default and limits; see Setting. Tags also declare which other settings
+// a setting excludes or requires.
 type Config struct {
 	// Target is the server's address: host:port, or "unix:" followed by the path of a unix socket. The host is
 	// resolved once; IPv4 is preferred. An empty host means this machine.
@@ -167,25 +168,25 @@ type Config struct {
 	// several generators exactly. Without them, only Result.Latency is combined exactly.
 	Histograms bool `key:"histograms"`
 
-	// If Begin is not nil, it synchronizes several generators: after the connect phase, the run waits until Begin
+	// Begin synchronizes several generators. If Begin is not nil, the run waits after the connect phase until Begin
 	// delivers a value or is closed. In a search, each value is a rate. The run tries the rate, emits the event
 	// Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be combined
 	// with Early.
 	Begin <-chan float64
-	// If Enough is not nil, the window of a Steady run continues until Enough is closed, but at most for three
-	// times Duration. The coordinator of several generators closes Enough when their total rate is steady.
+	// Enough ends the measured window of a Steady run when the channel is closed. The window lasts at most three
+	// times Duration. The coordinator of several generators closes Enough when their total rate is steady. If
+	// Enough is nil, the window ends when the run's own rate is steady.
 	Enough <-chan struct{}
-	// Published is used by a publish/subscribe run that shares topics with other generators. At the end, the run emits
-	// the event Published with the message counts of its own publishers. It then receives the counts of all generators'
-	// publishers from this channel. A negative count means that the count is unknown. Finally, the run waits for
-	// missing deliveries as Drain allows.
+	// Published delivers message counts to a publish/subscribe run that shares topics with other generators. At the
+	// end, the run emits the event Published with the message counts of its own publishers. The run then receives
+	// the message counts of all publishers from this channel. A negative count means unknown. Finally, the run
+	// waits for missing deliveries, as limited by Drain.
 	Published <-chan []int64
-	// Observe is called with each event of the run. Run calls Observe on its own goroutine and waits until Observe
-	// returns.
+	// Observe is called with each event of the run, on the goroutine of Run. Run waits until Observe returns.
 	Observe func(Event)
 }
 
-// Ramp describes connections that are opened evenly over a time.
+// Ramp describes a number of connections that grows evenly over a period of time.
 type Ramp struct {
 	// From and To are the numbers of connections at the start and the end. To defaults to Config.Connections.
 	From, To int
@@ -193,9 +194,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate is the plan of an open loop: when messages are sent. Latency is measured from the planned time. Delays caused by
-// a stalled server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How
-// NOT to Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time. Delays caused by a stalled
+// server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How NOT to
+// Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
 	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.
@@ -215,7 +216,7 @@ type TLS struct {
 	Insecure bool   `flag:"tls-insecure" not:"tls-ca" help:"accept any certificate"`
 	// ServerName is the name that the certificate must have. It is also sent to the server (SNI).
 	ServerName string `flag:"tls-server-name" help:"expect a certificate for this <NAME>, and ask for it (default: the host)"`
-	// Config is the basis of the TLS configuration. The other fields override it. If Config has no
+	// Config is the basis of the TLS configuration. The other fields of TLS override Config. If Config has no
 	// ClientSessionCache, sessions are not resumed.
 	Config *tls.Config
 }

@@ -45,7 +45,7 @@ const (
 )
 
 // connTable contains the states of all connections of a run. It is allocated once, but the kernel provides memory only
-// for the pages that are used. If the run's mode does not need a slice, the slice is nil.
+// for pages that are used. Slices that the run's mode does not need are nil.
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
@@ -63,7 +63,8 @@ type connTable struct {
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of adjacent states that a shard gets at a time. States of two loops then share no cache line.
+// connChunk is the number of adjacent connection states that a shard allocates at once. States of different loops
+// therefore share no cache line.
 const connChunk = 64
 
 func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
@@ -80,8 +81,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates a chunk of states for a shard. The indexes of the states are from first to end - 1. If
-// the table is full, first is equal to end.
+// allocStateChunk allocates a chunk of connection states for a shard. The chunk has the indexes first to end-1. If the
+// table is full, first is equal to end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +101,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls visit for every connection that the run has or had, until visit returns false. visit
-// runs under the shard's lock.
+// forEachCurrentOrFormerConn calls visit for every current or former connection of the run, until visit returns false.
+// visit runs under the lock of the connection's shard.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
@@ -142,8 +143,8 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetPlanAndParserState initializes the connection's plan, parser states and openedAt for a connection that was
-// established at establishedAt.
+// resetPlanAndParserState resets the message plan and the parser states of a new connection. It also stores
+// establishedAt.
 func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

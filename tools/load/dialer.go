@@ -12,18 +12,20 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. A connect rate above it (in connections per second) replaces it.
+// maxHalfOpen limits concurrent connection attempts. If the connect rate per second is higher, the connect rate is the
+// limit.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts that a tick assigns to a loop, unless fewer are due. If there are many
-// loops on few processors, waking a loop costs more than connecting.
+// minDialBatch is the minimum number of attempts that the dialer assigns to a loop at a time, if enough are due.
+// Smaller batches would be inefficient, because waking a loop can cost more than connecting.
 const minDialBatch = 16
 
-// dialInterval is the time between ticks of the dialer. At 5,000 connections per second, a tick starts 10 attempts.
+// dialInterval is the time between ticks of the dialer. For example, at 5,000 connections per second, each tick starts
+// 10 attempts.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a given rate. It computes how many attempts are due from the time since it was last
-// idle. A late tick therefore loses no attempts, and the average rate is exact.
+// dialer starts connections at a given rate. The number of attempts depends on the elapsed time, not on the number of
+// ticks. A late tick therefore loses no attempts, and the average rate is exact.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
@@ -56,9 +58,9 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startConnsAndReplacements starts all connections and returns before they are established. If Dial returns ErrFull,
-// startConnsAndReplacements tries again at the next tick. It returns any other error of Dial, and ctx's cause when ctx
-// is done.
+// startConnsAndReplacements starts all connections, and replacements for closed connections. It does not wait until the
+// connections are established. After ErrFull from Dial, it tries again later. It returns any other error of Dial, and
+// ctx's cause when ctx is done.
 func (d *dialer) startConnsAndReplacements(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -89,8 +91,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns the number of attempts that should have been started by now, as the ramp
-// and the replacement of connections require. It ignores the connect rate.
+// totalAttemptsForRampAndReplacements returns how many attempts should have started at the time sinceStart. The number
+// includes the attempts for the ramp and for replacements of connections. It ignores the connect rate.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -131,8 +133,7 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the number of connections from each automatically chosen source address, even if the
-// address has more ports.
+// maxPlannedPerSource limits the number of connections from each source address that is chosen automatically.
 const maxPlannedPerSource = 20_000
 
 // source is a local address and its number of connections. If addr is the zero Addr, the kernel chooses the address.
@@ -141,9 +142,9 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel chooses the
-// source addresses. Exception: more than maxPerSource connections to a loopback address are distributed over loopback
-// addresses, at most maxPerSource on each. A maxPerSource of 0 means no limit.
+// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel normally
+// chooses the source addresses. However, more than maxPerSource connections to a loopback target are distributed over
+// several loopback addresses. If maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -177,10 +178,9 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerLoopbackSource returns the number of connections to plan per source address: a quarter of the number of
-// ephemeral ports. It returns 0 if the system does not accept all of 127.0.0.0/8. The kernel searches sequentially for
-// a free port, first among the ports of one parity. If half of these ports are in use, the search takes many steps. If
-// two thirds of them are in use, connecting is ten times slower.
+// safeConnsPerLoopbackSource returns how many connections to plan per loopback source address. The result is at most a
+// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. On systems other than
+// Linux, which do not accept all of 127.0.0.0/8, the result is 0.
 func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

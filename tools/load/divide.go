@@ -10,23 +10,27 @@ import (
 // MaxGenerators is the maximum number of generators in Config.Divide.
 const MaxGenerators = 64
 
-// Total returns the number of connections that the run opens: Connections (with a Ramp, its final number), and with
-// PubSub also the publishers and slow subscribers.
+// Total returns the number of connections that the run opens. With a Ramp, the result is the final number of
+// connections. With PubSub, the result includes the publishers and slow subscribers.
 func (c Config) Total() int {
 	c = c.withDefaultsAndImplied()
 	return c.totalConns()
 }
 
-// Divide returns configurations for 1 to MaxGenerators generators that together produce the load of c. Each generator
-// gets a part in proportion to its weight, which must be above 0. Divide divides connections, the connect rate, a ramp,
-// publishers, slow subscribers, and the lines in flight of a Check. The rate of an open loop is divided in proportion
-// to the connections; a rate per connection stays as it is. Topics are not divided: see PubSub. Without a Lifetime, the
-// connections of all generators are numbered consecutively. With a Lifetime, the connection numbers of each generator
-// begin 1<<24 above those of the previous one, to leave numbers for replacements.
+// Divide returns configurations for several generators that together produce the load of c. It returns one Config per
+// weight, for 1 to MaxGenerators weights. Each generator gets a share in proportion to its weight, which must be above
+// 0.
 //
-// There must be at least as many connections as generators. The same applies to ConnectRate, Check and Publishers if
-// they are set. A search (Goal) and Steady need a coordinator that evaluates all generators: see Begin and Enough. If
-// Sources are set, Divide returns an error, because the addresses belong to one machine.
+// Divide divides connections, the connect rate, a ramp, publishers, slow subscribers, and the lines in flight of a
+// Check. The total rate of an open loop is divided in proportion to the connections. A rate per connection does not
+// change. All generators share the topics; see PubSub.
+//
+// Without a Lifetime, the connections of all generators are numbered consecutively. With a Lifetime, the first numbers
+// of successive generators are 1<<24 apart, to leave numbers for replacements.
+//
+// The number of connections must be at least the number of generators. ConnectRate, Check and Publishers have the same
+// minimum if they are set. A search (Goal) and a Steady run need a coordinator that evaluates all generators; see Begin
+// and Enough. If Sources are set, Divide returns an error, because the addresses belong to one machine.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.validateForGenerators(len(weights)); err != nil {
 		return nil, err
@@ -117,8 +121,8 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights, by the method of largest remainders. The parts add up to total. A
-// part below minEach is raised to minEach at the expense of the largest part.
+// apportion divides total in proportion to weights, by the method of largest remainders. The results add up to total.
+// Each result is at least minEach; the largest results are reduced if necessary.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

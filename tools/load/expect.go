@@ -113,7 +113,7 @@ func parseBound(text string, isTime bool) (nanosecondsOrNumber float64, _ error)
 }
 
 // Check compares the result with the expectation and returns the actual value. ok reports whether the expectation is
-// met. If the value is unknown, such as a percentile without latencies, the expectation is not met.
+// met. An unknown value, such as a percentile without latencies, never meets the expectation.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false
@@ -183,7 +183,7 @@ func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNa
 	return sum, slowestOrNaN
 }
 
-// nonTimeFiguresByName returns all figures of a result except times. An unknown figure is NaN.
+// nonTimeFiguresByName returns all figures of a result other than times. An unknown figure is NaN.
 func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),

@@ -32,14 +32,14 @@ const (
 	nFaults
 )
 
-// String returns the prefix in Interval.Errors of every cause of this kind.
+// String returns the prefix that causes of kind f have in Interval.Errors.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
 type causeCounts map[string]int64
 
-// maxCauses limits the number of causes that are counted separately, for each kind of failure.
+// maxCauses limits the number of causes that are counted separately for each kind of failure.
 const maxCauses = 64
 
 // countFaultLocked counts n failures with the same cause. The caller holds f.mu.
@@ -91,7 +91,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if it shows that this machine ran out of a resource. The caller holds f.mu.
+// recordIfExhaustionLocked counts err if err shows that this machine ran out of a resource. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -103,8 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending stops counting connection attempts. If pendingCause is not empty, every attempt
-// that is still pending counts as failed for this cause.
+// stopCountingConnectsAndFailPending stops counting connection attempts. If pendingCause is not empty, every pending
+// attempt counts as failed for pendingCause.
 func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +137,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line and stores the first one of the run. If the line is nil, it
-// counts a repeated broadcast instead.
+// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the first unexpected line of the run. If the
+// argument is nil, it counts a repeated broadcast instead.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,8 +160,8 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns two numbers: failed connection attempts, and connections that were lost or had a
-// wrong answer.
+// countFailedAndLostConns counts failed connection attempts (failed). It also counts connections that were lost or had
+// a wrong answer (lostOrWrong).
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

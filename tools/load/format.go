@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers contains, by setting name, the functions that convert or validate the text of a setting.
+// textParsers maps the name of a setting to a function that converts or validates the setting's text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -117,7 +117,8 @@ func readAndValidateTemplateFile(path string) (template string, _ error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes its text, because messages are templates but the text is not.
+// readLiteralMessageFile reads a file and escapes its text. Expressions in the file thus become literal text of the
+// message template.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readNonEmptyMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -157,7 +158,7 @@ func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
 func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRateRangeOrGoal parses a rate (500), a range (1k:100k), or a goal (@10ms or @10ms,p99.9).
+// parseRateRangeOrGoal parses a rate (500), a range (1k:100k) or a goal (@10ms,p99.9).
 func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
 		r.Goal, err = parseLatencyAndOptionalPercentile(latency)
@@ -243,8 +244,9 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network. For a network, it returns the
-// host addresses. If there are more than limit addresses, ExpandSourceRange returns an error.
+// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network, and returns the addresses. For
+// a network, it returns only the host addresses. If there are more than limit addresses, ExpandSourceRange returns an
+// error.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseAddrOrRangeOrNetwork(text)
 	if !ok {
@@ -280,8 +282,8 @@ func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. If an IPv4 network has more than two addresses,
-// its lowest and its highest address are not host addresses (RFC 3021).
+// hostRange returns the first and the last host address of a network. In an IPv4 network of more than two addresses,
+// the lowest and the highest address are not host addresses (RFC 3021).
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -295,7 +297,8 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes backslashes (as \\) and bytes that are not printable ASCII (as \xHH) for Config.Match.
+// escapeForMatchRule escapes a text for Config.Match. It writes a backslash as \\, and a byte that is not printable
+// ASCII as \xHH.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -311,8 +314,8 @@ func escapeForMatchRule(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes the settings that differ from their defaults. UnmarshalJSON can read the result. Fields that are
-// not settings, such as Observe, Begin and TLS.Config, are omitted.
+// MarshalJSON writes the settings that differ from their defaults, in the format of UnmarshalJSON. Fields that are not
+// settings, such as Observe, Begin and TLS.Config, are omitted.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
@@ -341,7 +344,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of the JSON key of a value that is not UTF-8. The value is in base64.
+// inBase64 is the suffix of a JSON key whose value is in base64. Values that are not valid UTF-8 are written in base64.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {
@@ -358,10 +361,10 @@ func (s *Setting) textToJSONValue(text string) any {
 	return text
 }
 
-// UnmarshalJSON reads one object. Its keys are the names of Settings, with underscores instead of dashes. The value of
-// "target" can be a URL: see SetTargets. Other values have the formats of flags: strings such as "10k" and "1m30s",
-// numbers (seconds for a time), booleans, and arrays for a List. If the object has no key for a field, the field keeps
-// its value. If a key is unknown or a value is invalid, the error names the key.
+// UnmarshalJSON reads one JSON object. The keys are the names of Settings, with underscores instead of dashes. The
+// value of "target" can be a URL: see SetTargets. Other values have the formats of flags: strings such as "10k" and
+// "1m30s", numbers (seconds for a time), booleans, and arrays for a List. A field without a key in the object keeps its
+// value. If a key is unknown or a value is invalid, the error names the key.
 func (c *Config) UnmarshalJSON(data []byte) error {
 	var values map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(data))
@@ -410,7 +413,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue, unless textForTrue is empty.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if textForTrue is not empty.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

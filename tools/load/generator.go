@@ -16,8 +16,8 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator is the engine's handler: it sends messages and checks answers. After the first connection attempt, its
-// fields are constant, except curve, nudgedConns, atomic fields and fields guarded by a lock.
+// generator handles all connections of a run. It sends messages and checks answers. Most fields are constant after the
+// first connection attempt.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -68,7 +68,7 @@ const (
 	holding
 )
 
-// newGenerator returns a handler for an engine with the given number of loops. If the model has no loops, loops is 0.
+// newGenerator returns a handler for an engine with the given number of loops. loops is 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -155,8 +155,8 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish sends the first message of the protocol in a publish/subscribe run. In any other run, it counts
-// the connection as established. It is called when the transport and any WebSocket handshake are ready.
+// joinPubsubOrEstablish is called when the transport and any WebSocket handshake are ready. In a publish/subscribe run,
+// it sends the first message of the protocol. In any other run, it counts the connection as established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -193,7 +193,7 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
 
-// Nudged is called after engine.Ref.Nudge. It starts the connection's traffic or sends the connection's due messages.
+// Nudged starts or continues a connection's traffic. The engine calls Nudged after engine.Ref.Nudge.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -327,8 +327,8 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies from the planned times. If a planned time is in the window, the latency
-// counts for the window.
+// recordOpenLoopLatencies records latencies, measured from the planned times of messages. A latency counts for the
+// measured window if its planned time is in the window.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -349,8 +349,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
-// and must send the returned batch after releasing the lock.
+// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock.
+// The caller must send the returned batch after releasing the lock.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -402,7 +402,8 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input that begins with the first wrong
+// byte.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -415,8 +416,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's input. It detects whether the server has closed cleanly. After Ended, the
-// engine closes the connection.
+// Ended handles the end of the server's input. It detects a clean close by the server. After Ended, the engine closes
+// the connection.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -427,7 +428,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed counts a closed connection. If the run replaces the connection, Closed starts the replacement instead.
+// Closed starts a replacement if the run replaces c. Otherwise, Closed counts c as closed.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -13,13 +13,13 @@ import (
 // memory, and 16 bytes if it is verified. The value of each connection is one of two values that its shard provides,
 // for connections before and after the broadcast. The shard also contains the verification lines in flight.
 
-// heldConn is the engine.Conn value of a held connection. It is immutable, and many connections share it.
+// heldConn is the value that the engine stores for a held connection. It is immutable, and many connections share it.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
 }
 
-// pendingLine is a verification line that is reserved or in flight. sentAt is 0 until the line is sent.
+// pendingLine is a verification line that is reserved or in flight. sentAt is 0 before the line is sent.
 type pendingLine struct {
 	verification *lineVerification
 	sentAt       time.Duration
@@ -32,7 +32,7 @@ var (
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
-// isHoldOnly reports whether connections are held without a Lifetime. Such connections have no connState.
+// isHoldOnly reports whether the run only holds connections, without a Lifetime. Such connections have no connState.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
@@ -97,8 +97,8 @@ func (g *generator) consumeHeldLinesOrClose(c *engine.Conn, h *heldConn, in []by
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of the input or, on a WebSocket, the first frame, which is a line without a
-// newline. n is the length of the line or frame in bytes, or 0 if it is incomplete.
+// parseLineOrFrame returns the first line of the input. On a WebSocket, it returns the first frame, which contains a
+// line without a newline. n is the length of the line or frame in bytes, or 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -145,8 +145,8 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 	return nil
 }
 
-// recordBroadcastOrRepeat counts a broadcast that a connection has received, as its first one or as a repeated one. The
-// caller holds the shard's lock.
+// recordBroadcastOrRepeat counts a broadcast that c has received. A second broadcast on the same connection counts as
+// repeated. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -160,8 +160,8 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the connection's pending line. Without a pending
-// line, it counts the received line as unexpected. The caller holds the shard's lock.
+// checkPendingOrCountUnexpectedLine compares a received line with the connection's pending line. If no line is pending,
+// it counts the received line as unexpected. The caller holds the shard's lock.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

@@ -25,8 +25,8 @@ const (
 )
 
 // WriteHTML writes the run as one self-contained page. The page begins with the verdict and has a row for each
-// expectation. An incomplete run meets no expectation. If there are more than 400 intervals, curves join neighbouring
-// intervals.
+// expectation. An incomplete run meets no expectation. Curves have at most 400 points; if there are more intervals,
+// neighbouring intervals are joined.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetNamesOrUnknown(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.verdictRemarks(expected)
@@ -118,8 +118,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are met, the first
-// remark says so, and all other remarks are warnings.
+// verdictRemarks returns remarks that assess the run, the most severe first. If all expectations are met, the first
+// remark says this, and all other remarks are warnings.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -178,8 +178,8 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate describes how far the answered messages of an open loop fell short of the planned messages. If no
-// answers were expected, sent messages are compared instead. missed is false if the planned rate was reached.
+// describeMissedRate describes how many planned messages of an open loop were not answered. If no answers were
+// expected, it describes how many were not sent. missed is false if the planned rate was reached.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -354,8 +354,8 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorCauseParts returns the causes of errors in the intervals, the most frequent first. If the intervals contain no
-// causes, errorCauseParts returns the causes in the result.
+// errorCauseParts returns page parts with the causes of errors in the intervals, the most frequent first. If the
+// intervals contain no causes, errorCauseParts uses the causes in the result.
 func (s *Stream) errorCauseParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

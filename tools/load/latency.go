@@ -12,7 +12,8 @@ import (
 )
 
 // Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. Steps are 1 ns up to 2 µs, and at most a thousandth of the value above 2 µs. Times above 60 s count as 60 s.
+// digits. The resolution is 1 ns up to 2 µs. Above 2 µs, it is at most a thousandth of the value. Times above 60 s
+// count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -30,14 +31,15 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the share of times that do not exceed the result of Of, from 0 to 1. For the mean, it is -1.
+	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, Quantile is 0.999 for "p99.9". For
+	// "mean", Quantile is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency in ascending order, with the mean second. Do not change the list.
+// LatencyPoints lists the figures of a Latency in ascending order. The mean is second. The list must not be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -59,7 +61,7 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst adds the figures of other, which has no histogram. Of each percentile, it keeps the longer time.
+// mergeKeepingWorst merges other into l without histograms. Of each percentile, it keeps the longer time.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -146,7 +148,7 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions. If b is empty, it returns a itself.
+// sumDistributions returns the sum of two distributions. If b is empty, the result is a itself.
 func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a

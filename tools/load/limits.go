@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos contains the errors that mean that this machine has run out of a resource, with their names.
+// exhaustionErrnos maps errors to their names. Each of these errors shows that this machine has run out of a resource.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
@@ -33,16 +33,16 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the shortest window for which processor use is reported. A shorter window contains little but
-// starting and stopping.
+// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and stopping
+// dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the share of the window above which waits for a processor, by any program, are reported as a
-// Limit.
+// highCPUPressure is the largest acceptable share of the window in which some program waits for a processor. A larger
+// share is reported as a Limit.
 const highCPUPressure = 0.2
 
-// Limits for the 99th percentile of the delay that the generator itself causes. Above lateP99, the figures are doubtful
-// if the delay is at least a tenth of the latency. Above veryLateP99, they are always doubtful.
+// Limits of the 99th percentile of the delay that the generator itself causes. Above lateP99, the results are doubtful
+// if the delay is at least a tenth of the latency. Above veryLateP99, the results are always doubtful.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
@@ -97,7 +97,7 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 const synRetransmitTime = time.Second
 
 // addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. It adds full queues
-// and full connection tables only if connecting failed or was slow. It always adds exhausted socket memory.
+// and full connection tables only if connecting failed or was slow. It adds exhausted socket memory in any case.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -130,8 +130,8 @@ func (r *loadRun) cpuPressureShareInWindow() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns how long, since boot, some program on the machine has waited for a processor. If this is
-// unknown, it returns 0.
+// readCPUStallTime returns the total time since boot in which some program on the machine waited for a processor. It
+// returns 0 if the time is unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled

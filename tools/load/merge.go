@@ -19,7 +19,7 @@ import (
 // Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
 // added up. Latency is exact, because Merge adds the histograms. Service, Late, Connect and FirstByte are exact if all
 // results have Histograms. Otherwise, Merge keeps the worst value of each percentile. Merge returns an error if the
-// modes differ, or if the runs did not overlap (by the clocks of the generators).
+// modes differ. It also returns an error if the runs did not overlap, by the clocks of the generators.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -61,10 +61,11 @@ func Merge(results ...*Result) (*Result, error) {
 	return &all, nil
 }
 
-// MergeEvents merges the events that several generators emitted for the same phase at about the same time. Snapshots,
-// plans, intervals, verifications, broadcasts and received bytes are added up. A server that several generators observe
-// counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise, MergeEvents keeps the worst
-// value of each percentile. It does not merge results: see Merge. Without events, it returns nil.
+// MergeEvents merges events of several generators. The events must be for the same phase and from about the same time.
+// Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
+// generators observe counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise,
+// MergeEvents keeps the worst value of each percentile. It does not merge results: see Merge. Without events, it
+// returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
@@ -83,19 +84,20 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges addend into total. The tag "merge" of each field selects the result:
+// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is the interval after total. Otherwise,
+// addend is from another generator. The tag "merge" of each field selects the result:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
-//	shared  for several generators, the first value that is set, because all observe the same; otherwise, as sum
+//	shared  for several generators, the first value that is set; for successive intervals, as sum
 //	min     the smaller number or the earlier time
 //	max     the greater number or the later time; true if either is true
 //	first   the first value that is set
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. If isLaterInterval is set, addend is the interval after total. Otherwise, it
-// is from another generator. Maps and slices of total are replaced, not changed, because they can be shared.
+// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified, because they can
+// be shared.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -118,7 +120,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. Without the cache, a merge would mainly read tags.
+// cachedMergeTags returns the merge tags of all fields of t. It caches the tags, because reading them is slow.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -186,7 +188,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less than b. Of two times, the earlier is less. false is less than true.
+// less reports whether a is less than b. An earlier time is less than a later time, and false is less than true.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -199,8 +201,9 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the distributions of parts into those of to, and their histograms (by JSON key) into
-// *encodedByField. It leaves a distribution of to unchanged if a part has that distribution without its histogram.
+// mergeCompleteHistograms merges the histograms of parts and summarizes them in the fields of to. It stores the merged
+// histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, this field of to does
+// not change.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -247,8 +250,8 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has none. If r cannot be merged with the
-// first result, it returns an error.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no histogram. If r cannot be merged with
+// the first result, it returns an error.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -268,8 +271,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds the rate of another generator. A rate per connection stays as it is, because it is the
-// same on all generators.
+// addRateUnlessBothPerConn adds the rate o of another generator to r. If both are rates per connection, r does not
+// change.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -280,8 +283,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map and returns the map. If to is nil, AddCauses allocates a map. When the map
-// has limit causes, further causes are counted as "other".
+// AddCauses adds counts by cause to a map and returns the map. If to is nil, AddCauses allocates a map. If the map
+// already has limit causes, new causes are counted as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

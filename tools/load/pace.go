@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd returns how many of the wanted messages a connection may send now: at most the rest of
-// Config.Messages, and none after the window.
+// limitByQuotaAndWindowEnd returns how many of the wanted messages a connection may send now. Config.Messages limits
+// the messages of a connection. After the window, the result is 0.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -36,8 +36,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called when the connection's
-// regular traffic starts, and after newAnswers answers.
+// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called at the start of the
+// connection's regular traffic, and again after newAnswers answers.
 func (g *generator) markDueAtStartOrAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -71,8 +71,8 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markPlannedDueAndQueueNext gives a connection messages whose planned time has come, as long as it has capacity. If
-// capacity remains, the connection is queued for its next message.
+// markPlannedDueAndQueueNext assigns messages whose planned time has come to a connection with capacity. If capacity
+// remains, it queues the connection for the next message.
 func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
@@ -84,8 +84,8 @@ func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next due time from the shared plan or from the connection's own plan. If no time is
-// due, or if planDeadline has passed, ok is false.
+// takeAndCountDuePlanTime takes the next due time from the shared plan or from the connection's own plan. ok is false
+// if no time is due, or if planDeadline has passed.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -106,8 +106,9 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity prepares a connection with capacity for its next planned message. With a shared plan,
-// the connection enters the shard's ready queue. With a plan of its own, it gets a timer.
+// queueForNextPlannedIfCapacity prepares a connection with capacity for its next planned message. If the plan is
+// shared, the connection enters the shard's ready queue. If the connection has its own plan, the connection gets a
+// timer.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -132,7 +133,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one pacing call: the number of connections to nudge (engine.Ref.Nudge), and the time until the next call.
+// Limits of one pacing call: the maximum number of connections to nudge, and the maximum time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -143,8 +144,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop, or for all shards if loopOrAll is negative.
-// The engine calls it as engine.Config.Pace, and calls it again at nextCall.
+// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop. If loopOrAll is negative, it covers all
+// shards. The engine calls nudgeDueConnsOfLoop as engine.Config.Pace, and calls it again at nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -161,7 +162,7 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 }
 
 // nudgeDueConnsOfShard nudges the connections of a shard that have due timers or due messages. It must be called again
-// at nextCall.
+// at the time nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -207,7 +208,8 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// markConnsWithDueTimers handles a shard's expired timers. It appends the connections that need a nudge to nudges.
+// markConnsWithDueTimers handles the expired timers of a shard. It returns nudges, extended by the connections that
+// need a nudge.
 func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -242,8 +244,8 @@ func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now ti
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends
-// these connections to nudges.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It returns
+// nudges, extended by these connections.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -271,7 +273,7 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long due messages have waited to be sent. The generator itself caused this
+// recordOpenLoopSendLateness records how long due messages have waited to be sent. Only the generator causes this
 // delay, because the connection had capacity at the planned time.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
@@ -330,9 +332,9 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts a connection's own plan: now if the run has a first message, otherwise from the
-// connection's establishment, but not before the traffic. Offsets spread the messages of all connections evenly over
-// time.
+// startConnPlanEvenlyOffset starts the message plan of one connection. If the run has a first message, the plan begins
+// now. Otherwise, the plan begins when the connection is established. Different offsets spread the messages of all
+// connections evenly over time.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -345,8 +347,8 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits of the random times that are drawn to count the unsent messages of an open loop: skipDraws for the plan of one
-// connection, skipDrawsAll for all plans. Beyond these limits, the number of messages is estimated.
+// Limits of the random times that are drawn to count the unsent messages of an open loop. skipDraws is the limit for
+// one connection, and skipDrawsAll is the limit for the run. Further messages are estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -356,16 +358,16 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with the plan of each open connection until visit returns false. visit runs under the
-// shard's lock.
+// forEachOpenConnPlan calls visit with the plan of each open connection, until visit returns false. visit runs under
+// the shard's lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans gives up the planned messages that have not been sent and returns their number. It must run
-// after the last message is sent.
+// skipAndCountUnsentPlans drops the planned messages that were not sent, and returns their number. It must be called
+// after the last message was sent.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -396,7 +398,8 @@ func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasUntakenMessagePlannedInWindow reports whether a plan has a message in the window that no connection has taken.
+// hasUntakenMessagePlannedInWindow reports whether a plan still has a message in the window that no connection has
+// taken.
 func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
@@ -409,9 +412,9 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. The connections share floodBufferTotal bytes equally, but each gets from minFloodBuffer to
-// maxFloodBuffer bytes. This part is the size of a batch and the limit of unsent bytes. A connection sends at most
-// floodBatches batches per loop iteration.
+// Limits of a flood, in which connections send as fast as possible. All connections share floodBufferTotal bytes
+// equally. Each connection gets at least minFloodBuffer and at most maxFloodBuffer bytes for batches and unsent data.
+// It sends at most floodBatches batches per loop iteration.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -423,15 +426,15 @@ func (c *Config) floodBufferSize() int {
 	return min(max(floodBufferTotal/c.maxSimultaneousConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained continues a flood. The engine calls it when the kernel has accepted the unsent bytes.
+// Drained continues a flood on c. The engine calls Drained when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
 		g.sendFloodBatches(c, cs)
 	}
 }
 
-// sendFloodBatches sends floodBatches batches, or fewer if the kernel accepts no more data. It then calls IsPaused.
-// That call makes the engine call Drained later.
+// sendFloodBatches sends up to floodBatches batches. It stops if the kernel accepts no more data. The engine calls
+// Drained when more data can be sent.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -59,7 +59,8 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
-// writeCachedMessages writes n messages without copying them. The number of the first message is msgNumber.
+// writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
+// message.
 func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -85,22 +86,24 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 //	└───────────┴───────────┴─────┴───────────┘
 //
 // The number of a connection determines its first message. Several adjacent messages can be sent, or compared with
-// answers, in one operation. If the messages are random, the comparison detects skipped and repeated answers, and
-// answers that belong to another connection. Swapped answers of two connections that expect the same message are not
-// detected.
+// answers, in one operation.
+//
+// If the messages are random, the comparison detects skipped and repeated answers. It also detects most answers that
+// belong to another connection.
 type circularMessageBlock struct {
 	bytes []byte
 	size  int // size of a message
 }
 
-// A block of random lines has up to blockBytes bytes, but at least blockMessages messages. blockBytes is small enough
-// to leave space for other data in a second-level cache.
+// Sizes of a block of random lines. A block has at most blockBytes bytes, so that other data also fits into a
+// second-level cache. If lines are long, a block has blockMessages lines and can be larger.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16
 )
 
-// newRandomLinesBlock generates lines. A line has lineSize bytes: random printable characters and "\n".
+// newRandomLinesBlock returns a block of random lines. A line consists of printable characters and "\n", and has
+// lineSize bytes.
 func newRandomLinesBlock(lineSize int, seed uint64) circularMessageBlock {
 	b := circularMessageBlock{size: lineSize, bytes: make([]byte, lineSize*max(blockBytes/lineSize, blockMessages))}
 	random := rand.New(rand.NewPCG(seed, uint64(lineSize)))

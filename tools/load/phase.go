@@ -55,8 +55,8 @@ func (r *loadRun) enterHoldStageAndWait(ctx context.Context, d time.Duration) er
 	return r.waitDurationOrAllClosed(ctx, d)
 }
 
-// startDialingInBackground starts the dialer. The returned function stops the dialer, waits until the dialer has ended,
-// and ends the connect phase.
+// startDialingInBackground starts the dialer on a new goroutine. The returned function stops the dialer, waits for the
+// goroutine, and ends the connect phase.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -74,7 +74,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 }
 
 // runConnectPhase opens the connections and waits until each attempt has succeeded or failed. If the attempts stall, it
-// gives up the unfinished ones and returns nil.
+// gives up the pending attempts and returns nil.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -99,8 +99,8 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns the time without a finished attempt after which the connect phase ends. It is longer for
-// a low connect rate or a slow ramp.
+// connectStallTimeout returns how long the connect phase waits for the next attempt to finish before it gives up. The
+// timeout is longer for a low connect rate or a slow ramp.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -112,7 +112,7 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, each unfinished attempt
+// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, each pending attempt
 // counts as failed for this cause.
 func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
@@ -125,7 +125,7 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled returns err, or nil if err is errStalled. A run continues after a stall.
+// ignoreStalled returns nil for errStalled, and otherwise err. A run continues after a stall.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -167,7 +167,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 }
 
 // startTrafficOrEarlyDialing starts the traffic on all connections. In a run with Config.Early, it starts the dialer
-// instead. The returned function waits for the started goroutine. It must be called after ctx has ended.
+// instead. The returned function waits for the started goroutine. The caller must call the function after ctx has
+// ended.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -186,15 +187,15 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarte
 	return starter.Wait
 }
 
-// An open loop plans its first message for planLead from now, plus planLeadPerConn for each connection. In this time,
-// the pacing wakes up and all connections start their plans.
+// Delay before the first planned message of an open loop: planLead, plus planLeadPerConn for each connection. During
+// this delay, all connections start their plans.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWarmupWindowAndPlan sets the times of the warm-up, which begins after warmupDelay, and of the window after
-// it. In an open loop, it also sets the times of the messages, from the beginning of the warm-up on.
+// scheduleWarmupWindowAndPlan sets the times of the warm-up and of the measured window. The warm-up begins after
+// warmupDelay, and the window follows the warm-up. In an open loop, planned messages begin with the warm-up.
 func (r *loadRun) scheduleWarmupWindowAndPlan(warmupDelay time.Duration) {
 	t := r.generator
 	begin := max(t.now()+warmupDelay, 1)
@@ -261,8 +262,8 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end: because all
-// connections are closed or, in a Steady run without Config.Enough, because the rate is steady.
+// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end. The window ends when
+// all connections are closed. In a Steady run without Config.Enough, it also ends when the rate is steady.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -275,7 +276,7 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 }
 
 // awaitUnsentAndUnanswered waits for missing answers. In an open loop, it also waits until overdue messages have been
-// sent. When ctx ends, it continues to wait for at most canceledDrain.
+// sent. After ctx has ended, it waits for at most canceledDrain and returns ctx's cause.
 func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -300,9 +301,9 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending wakes the owner of each connection, which then sends the first message. It must be called
-// after the last connection was added. If ctx ends, nudgeConnsToStartSending returns early. Its next call continues
-// with the remaining connections.
+// nudgeConnsToStartSending wakes the owner of each connection. The owner then sends the first message.
+// nudgeConnsToStartSending must be called after the last connection was added. If ctx ends, it returns early, and the
+// next call continues with the remaining connections.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -316,7 +317,8 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry repeats ref.Nudge until the mailbox has space for the nudge. It returns false if ctx ends first.
+// nudgeWithRetry calls ref.Nudge until the mailbox has space for the nudge. It waits for retryTick between calls. It
+// returns false if ctx ends first.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -344,8 +346,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds the receive rate since the last sample, if p.interval has passed since then. added
-// reports whether it did. totalReceived is the number of bytes received since the window began.
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last sample. added
+// reports whether a sample was added. totalReceived is the number of bytes received since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
@@ -355,14 +357,14 @@ func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived i
 	return true
 }
 
-// Steadiness decides whether a rate is steady. Its method Add is called with the rate in each tenth of Config.Duration.
-// A Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
+// Steadiness decides whether a rate is steady. The caller passes the rate of each tenth of Config.Duration to Add. A
+// Steadiness is not safe for concurrent use. The zero Steadiness is ready for use.
 type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// Add adds the rate in the next tenth of Config.Duration. With several generators, rate is the sum of their rates.
+// Add adds the rate of the next tenth of Config.Duration. With several generators, rate is the sum of their rates.
 func (s *Steadiness) Add(rate float64) {
 	s.rates[s.n%steadyParts] = rate
 	s.n++

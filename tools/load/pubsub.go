@@ -17,14 +17,15 @@ import (
 
 // PubSub configures a publish/subscribe run. The connections subscribe to topics, and additional connections publish. A
 // message counts as answered when all subscribers of its topic have received it. Latency is measured for each delivery.
-// It begins at the planned time of the message in an open loop, and at the sending of the message in a closed loop.
+// In an open loop, the latency begins at the planned time of the message. In a closed loop, the latency begins when the
+// message is sent.
 //
 // Every delivery is compared byte for byte. Each subscriber must receive each message of its topic once, and the
 // messages of one publisher in order. Result.Undelivered, Doubled and Reordered count violations.
 //
 // Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers in
-// the generator that published the message have received it. At the end, the generators exchange the number of messages
-// of each publisher (Config.Published) to find missing deliveries.
+// its publisher's generator have received it. At the end, the generators exchange the message counts of their
+// publishers (Config.Published) to find missing deliveries.
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
@@ -52,10 +53,11 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the number of subscribers times the number of publishers. Each such pair needs 4 bytes.
+// maxSequences limits the number of subscribers multiplied by the number of publishers. Each pair of subscriber and
+// publisher needs 4 bytes.
 const maxSequences = 256 << 20
 
-// pubsubPipeline is the default of Config.Pipeline for publishers in an open loop.
+// pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
 const pubsubPipeline = 64
 
 func (c Config) validatePubSub() error {
@@ -93,15 +95,15 @@ func (c *Config) totalConns() int {
 
 // pubsubRun is the state of a publish/subscribe run.
 //
-// The first connections are the publishers. The slow subscribers follow, and then the other subscribers. A publisher
-// has a connState and is paced like a connection of any other run. A subscriber has a pubsubMember instead.
+// Connections are numbered in this order: publishers, slow subscribers, other subscribers. A publisher has a connState
+// and is paced like a connection of any other run. A subscriber has a pubsubMember instead.
 //
-// publisherState.undelivered has a counter for each of the publisher's messages in flight: the number of subscribers
-// that have not received the message. The owner of a subscriber decrements the counter, and nudges the publisher if the
-// counter is 0. Messages from other generators have no counter; missing deliveries are found only at the end.
+// publisherState.undelivered counts, for each message in flight, the subscribers that have not received the message.
+// The owner of a subscriber decrements the counter, and nudges the publisher when the counter reaches 0. Messages from
+// other generators have no counter.
 //
-// mu guards the number of subscribers of each topic. It is held while the counter of a message is set, and while a lost
-// subscriber is subtracted from all counters.
+// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets the counter of a message, and
+// while it subtracts a lost subscriber from all counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -121,7 +123,7 @@ type pubsubRun struct {
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the part of a publisher's state that the owners of subscribers access, too.
+// publisherState is the part of a publisher's state that the goroutines of subscribers also access.
 type publisherState struct {
 	ref         engine.Ref // set before the first message
 	nudged      atomic.Bool
@@ -129,8 +131,8 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a connection that has not joined yet. Only the connection's owner
-// may use it.
+// pubsubMember is the state of a subscriber. It is also the state of a publisher until the publisher has joined. Only
+// the connection's owner may use it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
@@ -164,8 +166,8 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message. publisher is the publisher's number among the publishers
-// of all generators. Publishers start at evenly spaced topics and then use all topics in rotation.
+// topicOfMessage returns the topic of a publisher's message. publisher is a number among the publishers of all
+// generators. Publishers start at evenly spaced topics, and then use all topics in rotation.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
@@ -222,7 +224,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 }
 
 // registerMemberOrAbortLate registers a publisher or subscriber that the server has confirmed. If the connect phase is
-// over, it aborts the connection instead. It returns true only for a subscriber that was registered.
+// over, it aborts the connection instead. joinedAsSubscriber is true only for a registered subscriber.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -255,11 +257,12 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is the time without input after which the slow subscribers count as drained.
+// slowDrainStall is how long the run waits for further input of slow subscribers. After this time without input, the
+// slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. A subscriber that does not read cannot
-// notice that the server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. A subscriber must read to notice that the
+// server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -279,9 +282,8 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesOrCountSlowBytes verifies the input of a subscriber. If the subscriber is slow by configuration, the
-// input is only counted. When all subscribers have received a message, verifyDeliveriesOrCountSlowBytes wakes the
-// message's publisher, which then sends the next message.
+// verifyDeliveriesOrCountSlowBytes verifies the input of a subscriber. For a slow subscriber, it only counts the bytes.
+// When all subscribers have received a message, it wakes the message's publisher.
 func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -317,8 +319,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
-// was the last delivery of a publisher's message, fullyDeliveredBy is the publisher. The caller holds the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete.
+// fullyDeliveredBy is the publisher if all subscribers have now received the message, and otherwise nil. The caller
+// holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -386,8 +389,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge of a publisher. It then counts the publisher's messages that all
-// subscribers have received, from the oldest message in flight up to the first one that some subscriber lacks.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher. It then counts the publisher's oldest messages in
+// flight that all subscribers have received. Counting stops at the first message that a subscriber lacks.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -469,8 +472,8 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber stops the wait for a lost subscriber: it decrements the counters of all messages that the
-// subscriber has not received. It returns the publishers of the messages that all remaining subscribers have received.
+// removeLostSubscriber subtracts a lost subscriber from the counters of messages that the subscriber has not received.
+// It returns the publishers of messages that all other subscribers have received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -557,8 +560,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns how many deliveries to subscribers are missing, over all publishers. If it is
-// unknown how many messages a publisher has sent, only gaps between its received messages count. The caller holds mu.
+// countMissingDeliveriesOfAll returns the number of missing deliveries of all publishers. If a publisher's number of
+// messages is unknown, only gaps between received messages count. The caller holds mu.
 func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -31,19 +31,20 @@ type pubsubProtocol struct {
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate is the constant text of a protocol message. The topic, if any, follows head; the payload, if any,
-// follows mid.
+// wireTemplate contains the constant texts of a protocol message. A topic follows head, and a payload follows mid. Some
+// messages have no topic or payload.
 type wireTemplate struct {
 	head, mid, tail string
 }
 
-// Placeholders in templates of protocol messages. {topic-size} and {size} stand for the sizes of the topic and payload.
+// Placeholders in templates of protocol messages. A template can also contain {topic-size} and {size}, the sizes of the
+// topic and the payload.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
 )
 
-// A topic name is "t" followed by topicDigits digits.
+// Limits and sizes of topic names. A topic name is "t" followed by topicDigits digits.
 const (
 	topicDigits = 7
 	maxTopics   = 10_000_000
@@ -126,8 +127,8 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns the template of a WebSocket frame. A frame from the client is masked, but the mask is 0,
-// which leaves the payload unchanged.
+// newWSFrameTemplate returns the template of a WebSocket frame. Frames from the client have the mask 0, which leaves
+// the payload unchanged.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := parseWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
@@ -144,8 +145,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns the function handleOther of a line-based pubsubProtocol. replyToLine returns the reply
-// to a line. ok is false if the line is unexpected.
+// newControlLineParser returns a pubsubProtocol.handleOther for a line-based protocol. The function calls replyToLine
+// with each line, and returns an error if ok is false.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -167,7 +168,8 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck is the function handleOther of the pubsubProtocol for WebSockets.
+// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets. It accepts a Ping, a Pong, or the
+// acknowledgment of a published message.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -189,8 +191,8 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message. If the input requires a reply, it sends the
-// reply. n is the number of bytes consumed, or 0 if the input is incomplete.
+// consumeNonMessageInput handles input that is not a published message, and sends any required reply. n is the number
+// of bytes consumed, or 0 if the input is incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {

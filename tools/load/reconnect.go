@@ -14,7 +14,8 @@ import (
 // connReconnecting is set from the last answer until the next socket is established. Until then, nothing is sent, and
 // the connState keeps messages that are due or unanswered.
 
-// maxReconnects limits the successive attempts to replace a connection. The attempts are dialRetryInterval apart.
+// maxReconnects limits the successive attempts to replace a connection. The interval between attempts is
+// dialRetryInterval.
 const maxReconnects = 10
 
 var (
@@ -25,15 +26,15 @@ var (
 // reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close. A run with Config.Ahead cannot, because it has
-// always sent a part of the next message.
+// detectsOrderlyClose reports whether the run can detect a clean close. Only some HTTP runs can. A run with
+// Config.Ahead cannot, because a part of the next message has always been sent.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAndDetectCleanClose handles the end of the connection, which can also be the end of an answer. It sets
-// res.serverCloses if the end was clean: it completed an answer, or it followed an answer while no other was
-// outstanding.
+// endAnswersAndDetectCleanClose handles the end of the server's input, which can also end an answer. It sets
+// res.serverCloses if the server has closed cleanly. A close is clean if it ends an answer, or if it follows the last
+// expected answer.
 func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -44,9 +45,8 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. It makes unanswered
-// messages due again if the run replaces the connection, because they are then sent on the new socket. The caller holds
-// the shard's lock.
+// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces the
+// connection, unanswered messages become due again for the new socket. The caller holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -76,7 +76,7 @@ type reconnector struct {
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial replaces the closed socket of conn. It is the handler and the value of the new socket.
+// replacementDial replaces the closed socket of conn. It is the handler of the new socket, and the socket's value.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -85,7 +85,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState. If the socket was opened on the wrong loop and is not used, Value returns nil.
+// Value returns the connState. It returns nil for a socket that is not used because it was opened on the wrong loop.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -117,7 +117,7 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt. After maxReconnects failed attempts, it counts the connection as lost.
+// DialFailed schedules another attempt. After maxReconnects failed attempts, DialFailed counts the connection as lost.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
@@ -141,7 +141,7 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 }
 
 // targetOfPeerElseNextUnix returns the target that has the address peer. If no target has this address, the connection
-// used a Unix socket, and targetOfPeerElseNextUnix returns the next Unix socket in rotation.
+// used a Unix socket. The result is then the next Unix socket in rotation.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {
@@ -158,7 +158,8 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen are in progress. The caller holds r.mu.
+// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen attempts are in progress. The caller
+// holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
@@ -206,7 +207,8 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonAndCountPendingReplacements gives up the connections whose next attempt has not started.
+// abandonAndCountPendingReplacements gives up all replacements that wait for their next attempt. It counts their
+// connections as closed.
 func (r *reconnector) abandonAndCountPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

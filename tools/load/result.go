@@ -12,8 +12,8 @@ import (
 )
 
 // Counts contains the counters that Interval and Result have in common. The tags of a field declare its metric, help
-// text and merging; see Counter. In a Result, counters with the tag of:"window" cover only the measured window. All
-// other counters cover the whole run.
+// text and merging; see Counter. In a Result, counters with the tag of:"window" cover only the measured window. Other
+// counters cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
@@ -183,7 +183,7 @@ type Bytes struct {
 	CutOff   int64 `json:"cut_off" merge:"sum"`
 }
 
-// Limit is a limit of the generator's process or machine that was reached during a run.
+// Limit describes a limit of the generator's process or machine that was reached during a run.
 type Limit struct {
 	// Wall names the limit: "cpu", "cpu pressure" (which any program on the machine can cause), "ports",
 	// "descriptors", "memory", "late sends", or a limit of the kernel.
@@ -241,7 +241,7 @@ func (m *Mismatch) String() string {
 }
 
 // Verification is the outcome of one verification of the held connections. In a verification, each connection sends a
-// unique line and expects to receive the same line.
+// unique line and expects the same line in return.
 type Verification struct {
 	// Number counts the verifications of a run from 1. InFlight is the limit of lines in flight (Config.Check).
 	Number   int `json:"number"`
@@ -316,8 +316,8 @@ func (r *Result) answeredOrSentMessages() int64 {
 	return r.Answered
 }
 
-// InFlight returns the average number of messages in flight by Little's law: rate × mean latency. In a closed loop, the
-// result equals connections × pipeline, unless connections were idle at times. In an open loop, the result includes
+// InFlight returns the average number of messages in flight. It uses Little's law: rate × mean latency. In a closed
+// loop without idle connections, the result equals connections × pipeline. In an open loop, the result includes
 // messages that were waiting to be sent.
 func (r *Result) InFlight() float64 {
 	return r.Rate() * r.Latency.Mean.Seconds()
@@ -325,10 +325,9 @@ func (r *Result) InFlight() float64 {
 
 const generatorBoundShare = 0.95
 
-// GeneratorBound reports whether the generator used at least 95 % of its available processor time in the window. The
-// generator was then the bottleneck. The result is false if the window was shorter than 100 ms, because starting and
-// stopping then dominate the processor time. The result is also false for a run with Config.Messages, because the load
-// of such a run is not steady.
+// GeneratorBound reports whether the generator was the bottleneck. This is true if the generator used at least 95 % of
+// its available processor time in the window. The result is false for a window of less than 100 ms, in which starting
+// and stopping dominate. The result is also false for a run with Config.Messages, in which the load is not steady.
 func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUShare() >= generatorBoundShare
 }
@@ -338,7 +337,7 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 }
 
 // GeneratorCPUShare returns the share of the available processor time that the generator used in the window. 1 means
-// all of this time. The Go runtime's own work can raise the share above 1.
+// all available time. The Go runtime's own threads can raise the share above 1.
 func (r *Result) GeneratorCPUShare() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
@@ -346,9 +345,9 @@ func (r *Result) GeneratorCPUShare() float64 {
 	return r.Generator.CPU().Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err returns nil for a clean run. Otherwise it returns the first problem in this order: no connection, lost agents,
-// wrong answers, lost connections, bad statuses, missing answers or deliveries, faults of held connections. If some
-// connection attempts failed but others succeeded, this is not an error; see ConnectErrors.
+// Err returns the first problem of the run, or nil for a clean run. It looks for problems in this order: no connection,
+// lost agents, wrong answers, lost connections, bad statuses, incomplete exchanges, faulty deliveries, missing answers,
+// faults of held connections. Failed connection attempts count only if no connection succeeded; see ConnectErrors.
 func (r *Result) Err() error {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
@@ -402,15 +401,16 @@ func (r *Result) errOfHeldConnFaults() error {
 }
 
 // Counter describes one counter of a run. Each field of Interval, Result or Counts that has the tag "help" is a
-// counter. Text, CSV, HTML pages, metrics, expectations and merging are derived from the list Counters.
+// counter. Reports, metrics, expectations and merging are derived from the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string
 	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// Gauge reports whether an interval contains the current value of the counter instead of the increase.
+	// Gauge reports whether an interval contains the counter's current value. Otherwise, an interval contains the
+	// increase.
 	Gauge bool
-	// Fault reports that a value above 0 is a failure.
+	// Fault reports whether a value above 0 is a failure.
 	Fault bool
 
 	window           bool  // a Result covers only the window
@@ -444,7 +444,7 @@ func countersFromTags() (all []Counter) {
 	return all
 }
 
-// Of returns the counter's value in the interval i. ok is false if an Interval does not contain the counter.
+// Of returns the counter's value in the interval i. ok is false if intervals do not contain this counter.
 func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
 func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }

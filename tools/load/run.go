@@ -31,14 +31,14 @@ const (
 // errStalled means that a wait made no progress for waitCondition.stallTimeout.
 var errStalled = errors.New("load: no progress")
 
-// Run puts load on a server and reports what it measured. If cfg.Rate.Goal is set, Run searches for a rate.
+// Run puts load on a server and returns the measurements. If cfg.Rate.Goal is set, Run searches for a rate.
 //
-// Run returns no Result if the configuration is wrong, if the target cannot be resolved, if the process may not open
-// enough descriptors, or if the I/O model cannot run here. Otherwise, it returns a Result. Failures of connections and
+// Run returns no Result if the run cannot start. In this case, the configuration is wrong, the target cannot be
+// resolved, the process may not open enough descriptors, or the I/O model cannot run here. Failures of connections and
 // answers are part of the Result; Result.Err summarizes them.
 //
 // When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers and closes the
-// connections. Run then returns the Result so far, with ctx's cause as the error.
+// connections. Run then returns the Result measured until that time, with ctx's cause as the error.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
 		return searchRate(ctx, cfg)
@@ -50,8 +50,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and returns a run whose engine has started, but has not dialed any connection.
-// The caller must call runPhasesStopAndBuildResult, which stops the engine.
+// validateAndStartEngine validates cfg, starts the engine and returns the run. It dials no connections. The caller must
+// call runPhasesStopAndBuildResult, which stops the engine.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ type loadRun struct {
 	totalsBeforeClose totals
 }
 
-// newRunWithoutEngine returns a run without an engine. attachEngineAndReconnector must be called to add the engine.
+// newRunWithoutEngine returns a run that has no engine yet. The caller must call attachEngineAndReconnector.
 func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
@@ -157,7 +157,7 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 }
 
 // engineConfig returns the configuration of the engine. Output buffers have space for everything that can be in flight
-// on a connection. The engine therefore never pauses reading because an output buffer is full.
+// on a connection. Full output buffers therefore never pause reading.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -215,7 +215,8 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result, even if phases returns an error.
+// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result. It returns the Result even if
+// phases returns an error.
 func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -240,8 +241,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition ends a wait when done returns true, when timeout has passed, or when the result of progress has not
-// changed for stallTimeout. If timeout or stallTimeout is 0, that limit does not apply.
+// waitCondition defines when a wait ends. A wait ends when done returns true, when timeout has passed, or when the
+// result of progress has not changed for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -253,7 +254,7 @@ type waitCondition struct {
 }
 
 // waitEmittingProgress waits until w ends the wait, and emits progress events. It returns errStalled if there was no
-// progress for w.stallTimeout, the cause of ctx if ctx has ended, and otherwise nil.
+// progress for w.stallTimeout. If ctx ends first, it returns ctx's cause.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -314,12 +315,12 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 	r.cfg.Observe(e)
 }
 
-// publishOverhead is an upper limit for the number of bytes that a publish/subscribe protocol adds to a message.
+// publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead is the maximum number of bytes that a WebSocket adds to a message. maxHandshakeResponse limits the
-// response to a WebSocket handshake. maxRuleBuffer limits input that a match rule cannot parse yet, such as a partial
-// HTTP header.
+// Limits in bytes. frameOverhead is the maximum number of bytes that a WebSocket adds to a message.
+// maxHandshakeResponse limits the response to a WebSocket handshake. maxRuleBuffer limits input that a match rule
+// cannot parse yet, such as a partial HTTP header.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

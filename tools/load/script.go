@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// trafficScript defines what connections send and expect. It does not change during a run. The state of a connection is
-// in its connState and in the connTable.
+// trafficScript defines what connections send and expect. It does not change during a run.
 type trafficScript struct {
 	messageMaker
 	answerChecker
@@ -134,7 +133,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 // purpose is a connection number or a constant such as seedPlan.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Purposes of deriveSeed. They differ from all connection numbers.
+// Values of the parameter purpose of deriveSeed. They differ from all connection numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -142,19 +141,19 @@ const (
 	seedPayload                // published payloads
 )
 
-// Generated messages are buffered until the buffer contains writeChunk bytes. The buffer is then written.
+// writeChunk is the size in bytes at which a buffer of generated messages is written.
 const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// Errors in answers. Each of them closes the connection.
+// Errors in answers. Each error closes the connection.
 var (
 	errWrongAnswer = errors.New("load: the answer differs from what was expected")
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMessageMaker generates messages from templates: the first message on each connection from first, unless nil,
-// and all others from body. If body is nil, these come from cache instead.
+// templateMessageMaker generates messages. If first is set, it is the template of the first message on each connection.
+// All other messages come from the template body. If body is nil, they come from cache.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache

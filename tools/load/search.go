@@ -16,16 +16,16 @@ import (
 // Goal describes a search for the highest rate at which a percentile of the latency stays under a limit. The rate is
 // the total of all connections. Result.Search contains the outcome.
 //
-// Each rate is tried for Config.Duration, of which the first fifth is a warm-up. The default duration is 2 s or 10
+// Each rate is tried for Config.Duration. The first fifth of this time is a warm-up. The default duration is 2 s or 10
 // times Under, whichever is longer.
 type Goal struct {
 	// Percentile is above 0 and below 100. The default is 99.
 	Percentile float64
-	// Under is the upper limit for the percentile of the latency. 0 means that there is no goal.
+	// Under is the upper limit for the percentile of the latency. If Under is 0, there is no goal.
 	Under time.Duration
 }
 
-// Step is the result of trying one rate in a search.
+// Step is the outcome of one rate in a search.
 type Step struct {
 	// Rate is the planned rate and Answered the rate of answers, both in messages per second on all connections
 	// together.
@@ -50,8 +50,8 @@ type Step struct {
 	open int64 // remaining connections
 }
 
-// Found is the outcome of a search. The Result that contains Found describes the step with the highest rate that kept
-// the goal. If no rate kept the goal, the Result describes the first step. In both cases, ConnectErrors, Lost,
+// Found is the outcome of a search. The Result that contains Found describes the step with the highest rate that met
+// the goal. If no rate met the goal, the Result describes the first step. In both cases, ConnectErrors, Lost,
 // Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
@@ -110,8 +110,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, searchRate tries the rates that it
-// receives from cfg.Begin.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, searchRate tries the rates
+// received from cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -183,9 +183,9 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 	}
 }
 
-// Search finds the highest rate that keeps a goal. If the first rate keeps the goal, the rate is multiplied by 4 until
-// a rate fails. If the first rate fails, the rate is divided by 4 until a rate keeps the goal. Rates between these
-// limits are tried next. A Search is not safe for concurrent use.
+// Search finds the highest rate that meets a goal. If the first rate meets the goal, Search multiplies the rate by 4
+// until a rate fails. Otherwise, Search divides the rate by 4 until a rate meets the goal. It then tries rates between
+// the last two rates. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up
@@ -199,8 +199,8 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. To try a rate, it calls try with the rate for all connections together, in messages per second.
-// try returns a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
+// Seek runs the search. It calls try with each rate, which is the total of all connections in messages per second. try
+// returns a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
 // returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
@@ -267,7 +267,7 @@ func (s *Search) nextRateOrZero() float64 {
 	return math.Sqrt(s.low * s.high)
 }
 
-// minStepMessages is the number of messages below which a percentile is meaningless.
+// minStepMessages is the minimum number of messages for a meaningful percentile.
 const minStepMessages = 20
 
 func (g Goal) evaluateStepFromResult(r *Result, step Step) (completed Step) {
@@ -298,7 +298,7 @@ func (s *Search) updateBoundsBestAndLimits(step Step, result *Result) {
 	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
 }
 
-// Values of Limit.Wall for limits that depend on the rate of a step.
+// Values of Limit.Wall for limits that depend on the rate in a search.
 const (
 	wallCPU  = "cpu"
 	wallLate = "late sends"
@@ -310,8 +310,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildSearchResult returns the Result of the best step, with the outcome of the search. Failures come from
-// wholeRunResult, which is the Result of the whole run.
+// BuildSearchResult returns the Result of the best step, with the outcome of the search. It takes failures from
+// wholeRunResult, the Result of the whole run.
 func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found

@@ -35,10 +35,9 @@ type Setting struct {
 	Name, Short string
 	// Group is the heading of the flag in the help, or "" for a setting without a flag.
 	Group string
-	// Help describes the setting. The placeholder for its value is in `backquotes`.
+	// Help describes the setting. The placeholder for the setting's value is in `backquotes`.
 	Help string
-	// Bare is the value of a flag that is given without a value, and of true in JSON. If Bare is "", the flag requires
-	// a value.
+	// Bare is the value of a flag without a value, and of true in JSON. If Bare is "", the flag requires a value.
 	Bare string
 	// List reports whether the setting accepts several values: a repeated flag, or an array in JSON.
 	List bool
@@ -55,7 +54,8 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of a struct and its nested structs. index leads from Config to the struct.
+// settingsFromTags returns the settings of the struct t and its nested structs. index is the path of field indexes from
+// Config to t.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -113,8 +113,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. The field can belong to a struct whose pointer is nil, such as TLS. In
-// this case, fieldValue allocates the struct if allocateNil is set. Otherwise, it returns the zero value and false.
+// fieldValue returns the setting's field in c. The field can belong to a nil struct, such as TLS. If allocateNil is
+// set, fieldValue allocates this struct. If allocateNil is not set, fieldValue returns the zero value and false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -132,7 +132,8 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseListOrSingleAndSetField parses texts and sets the setting's field in c. Only a List accepts more than one text.
+// parseListOrSingleAndSetField parses texts and sets the setting's field in c. More than one text is allowed only for a
+// List.
 func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -223,8 +224,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns none if
-// the field is empty, or if a different Setting for the same field represents the value.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns no texts
+// for an empty field. It also returns no texts if a different Setting represents the field's value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -282,7 +283,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires, or "" if that setting is in given.
+// missingRequiredSetting returns the name of the setting that s requires. It returns "" if given contains that setting.
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -291,7 +292,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it, or
+// if a required setting is not given.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {
@@ -348,8 +350,8 @@ func flagOrElseJSONKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets the settings whose names are keys of textsBySetting, and leaves all other settings unchanged. Only a List
-// can have several texts. Unknown names are ignored. Errors are of type *SettingError.
+// Set sets the settings whose names are keys of textsBySetting. Other settings do not change. Only a List can have
+// several texts. Unknown names are ignored. Errors are of type *SettingError.
 func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field: the given setting
 	for i := range settings {

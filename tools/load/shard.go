@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Indexes of a shard's counters in counts. All counters cover the whole run. Counters that are passed to
-// addToRunAndWindow are also counted separately for the window.
+// Indexes of a shard's counters. All counters cover the whole run. Counters that are passed to addToRunAndWindow also
+// have a separate count for the window.
 const (
 	nSent = iota
 	nAnswered
@@ -102,8 +102,8 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces connections: all connections of one loop or, in a model without loops, a part of all
-// connections.
+// shard counts and paces a part of the connections. In a model with loops, the shard contains all connections of one
+// loop.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
@@ -132,9 +132,8 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initAndCountEstablishedConn initializes the state of a connection and returns the state. now is the time at which the
-// connection was established. If the connect phase is over or no state is free, initAndCountEstablishedConn returns
-// nil.
+// initAndCountEstablishedConn initializes and returns the state of a connection that was established at the time now.
+// If the connect phase is over or no state is free, it returns nil.
 func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +152,7 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	return cs
 }
 
-// allocConnIndex returns the index of an unused connState. ok is false if there is none. The caller holds s.mu.
+// allocConnIndex returns the index of an unused connState. ok is false if all are in use. The caller holds s.mu.
 func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
@@ -180,8 +179,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. After that, the fields that initAndCountEstablishedConn sets can be
-// read without the lock.
+// refuseNewConns ends the shard's connect phase. After refuseNewConns, fields that initAndCountEstablishedConn sets can
+// be read without the lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

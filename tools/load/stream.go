@@ -22,25 +22,25 @@ const (
 	maxRecordedIntervals = 4096
 )
 
-// Stream contains the data from a run's events.
+// Stream contains the data from the events of one run.
 type Stream struct {
-	// Plan describes the planned run. It is nil if the stream does not contain the plan.
+	// Plan describes the planned run. It is nil if no event contained a Plan.
 	Plan      *Plan
 	Intervals []Interval
 	Last      Snapshot
-	// Result is nil if the stream ends before the run does.
+	// Result is the outcome of the run. It is nil if the stream ends before the run does.
 	Result *Result
 
 	hasEvents bool
 }
 
-// Complete reports whether the stream contains the Result of a finished run. A crash or a full disk can cut off a
-// stream; the stream then contains the earlier events.
+// Complete reports whether the stream contains the Result of a finished run. After a crash or on a full disk, a stream
+// contains only the earlier events.
 func (s *Stream) Complete() bool { return s.Result != nil }
 
-// StreamBuilder records the Stream of a run in this process. Set Config.Observe to its method Observe. When a
-// StreamBuilder has 4,096 intervals, it joins neighbouring intervals. A run of any length therefore needs only a few
-// MiB. The zero StreamBuilder is ready for use.
+// StreamBuilder records the Stream of a run in this process. Set Config.Observe to the method Observe. A StreamBuilder
+// joins neighbouring intervals when there are 4,096 intervals, so even a long run needs only a few MiB. The zero
+// StreamBuilder is ready for use.
 type StreamBuilder struct {
 	Stream Stream
 	err    error
@@ -58,8 +58,8 @@ func (r *StreamBuilder) Observe(e Event) {
 // Err returns nil if all observed events belong to one run. Otherwise, it returns the first error.
 func (r *StreamBuilder) Err() error { return r.err }
 
-// ReadStream reads the stream of one run, in which each line is an Event as JSON. The limits are 4 MiB per line and
-// 1,000,000 intervals. Blank lines and an incomplete last line are ignored.
+// ReadStream reads the stream of one run. Each line is an Event as JSON. The limits are 4 MiB per line and 1,000,000
+// intervals. Blank lines and an incomplete last line are ignored.
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
@@ -82,7 +82,8 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc for lines with their newlines. An incomplete last line has no newline.
+// splitLinesKeepingNewline is a bufio.SplitFunc that returns lines with their newlines. Only an incomplete last line
+// has no newline.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -94,8 +95,8 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// addEventOfLineUnlessCutOff adds the event that line contains. It ignores an incomplete last line, which has no
-// newline and is not valid JSON.
+// addEventOfLineUnlessCutOff adds the event in line. It ignores an incomplete last line, which has no newline and is
+// not valid JSON.
 func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -180,8 +181,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinIntervalsIntoTimeParts divides the time into maxParts equal parts and joins the intervals that begin in the same
-// part; see Interval.Join. It returns intervals unchanged if there are at most maxParts.
+// joinIntervalsIntoTimeParts divides the run's time into maxParts equal parts, and joins the intervals that begin in
+// the same part. If there are at most maxParts intervals, it returns them unchanged. See Interval.Join.
 func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	if len(intervals) <= maxParts {
 		return intervals
@@ -202,7 +203,7 @@ func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 }
 
 // Join adds the next interval to i. Counts are added up, and gauges are taken from next. Percentiles are exact if both
-// intervals have Histograms. Otherwise, the worse of two percentiles is kept.
+// intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)

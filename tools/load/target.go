@@ -51,8 +51,8 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH. It returns one address of the host, if possible an IPv4
-// address.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH. If the host has several addresses, it returns one of
+// them, preferably IPv4.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
@@ -101,8 +101,10 @@ var urlSchemes = map[string]struct {
 
 // SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings have been set. A URL
 // also sets the protocol and the path, which must be the same for all URLs. The schemes are tcp, tls, http, https, ws
-// and wss. With http and https, messages are GET requests for the path unless Message is set. The port can be omitted
-// with HTTP and with a WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.
+// and wss.
+//
+// With http and https, the default message is a GET request for the path. The port can be omitted with HTTP and with a
+// WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
 		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
@@ -137,8 +139,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, the path of an address is
-// stored in c.
+// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, it stores the path of an
+// address in c.
 func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil

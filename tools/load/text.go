@@ -199,7 +199,8 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest wait of a connection for an answer, except for publish/subscribe runs.
+// writeLongestAnswerWait writes the longest time that a connection waited for an answer. It writes nothing for
+// publish/subscribe runs.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -317,7 +318,7 @@ func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	}
 }
 
-// WriteText writes the stream's Result as text or, if the stream has no Result, the last known progress.
+// WriteText writes the stream's Result as text. If the stream has no Result, it writes the last known progress.
 func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
@@ -326,15 +327,16 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst. name is the name of the figure, as in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst. title is the row's heading. name is the name of the figure
+// in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
 // WriteComparisonToFirst writes the results of several runs side by side, with names as headings. Each figure is
-// followed by its ratio to the figure of the first run. "-" stands for an unknown value, and "cut off" for a run
-// without a result.
+// followed by its ratio to the figure of the first run. "-" means an unknown value, and "cut off" means a run without a
+// result.
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
@@ -393,8 +395,8 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals. Column names contain the units. If a value is missing, its
-// field is empty: for example, percentiles of an interval without answers.
+// csvColumns lists the columns of the table of intervals. Column names contain the units. A missing value, such as a
+// percentile of an interval without answers, results in an empty field.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -444,14 +446,15 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes e.Interval as a row, unless it is nil. Observe can be used as Config.Observe.
+// Observe writes the interval of e as a row. It ignores events without an interval. Observe can be used as
+// Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
 	}
 }
 
-// Flush writes buffered data. It returns the first error of this write or an earlier write.
+// Flush writes buffered data. It returns the first error of any write.
 func (c *CSV) Flush() error {
 	c.table.Flush()
 	return cmp.Or(c.err, c.table.Error())

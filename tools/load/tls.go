@@ -38,7 +38,7 @@ type tlsClient struct {
 }
 
 // newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen handshakes run
-// at once; further handshakes wait. Cryptography runs outside the loops, on at most half of the processors.
+// at once; further handshakes wait. Handshakes run outside the loops, on at most half of the processors.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
@@ -50,13 +50,14 @@ func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Ciphers.Close()
 }
 
-// newReportingTLSLayer returns a TLS layer for c that reports a failed handshake. It is used as engine.Config.NewLayer.
+// newReportingTLSLayer returns a TLS layer for c that reports a failed handshake. It is used for
+// engine.Config.NewLayer.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
-// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes, because
-// the engine does not call the connection's handler for them.
+// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes, for which
+// the engine does not call the connection's handler.
 type handshakeReporter struct {
 	engine.Layer
 	client      *tlsClient
@@ -77,7 +78,8 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnEOF(c))
 }
 
-// recordErrorAndUnwrapWhenDone records err. If the handshake is done, it replaces h with the wrapped layer.
+// recordErrorAndUnwrapWhenDone records err and returns err. When the handshake is done, it replaces h with the wrapped
+// layer.
 func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) (sameErr error) {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
@@ -92,7 +94,7 @@ func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err err
 	return err
 }
 
-// OnClosed reports a failed handshake. It is not called after a successful handshake, because h has been replaced.
+// OnClosed reports a failed handshake. After a successful handshake, h has been replaced, and OnClosed is not called.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -154,9 +156,8 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages that are sent separately. A TLS
-// record contains a whole message, or at least 1,024 bytes of a long message. Encryption adds 22 bytes to a record (RFC
-// 8446, section 5.2), and up to 53 bytes in TLS 1.2 with CBC.
+// maxTLSBytesOfMessages returns an upper limit for the encrypted size in bytes of messages that are sent separately.
+// The result includes the overhead of TLS records (RFC 8446, section 5.2).
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns the memory of u minus the memory of before, in bytes per connection. It compares
-// Anonymous or, if Anonymous is unknown, RSS. It returns 0 if both are unknown.
+// MemoryGrowthPerConn returns how much more memory u contains than before, in bytes per connection. It compares
+// Anonymous or, if Anonymous is unknown, RSS. It returns 0 if the memory is unknown or has not grown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
@@ -69,7 +69,7 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 }
 
 // usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Sampling
-// returns no errors: unknown figures are 0, and a server that cannot be inspected has no sample.
+// returns no errors. Unknown figures are 0, and the sample of an unreadable server is nil.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -86,9 +86,9 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH. The
-// sampler searches for the server's processes now, because the search is cheap before connections exist. If it finds
-// none, the first sample searches again.
+// newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
+// newUsageSamplerForTargets searches for the server's processes, because a search is cheap before connections exist. If
+// the search fails, the first sample searches again.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -97,7 +97,7 @@ func newUsageSamplerForTargets(targets []string) *usageSampler {
 }
 
 // findServersExceptOwnProcess finds the processes that listen at the targets. It skips this process, because the
-// figures of a server in this process cannot be separated from the generator's.
+// figures of generator and server could not be separated.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -110,8 +110,8 @@ func (u *usageSampler) findServersExceptOwnProcess() {
 	u.server.usageSinceLastCall()
 }
 
-// findLocalListenerPIDs returns the processes of this machine that listen at a target. It returns none if the target is
-// on another machine.
+// findLocalListenerPIDs returns the processes of this machine that listen at a target. It returns nil for a target on
+// another machine.
 func findLocalListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)
@@ -135,8 +135,8 @@ func findLocalListenerPIDs(target string) []int {
 }
 
 // sampleSinceLastCall returns the resources used since the last call. The first call covers the time since
-// newUsageSamplerForTargets. The figures of several server processes are added up, so memory that they share counts
-// more than once. serverOrNil is nil if no running server process is known. A call takes about 200 µs.
+// newUsageSamplerForTargets. Figures of several server processes are added up, so shared memory counts more than once.
+// serverOrNil is nil if no running server process is known. A call takes about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own

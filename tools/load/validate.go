@@ -159,7 +159,7 @@ func (c *Config) maxConnStates() int {
 }
 
 // maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this number includes
-// closed connections whose resources may not be released yet.
+// some closed connections, because their resources are released later.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
@@ -167,7 +167,8 @@ func (c *Config) maxSimultaneousConns() int {
 	return c.totalConns()
 }
 
-// hostHeaderOfFirstTarget returns the Host header for requests: the first target, or "localhost" for a Unix socket.
+// hostHeaderOfFirstTarget returns the Host header for requests, which is the first target. For a Unix socket, the Host
+// header is "localhost".
 func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -303,7 +304,7 @@ func (c Config) validateRate() error {
 }
 
 // validateRampAndInFlight checks the settings that change the number of connections over time. It also checks the
-// limits of messages in flight, both for one connection and for all connections.
+// number of messages in flight, for one connection and for all connections.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
@@ -344,8 +345,8 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. If each loop has its own descriptor table, connsPerLoopOrZero is the limit of
-// connections per loop, otherwise 0.
+// planLoops returns the number of loops. connsPerLoopOrZero is the limit of connections per loop if each loop has its
+// own descriptor table, and otherwise 0.
 func (c Config) planLoops() (loops, connsPerLoopOrZero int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {

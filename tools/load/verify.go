@@ -42,8 +42,8 @@ type verifyScan struct {
 
 const maxVerifyLine = 96
 
-// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which no
-// other open connection has, and a number derived from the slot and the seed.
+// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which is
+// unique among open connections, and a number derived from the slot and the seed.
 func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
@@ -62,7 +62,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard returns an equal part of v.limit for each shard that still has connections to ask.
+// maxInFlightPerShard divides v.limit equally among the shards that still have connections to ask for their lines.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -100,7 +100,7 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 }
 
 // nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines. It returns the time at which it
-// must be called again, or -1 if no further call is necessary.
+// must be called again, or -1 after the last connection.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -152,8 +152,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// tryReserveVerificationLine reserves a line in flight for a connection, and returns 0. If no line can be reserved now,
-// it returns the time to wait before the next try.
+// tryReserveVerificationLine reserves a line in flight for a connection and returns 0. If no line is available, it
+// returns the delay before the next try.
 func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (zeroOrRetryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,8 +275,8 @@ func (r *loadRun) emitHeardOnceIfBroadcastComplete(s totals) {
 	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResultOrNil(s)})
 }
 
-// buildBroadcastResultOrNil returns the progress of the broadcast, or nil if no broadcast is expected. Broadcast.After
-// covers the time up to the end of the last interval.
+// buildBroadcastResultOrNil returns the progress of the broadcast, or nil if the run expects no broadcast.
+// Broadcast.After covers the time up to the end of the last interval.
 func (r *loadRun) buildBroadcastResultOrNil(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil

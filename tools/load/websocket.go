@@ -77,7 +77,7 @@ func (f *wsFraming) appendMaskedTextFrame(dst, message []byte, connNumber uint32
 	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame is the reason for closing a connection after the server has sent a close frame.
+// errClosedFrame is the reason for closing a connection after a close frame from the server.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
 func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {

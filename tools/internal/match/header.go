@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit returns the next line of a head or trailer, without its line end. n is the length of the line
-// with its line end. If the line is incomplete, n is 0. If the head would exceed maxHead, err is set.
+// cutLineWithinHeadLimit returns the first line of in, which belongs to a head or trailer. line excludes the line end,
+// and n includes it. If the line is incomplete, n is 0. If the whole head is longer than maxHead bytes, err is set.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -17,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of the input, without its line end. n is the length of the line with its line end. If
-// no line ends within maxBytes, n is 0.
+// cutLine returns the first line of in. line excludes the line end, and n is the length with the line end. If no line
+// ends within maxBytes, n is 0.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -31,7 +31,7 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line declares about the body. If the line is valid, expected is "". Otherwise,
+// applyBodyHeader records what a header line declares about the body. expected is "" if the line is valid. Otherwise,
 // expected describes a valid line.
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
@@ -69,8 +69,8 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. name is nil if there is no colon, or if there is a blank before
-// or after the name. A line that begins with a blank continues the previous line.
+// splitHeaderOrNil splits a header line at its colon. It returns nil if there is no colon, or if a blank precedes or
+// follows the name.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

@@ -13,7 +13,7 @@ const (
 	maxBody = 1 << 40
 )
 
-// These texts describe the expected parts of an HTTP response, for Error.Want.
+// Values of Error.Want for HTTP responses. They describe the expected input.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
@@ -27,8 +27,8 @@ const (
 )
 
 // consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). It assumes that no request
-// uses HEAD or CONNECT. The only allowed transfer encoding is chunked. A line may end in "\n" alone. A line that
-// continues the previous line (obs-fold) is an error. Interim responses (1xx except 101) are skipped.
+// uses HEAD or CONNECT. The only allowed transfer encoding is chunked. Lines may end in "\n" alone. Continuation lines
+// (obs-fold) are errors. Interim responses (1xx except 101) are skipped.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])

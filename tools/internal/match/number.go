@@ -19,7 +19,8 @@ type lengthPrefix struct {
 	offset int64
 }
 
-// lengthPattern matches length rules such as 4be, 2le-2 or 4be+8@3.
+// lengthPattern matches a length rule such as 4be+8@3: 4 bytes, big-endian, offset 8, position 3. The groups are size,
+// byte order, offset and position.
 var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {
@@ -53,7 +54,7 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// prefixEnd returns the number of bytes that must arrive before the length of an answer is known.
+// prefixEnd returns the number of bytes up to the end of the length field.
 func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
 // consumeAnswers implements AnswerRule.ConsumeInput for answers with a length field.

@@ -36,7 +36,8 @@ const (
 	kindHTTP
 )
 
-// AnswerRule defines where answers end. It is immutable and safe for concurrent use. Each stream needs a StreamState.
+// AnswerRule defines where answers end. It is immutable and safe for concurrent use. Each stream needs its own
+// StreamState.
 type AnswerRule struct {
 	kind kind
 	spec string
@@ -46,8 +47,8 @@ type AnswerRule struct {
 	prefix lengthPrefix
 }
 
-// Parse parses a rule, such as "delimiter:\r\n". The text of a delimiter or a marker can contain escapes such as \r \n
-// \0 \\ or \xHH. message.ParseEscapeAtStart parses them.
+// Parse parses a rule, such as "delimiter:\r\n". Delimiters and markers can contain escapes such as \r, \0 or \xHH. See
+// message.ParseEscapeAtStart for all escapes.
 func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &AnswerRule{spec: spec}
@@ -116,13 +117,14 @@ func (r *AnswerRule) MaxUnused() int {
 }
 
 // ConsumeInput counts the answers in the next input of a stream. It returns the number of bytes used, and the number of
-// answers that end within these bytes. At most MaxUnused bytes remain unused. The caller must pass them again, followed
-// by more input. The result does not depend on how the stream is divided into calls.
+// answers that end within these bytes. At most MaxUnused bytes remain unused. The caller must pass the unused bytes
+// again, followed by more input. The number of answers does not depend on how the stream is divided into calls.
 //
-// Under the rule "http", ConsumeInput calls onStatus with the status of each answer, unless onStatus is nil.
+// Under the rule "http", ConsumeInput calls onStatus with the status of each answer. onStatus can be nil.
 //
-// An error is an *Error. It means that in[used:] is not a valid answer. The answers before it count. After an error,
-// the caller must not call ConsumeInput again for the stream. ConsumeInput allocates memory only for errors.
+// An error has the type *Error and means that in[used:] is not a valid answer. Answers before in[used:] are counted.
+// After an error, the caller must not call ConsumeInput again for the stream. ConsumeInput allocates memory only for
+// errors.
 func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:
@@ -139,8 +141,8 @@ func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(statu
 	}
 }
 
-// EndStream handles the end of the stream. It returns 1 if this end completes an answer: an HTTP response whose body
-// ends with the connection. Otherwise it returns 0. onStatus is as in ConsumeInput.
+// EndStream handles the end of a stream. It returns 1 if the end of the stream also ends an HTTP response, and
+// otherwise 0. If it returns 1, it has called onStatus with the status of the response. onStatus can be nil.
 func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
 		return 0
@@ -151,7 +153,7 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 
 // Error describes input that is not a valid answer.
 type Error struct {
-	// Want describes the expected input. It is one of a few fixed texts, so errors can be counted by text.
+	// Want describes the expected input. It is one of a few fixed texts, so errors can be grouped by Want.
 	Want string
 	// Got is the beginning of the actual input: at most 32 bytes, quoted as in Go.
 	Got string

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts how often text occurs in the input. text must not be empty. usedBeforePartial is the length
+// countOccurrences counts the occurrences of text in the input. text must not be empty. usedBeforePartial is the length
 // of the input without a partial occurrence at its end.
 func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	if len(text) == 1 {
@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the longest suffix of the input with which text begins. The input must not
-// contain the whole text.
+// suffixThatStartsText returns the length of the longest suffix of in that is a prefix of text. in must not contain the
+// whole text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// UnescapeKeepingExpressions replaces the escapes in a text from a command line, for shells without $'...'. The escapes
-// are \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three octal digits,
-// as in tcpkali. Any other escape is an error.
+// UnescapeKeepingExpressions replaces the escapes in a text from a command line. It is useful in shells without $'...'.
+// The escapes are \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 followed by up to three
+// octal digits, as in tcpkali. Any other escape is an error.
 //
-// The result is input for Parse. Expressions, such as \{seq}, do not change. A backslash that is the result of an
-// escape never begins an expression: Parse treats the results of \\{ and \x5c{ as a literal \{.
+// The result is input for Parse. Expressions, such as \{seq}, do not change. Only an unescaped \{ begins an expression.
+// For example, \\{ and \x5c{ both produce a literal \{ in messages.
 func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
@@ -39,7 +39,7 @@ func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	return out, nil
 }
 
-// LiteralTemplate returns a template of which each message is equal to text.
+// LiteralTemplate converts text to a template for Parse. Every message of the template is equal to text.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
@@ -63,8 +63,8 @@ func doubleTrailingBackslashes(out []byte) []byte {
 	return out
 }
 
-// ParseEscapeAtStart parses the escape at the beginning of text. b is the byte that the escape represents, and size is
-// the length of the escape. The escapes are those of UnescapeKeepingExpressions.
+// ParseEscapeAtStart parses the escape at the beginning of text. It accepts the escapes of UnescapeKeepingExpressions.
+// b is the byte that the escape represents, and size is the length of the escape.
 func ParseEscapeAtStart(text string) (b byte, size int, err error) {
 	switch {
 	case strings.HasPrefix(text, `\0`):

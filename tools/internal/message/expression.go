@@ -75,7 +75,8 @@ var printable = func() string {
 	return string(all)
 }()
 
-// parseExpression parses the text between \{ and }. It ignores white space around the text.
+// parseExpression parses an expression, which is the text between \{ and }. It ignores white space around the
+// expression.
 func parseExpression(untrimmed string, expressionIndex int) (templatePiece, error) {
 	expressionText := strings.Trim(untrimmed, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
@@ -142,8 +143,9 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// The first 7 hexadecimal digits of a marker are the connection's number. The other 9 digits are the message's number.
-// Markers are unique for up to 268 million connections with 68 billion messages each.
+// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message. The first 7 digits are the
+// connection's number, and the other 9 digits are the message's number. Markers are unique for up to 268 million
+// connections with 68 billion messages each.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

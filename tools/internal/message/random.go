@@ -6,15 +6,14 @@ import (
 )
 
 // splitMix is a splitmix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-// It maps each value of a counter to a random number. Each random expression uses a separate generator for each
-// message. The counter of such a generator starts at a key.
+// It maps each value of a counter to a random number. Each random expression in each message has its own generator.
 type splitMix struct{ counter uint64 }
 
-// gamma is the step of the counter: 2^64 divided by the golden ratio, rounded to an odd number.
+// gamma is the increment of a splitMix counter: 2^64 divided by the golden ratio, rounded to an odd number.
 const gamma = 0x9e3779b97f4a7c15
 
 // mix64 is the output function of splitmix64. It is a bijection. Each bit of the result depends on each bit of x. The
-// constants are David Stafford's variant 13.
+// constants are from David Stafford's variant 13.
 func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -27,8 +26,7 @@ func messageKey(id ID) uint64 {
 
 func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// newRandom returns the random generator for an expression in a message. It inverts the bits of the expression's index,
-// so that the index differs from the numbers of messages.
+// newRandom returns the random generator for the expression p in the message with the given key.
 func (p *templatePiece) newRandom(messageKey uint64) splitMix {
 	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }
@@ -45,8 +43,8 @@ func (r *splitMix) belowN(n uint64) uint64 {
 	return high
 }
 
-// charsPerDraw is the number of characters that are drawn from 64 random bits. Even with 256 different characters, the
-// bias is at most 2^-16.
+// charsPerDraw is the number of characters that are generated from 64 random bits. Even with 256 different characters,
+// the bias is at most 2^-16.
 const charsPerDraw = 6
 
 // appendChars appends n random characters of class. class must contain at most 256 characters.

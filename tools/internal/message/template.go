@@ -82,9 +82,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses the literal text from text[at:]. It stops at an expression, or after a { that
-// begins no expression. If atExpression is true, next is the index after the \{ of the expression. Otherwise, next is
-// the index after the literal text.
+// parseLiteralUpToExpression parses literal text that starts at text[at:]. If an expression follows, atExpression is
+// true, and next is the index after the \{ of the expression. Otherwise, next is the index after the literal text.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -116,7 +115,8 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece adds a piece to the template. If this piece and the previous piece are literal text, it joins them.
+// addOrJoinPiece appends a piece to the template. It joins adjacent pieces of literal text. It returns an error if
+// messages would exceed MaxLen.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low
@@ -140,7 +140,7 @@ func (t *Template) MaxLen() int { return t.maxLen }
 // MinLen returns a lower limit for the length of a message in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// MessageIfConstant returns true and the message if all messages are equal. The caller must not change the message.
+// MessageIfConstant returns the message and true if all messages are equal. The caller must not change the message.
 func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:

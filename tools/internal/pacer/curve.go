@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Never is a time that is never reached.
+// Never is a time that is later than all other times.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime is the time after RateCurve.Begin from which no message is due.
+// maxCurveTime is the maximum time from RateCurve.Begin to a message. No message is due later.
 const maxCurveTime = 60 * 24 * time.Hour
 
 // RateCurve is the rate of messages as a function of time. All times are measured by the same clock. A RateCurve must
@@ -16,19 +16,19 @@ const maxCurveTime = 60 * 24 * time.Hour
 type RateCurve struct {
 	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
-	// PerSecond is the number of messages that become due per second. It is above 0. If To is set, PerSecond is the
-	// initial rate.
+	// PerSecond is the number of messages that become due per second. It is above 0. If To is set, PerSecond is
+	// only the initial rate.
 	PerSecond float64
 	// Poisson makes the times between messages random, as in a Poisson process.
 	Poisson bool
-	// To, if not 0, is the final rate. The rate is PerSecond for the time Hold. During the time Over, it changes
-	// linearly to To.
+	// To is the final rate, or 0 for a constant rate. The rate stays at PerSecond for the duration Hold. It then
+	// changes linearly to To within the duration Over.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// DueTimeOrNever returns the time at which the message with the given number is due. If this is more than 60 days after
-// Begin, it returns Never. DueTimeOrNever is the inverse of CountMessagesDue.
+// DueTimeOrNever returns the time at which a message is due. It returns Never for a time of 60 days or more after
+// Begin. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
@@ -40,8 +40,7 @@ func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueWithRamp returns the time in seconds from Begin until the given message is due. While the rate changes
-// from a to b during a time T, the function solves a·t + (b-a)·t²/2T = message for t. Afterwards the rate is b.
+// secondsUntilDueWithRamp returns the time in seconds from Begin until a message is due. It requires that c.To is set.
 func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -56,7 +55,8 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages that are due from Begin to deadline. It is the integral of the rate.
+// CountMessagesDue returns the number of messages that are due from Begin to deadline. The result is the integral of
+// the rate.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
@@ -67,8 +67,7 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before end. Their numbers are nextNumber,
-// nextNumber+1 and so on.
+// countMessagesBefore returns the number of messages that are due before end. The count starts with message nextNumber.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

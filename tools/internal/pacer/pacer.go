@@ -36,9 +36,9 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at a given time. phase, from 0 to 1, is the part of an interval after which
-// the first message is due. If Poisson is set, phase is ignored, and the first message is due after a random time.
-// poissonSeed determines all random times.
+// NewPlanFrom returns a plan that begins at the time at. The first message is due after the fraction phase (0 to 1) of
+// an interval. If c.Poisson is set, the first message is instead due after a random time. poissonSeed determines all
+// random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -62,8 +62,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due, but that have not been taken. A message is due if its
-// time is not later than now, and before end. If times are random, the number is an estimate.
+// CountDueAndUntaken returns the number of messages that are due by now and before end. Messages that have been taken
+// do not count. If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -71,14 +71,14 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// CountsBeforeAndInWindow counts messages: Before is their number before the window, Within their number in the window.
+// CountsBeforeAndInWindow contains the number of messages before the measured window (Before) and in it (Within).
 type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip gives up the messages that are due before end, and counts them. The window begins at windowStart. If times are
-// random, Skip draws at most *randomDrawsLeft of them, to limit its cost, and subtracts the draws from
-// *randomDrawsLeft. It estimates the number of messages for which it has not drawn a time.
+// Skip drops the messages that are due before end, and returns their numbers before and in the window. The window
+// begins at windowStart. If times are random, Skip draws at most *randomDrawsLeft times and reduces *randomDrawsLeft by
+// the number of draws. Skip estimates the number of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -108,8 +108,8 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan for many connections. A connection that has capacity takes the next due message. A goroutine
-// that holds the lock of a SharedPlan acquires no other lock.
+// SharedPlan is a plan that many connections share. Each connection with capacity can take the next due message. All
+// methods are safe for concurrent use.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 
@@ -128,7 +128,7 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan. The window begins at windowStart and ends at end.
+// Start starts the plan. The measured window begins at windowStart and ends at end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan at the time end. No message is due at that time or later.
+// Stop ends the plan at the time end. No message is due at end or later.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,8 @@ func (s *SharedPlan) Stop(end time.Duration) {
 // NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due. plannedAt is the time at which the message was due.
+// TakeNextIfDue takes the next message if it is due. plannedAt is the time at which the message was due. ok is false if
+// no message is due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -176,7 +177,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip gives up the messages that are due before now, and counts them. See SendPlan.Skip.
+// Skip drops the messages that are due before now, and returns their numbers. See SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +189,15 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of messages that are due at the time now, but that no connection has taken. If
-// times are random, the number is an estimate.
+// CountDueAndUntaken returns the number of due messages that no connection has taken. If times are random, the number
+// is an estimate.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages connections have taken before and in the window.
+// TakenCounts returns how many messages have been taken before and in the measured window.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

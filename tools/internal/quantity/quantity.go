@@ -22,10 +22,11 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max limits all numbers except seeds. Numbers up to Max are exact in a float64 and fit into an int64.
+// Max is the upper limit of all numbers other than seeds. Numbers up to Max are exact in a float64 and fit into an
+// int64.
 const Max = 1 << 53
 
-// multiples contains the suffixes of numbers. Longer suffixes come first.
+// multiples lists the suffixes of numbers with their factors. Longer suffixes come first.
 var multiples = []struct {
 	suffix string
 	factor float64
@@ -35,7 +36,7 @@ var multiples = []struct {
 }
 
 // ParseNumberWithSuffix parses a number from 0 to Max. The number may have a decimal point and a suffix. The suffixes
-// k, M and G multiply it by a power of 1000, and ki, Mi and Gi by a power of 1024.
+// k, M and G mean powers of 1000. The suffixes ki, Mi and Gi mean powers of 1024.
 func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
@@ -53,7 +54,7 @@ func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	return n, err == nil && n <= Max
 }
 
-// ParseCount parses a whole number.
+// ParseCount parses a whole number from 0 to Max, such as 500, 20k or 1.5M.
 func ParseCount(text string) (int, error) {
 	n, ok := ParseNumberWithSuffix(text)
 	// An int may have only 32 bits.
@@ -63,7 +64,7 @@ func ParseCount(text string) (int, error) {
 	return int(n), nil
 }
 
-// ParsePositive parses a whole number above 0.
+// ParsePositive parses a whole number above 0, such as 500, 20k or 1.5M.
 func ParsePositive(text string) (int, error) {
 	n, err := ParseCount(text)
 	if err != nil || n == 0 {
@@ -72,7 +73,7 @@ func ParsePositive(text string) (int, error) {
 	return n, nil
 }
 
-// ParsePositive64 parses a whole number above 0, even if the number does not fit into 32 bits.
+// ParsePositive64 parses a whole number above 0 like ParsePositive, but returns an int64.
 func ParsePositive64(text string) (int64, error) {
 	n, ok := ParseNumberWithSuffix(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
@@ -90,7 +91,8 @@ func ParseDecimalSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDurationOrSeconds parses a Go duration of 0 or more, days such as 2d, or a number without a unit: seconds.
+// ParseDurationOrSeconds parses a duration of 0 or more. It accepts Go durations, days such as 2d, and seconds without
+// a unit.
 func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")
@@ -111,7 +113,7 @@ func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParsePositiveDuration parses a time above 0.
+// ParsePositiveDuration parses a duration above 0, in the formats of ParseDurationOrSeconds.
 func ParsePositiveDuration(text string) (time.Duration, error) {
 	d, err := ParseDurationOrSeconds(text)
 	if err != nil || d == 0 {

@@ -2,5 +2,5 @@
 
 package sample
 
-// OwnCPUTime returns 0, because the processor time of this process is unknown on this system.
+// OwnCPUTime returns the zero Process, because the processor time is unknown on this system.
 func OwnCPUTime() Process { return Process{} }

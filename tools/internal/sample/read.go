@@ -71,8 +71,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether a read failed because the process has ended, or because it is ending: its memory has been
-// released and its files in /proc belong to root.
+// isEnding reports whether err shows that the process has ended or is about to end.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -83,8 +82,8 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time. For this process, User and System are
-// exact to the microsecond. For another process, their sum is exact, but each of them alone has steps of about 10 ms.
+// setThreadsAndExactCPUTime sets the number of threads and the processor time. For the calling process, User and System
+// are exact to the microsecond. For another process, only the sum of User and System is exact.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
@@ -100,7 +99,7 @@ func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	}
 }
 
-// readAndMarkIfSlow calls read. If read is slow and part is one of costlyParts, the Sampler marks part as slow.
+// readAndMarkIfSlow calls read. If the call is slow and part is in costlyParts, readAndMarkIfSlow marks part as slow.
 func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

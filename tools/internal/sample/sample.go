@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. Costs are the time for reading a part, for one process or for the machine.
+// Parts selects the parts of a Sample. Each constant states how long reading the part takes, per process or for the
+// machine.
 type Parts uint16
 
 const (
@@ -42,7 +43,8 @@ const (
 	Network
 )
 
-// costlyParts contains the parts whose cost grows with the process. A Sampler reads slow costly parts less often.
+// costlyParts contains the parts that take longer for larger processes. A Sampler reads these parts less often if they
+// are slow.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded reports that all processes have ended.
@@ -58,7 +60,8 @@ type Sample struct {
 	Machine   Machine
 }
 
-// Process contains the resources used by one process, or by several together. The "merge" tags are for package load.
+// Process contains the resources used by one process, or by several processes together. Package load uses the "merge"
+// tags.
 type Process struct {
 	PID int `json:"-"` // 0 for several
 	// User and System are processor time since the process began, including ended threads. For this process they are
@@ -96,7 +99,8 @@ type Machine struct {
 	Files int64
 }
 
-// SumOfProcesses returns the sum over all processes. Figures other than PSS count shared memory for each process.
+// SumOfProcesses returns the sum over all processes. Memory that n processes share counts once in PSS, and n times in
+// other figures.
 func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
@@ -113,7 +117,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of other or, if sign is -1, subtracts them. Counters are values that only grow.
+// addCountersTimes adds the counters of other, multiplied by sign (1 or -1). Counters are the figures that only grow.
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -125,14 +129,16 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval contains the difference between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains sums over all processes: increases of counters, and final values of other figures.
+	// Process contains sums over all processes. Counters are increases during the interval. Other figures are
+	// values at the end of the interval.
 	Process Process
-	// Machine contains the increases of the machine's counters, and the final values of its other figures.
+	// Machine describes the machine. Counters are increases during the interval. Other figures are values at the
+	// end of the interval.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. It excludes the counters of a process that began or
-// ended between the samples, because their increase is unknown. Every increase is at least 0.
+// DifferenceSince returns the difference from an earlier sample. A process that began or ended between the samples adds
+// nothing to the counters. Every increase is at least 0.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -184,14 +190,15 @@ const (
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. A part is slow if reading it takes more than 5 ms because
-// the processes are large. A slow part is read at most once in 5 s. The samples in between do not contain the part (see
-// Sample.Parts). The zero value is ready for use. A Sampler belongs to one goroutine.
+// Sampler samples the same processes at regular intervals. Reading some parts takes more than 5 ms for large processes.
+// A Sampler reads such a slow part at most once in 5 s, and omits the part from other samples (see Sample.Parts). The
+// zero value is ready for use. A Sampler is not safe for concurrent use.
 type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleSkippingSlow is like the function TakeSample, but skips slow parts that were read recently.
+// TakeSampleSkippingSlow takes a sample like the function TakeSample. It skips slow parts that were read less than 5 s
+// ago.
 func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

@@ -42,7 +42,7 @@ func (p StallPlan) Check() error {
 	return nil
 }
 
-// TimePerLine returns the duration of the service of one line, without stalls.
+// TimePerLine returns the time for serving one line, without stalls.
 func (p StallPlan) TimePerLine() time.Duration {
 	if p.Capacity == 0 {
 		return 0

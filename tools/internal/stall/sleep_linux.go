@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nanosleep sleeps for d or until a signal arrives. It does not use Go's timers, because their resolution in an idle
-// process is only milliseconds.
+// nanosleep sleeps for d or until a signal arrives. It is more precise than Go's timers, which are late by milliseconds
+// in an idle process.
 func nanosleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil) // the only error is EINTR

@@ -17,14 +17,12 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
-// spinTime is the time before the end of a service at which a LineStation stops sleeping and begins to poll the clock.
-// Sleeps usually end late by about spinTime. On a busy machine, a longer spinTime is less precise, because the
-// scheduler favours threads that have slept.
+// spinTime is how long a LineStation polls the clock before the end of a service. Before polling, the station sleeps.
+// Sleeps usually end late by about spinTime.
 const spinTime = 100 * time.Microsecond
 
 // LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
-// Delays of the machine do not accumulate, because the end of a service depends on arrival times, not on earlier calls
-// of onServed. All methods are safe for concurrent use.
+// Delays of the machine do not accumulate. All methods are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
@@ -44,14 +42,14 @@ type service struct {
 	done func(line []byte)
 }
 
-// NewStation returns a station whose plan started at epoch, which must not be in the future.
+// NewStation returns a station for the plan p. The plan starts at epoch, which must not be in the future.
 func NewStation(p StallPlan, epoch time.Time) *LineStation {
 	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
-// Enqueue queues a line that arrives now. It returns immediately. The station keeps the line until it has been served,
-// and then calls onServed with the line. Calls of onServed do not overlap. If Enqueue returns ErrFull, the line is not
-// queued.
+// Enqueue queues a line that arrives now. It returns immediately. The station keeps retainedLine until the line has
+// been served, and then calls onServed with retainedLine. Calls of onServed do not overlap. If the queue is full,
+// Enqueue returns ErrFull and drops the line.
 func (s *LineStation) Enqueue(retainedLine []byte, onServed func(retainedLine []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +77,8 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service. If the queue is empty, it records that serving has ended.
+// dequeueOrEndServing removes and returns the first service in the queue. If the queue is empty, dequeueOrEndServing
+// records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,10 +26,9 @@ const (
 // Part is a part of the server's stream. The zero Part is empty.
 type Part struct {
 	Kind Kind
-	// Payload is a slice of Next's input, not a copy. Payload can be empty, for example if only the header has
-	// arrived.
+	// Payload is a slice of Next's input, not a copy. It can be empty, for example if only the header has arrived.
 	Payload []byte
-	// Last reports that a part of kind Data completes its message.
+	// Last reports whether the part completes its message. It applies to parts of kind Data.
 	Last bool
 }
 
@@ -44,9 +43,11 @@ type FrameReader struct {
 	closed               bool
 }
 
-// Next returns the next part of the input: as much of a message as has arrived, or a whole Ping, Pong or Close. n is
-// the number of bytes consumed, including headers. If the input is empty or ends within a header, a Ping, a Pong or a
-// Close, n is 0 and err is nil. The caller must then pass the same bytes (at most 127) again, followed by more input.
+// Next returns the next part of the input: message data, or a whole Ping, Pong or Close. A message can arrive in
+// several parts. n is the number of bytes consumed, including headers.
+//
+// If in is empty or ends within a header, a Ping, a Pong or a Close, n is 0 and err is nil. The caller must then pass
+// the same bytes (at most 127) again, followed by more input.
 //
 // An error reports a violation of the protocol, such as input after a Close. The caller must then close the connection.
 func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
@@ -72,7 +73,8 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns what has arrived of the current frame's payload, which begins at in[payloadStart].
+// takeFramePayload returns the current frame's payload, as far as it has arrived. The payload begins at
+// in[payloadStart].
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -107,8 +109,8 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. The error
-// depends only on the first wrong byte, not on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. Therefore the
+// error does not depend on how the stream is divided.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil

@@ -21,9 +21,9 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// AppendRequest appends the request of a handshake. host is the value of the Host header: the host, and the port unless
-// it is the default port. An empty path means "/". Header lines are sorted by name, so equal headers result in equal
-// bytes. Names are sent unchanged. The caller must have checked path and header with CheckPathAndHeader.
+// AppendRequest appends the request of a handshake. host is the value of the Host header and omits a default port. An
+// empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes. Names are sent
+// unchanged. The caller must have checked path and header with CheckPathAndHeader.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -44,7 +44,7 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Handshak
 }
 
 // CheckPathAndHeader returns an error if the path or the header of a request is invalid. A path must be empty or begin
-// with "/". It must consist of printable ASCII without spaces and "#", and be escaped correctly. A header must not
+// with "/". It must be escaped correctly and consist of printable ASCII without spaces and "#". A header must not
 // contain lines about extensions or a body, or lines that AppendRequest writes itself. Path and header together must
 // have less than 16 KiB.
 func CheckPathAndHeader(path string, header http.Header) error {
@@ -89,7 +89,7 @@ func checkOptionalPath(path string) error {
 
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders contains the header names that are not allowed, and the reasons.
+// reservedHeaders maps each header name that is not allowed to the reason.
 var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",

@@ -10,11 +10,12 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The response must be at
-// the beginning of in. If the server accepts, n is the size of the response in bytes; frames may follow the response.
-// If the response is incomplete, n is 0 and err is nil, and the caller must call again with more input. If in is not
-// HTTP, or if the response has not ended after 16 KiB, CheckHandshakeResponse returns an error. It does not keep a
-// reference to in.
+// CheckHandshakeResponse checks the server's response to the handshake request with the key k. in must begin with the
+// response. If the server accepts, n is the size of the response in bytes. Frames may follow the response in in.
+//
+// If the response is incomplete, n is 0 and err is nil. The caller must then call again with more input. If the server
+// refuses or the response is invalid, err is set. A response of more than 16 KiB is invalid. CheckHandshakeResponse
+// does not keep a reference to in.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
