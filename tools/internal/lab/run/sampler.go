@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Parts of a sample: for the start and end of a window, for memory, and for held connections.
+// What to sample at the start and the end of a window, for memory, and for long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -85,8 +85,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the generator's resource usage. Before the generator's start, the usage is zero. After its
-// end, only its CPU time is known.
+// generatorUsage returns the load generator's resource usage. The usage is zero before the generator starts. After the
+// generator has ended, only its CPU time is known.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -114,9 +114,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount adds the server's number of connections to s: the server's own count or, without an admin address,
-// the number of the server's sockets. It must be called last in a sample, because counting sockets creates kernel
-// objects.
+// addServerConnCount stores the server's number of connections in s. Without an admin address, it counts the server's
+// sockets. It must be called last in a sample, because counting sockets takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -134,8 +133,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed its side,
-// at most a second. Then it samples the server, which has no connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and samples the server, which then has no
+// connections. It first waits up to a second until the server has closed the connection.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -169,9 +168,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true for the number of the
-// load's connections, but not longer than timeout. Then it takes a sample. accepted is the last result of
-// acceptOpenConns.
+// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true. acceptOpenConns
+// receives the number of open connections, without the lab's own. After at most timeout, sampleWhenConnsAndMemorySettle
+// takes a sample. accepted is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -208,15 +207,15 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time: a load phase follows the hold phase, and
-// half of the hold phase is long enough.
+// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time. It returns true if a load phase follows
+// the hold phase and the hold phase is long enough.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample measures the CPU usage of the idle server and adds it to the last sample.
+// addIdleCPUToLastSample measures the idle server's CPU usage and adds it to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -236,8 +235,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. countSegments adds the number of TCP
-// segments on connections to the server's port.
+// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments on
+// connections to the server's port.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -264,7 +263,7 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSeg
 	return nil
 }
 
-// SampleOwnMemory samples the memory of this process, including statistics of the Go runtime.
+// SampleOwnMemory samples the memory of this process, with statistics of the Go runtime.
 func SampleOwnMemory(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
@@ -275,9 +274,9 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
-// since the start, as numbers of CPUs. foreign includes everything except this process and its ended children. stolen
-// is the part of foreign that the host of a virtual machine took. Both are 0 on a system without such figures.
+// startMeasuringForeignCPU starts to measure how many CPUs other programs use. The returned function returns averages
+// since the start. foreign excludes only this process and its ended children. stolen is the part of foreign that the
+// host of a virtual machine took. Both are 0 if the system does not report them.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {
