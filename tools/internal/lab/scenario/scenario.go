@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Scenario is a question and the measurements that answer it.
+// Scenario is a question about servers, with the measurements that answer the question.
 type Scenario struct {
 	Name     string `json:"name" toml:"name"`
 	Question string `json:"question" toml:"question"`
@@ -43,7 +43,7 @@ type Scenario struct {
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in its options. A function that returns an Error has not started anything.
+// Error is an error in a scenario or in its options. A function that returns an Error has not started any process.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -112,7 +112,7 @@ func findWorkload(all []Workload, name string) *Workload {
 
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateDuration estimates how long the scenario takes.
+// EstimateDuration estimates how long the whole scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
@@ -129,7 +129,7 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is the approximate number of runs that it takes to measure a capacity.
+// estimatedCalibrationRuns is the approximate number of runs needed to measure the capacity for one kind of jobs.
 const estimatedCalibrationRuns = 11
 
 type Step struct {
@@ -141,9 +141,9 @@ type Step struct {
 
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order of workload, then of round. In each round, every subject runs once,
-// and another subject comes first than in the round before. If filter is not nil, PlanSteps returns only the runs whose
-// name "workload/subject" matches.
+// PlanSteps returns the runs of a scenario, ordered by workload and then by round. In each round, every subject runs
+// once. The subject that runs first changes from round to round. If filter is not nil, PlanSteps returns only runs
+// whose name "workload/subject" matches.
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
@@ -170,7 +170,7 @@ func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
 	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinAsEnglishList joins words into a list such as "a, b and c".
+// JoinAsEnglishList joins words into a text such as "a, b and c".
 func JoinAsEnglishList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

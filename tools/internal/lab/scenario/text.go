@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration. In TOML it is text such as "1.5s". In JSON it is a number of nanoseconds.
+// Duration is a time.Duration that TOML represents as text such as "1.5s". JSON represents it as a number of
+// nanoseconds.
 type Duration time.Duration
 
-// UnmarshalText parses text such as "1.5s".
+// UnmarshalText parses a duration such as "1.5s".
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -25,8 +26,8 @@ func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words contains the words of a command line. In TOML, the command line is one text. It is split at spaces that are not
-// within single or double quotes. No other character is special.
+// Words contains the words of a command line. TOML represents the command line as one text. Spaces separate words,
+// except inside single or double quotes. No other character is special.
 type Words []string
 
 // UnmarshalText splits a command line into words.
@@ -46,7 +47,7 @@ func (w Words) replaceInAllWords(oldnew ...string) Words {
 	return words
 }
 
-// splitCommandLine splits a command line at spaces, tabs and line ends that are not within quotes.
+// splitCommandLine splits a command line at spaces, tabs and line ends that are outside of quotes.
 func splitCommandLine(line string) (words []string, err error) {
 	var word strings.Builder
 	var quote rune // the open quote, or 0
