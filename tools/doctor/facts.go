@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It contains only data, so a test or another machine can provide it. A fact that could not
-// be read is zero and is listed in Unknown.
+// Facts describes a machine. It is plain data, so it can also come from a test or another machine. A fact that could
+// not be read is zero, and Unknown lists it.
 type Facts struct {
 	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
@@ -63,7 +63,7 @@ type MemoryFacts struct {
 	FilePages int64 `json:"file_pages"`
 }
 
-// ProcessFacts describes a process and its limits.
+// ProcessFacts describes a process and the process's limits.
 type ProcessFacts struct {
 	PID  int    `json:"pid"`
 	User uint32 `json:"user"`
@@ -90,14 +90,14 @@ type ProcessFacts struct {
 	GoMemoryLimit int64 `json:"go_memory_limit"`
 }
 
-// Rlimit is a process limit. -1 means no limit.
+// Rlimit is a process limit. -1 means unlimited.
 type Rlimit struct {
 	Soft int64 `json:"soft"`
 	Hard int64 `json:"hard"`
 }
 
-// CgroupFacts contains the limits of the process's control groups. A process is in several nested groups. For each
-// resource, CgroupFacts describes the group with the least available capacity.
+// CgroupFacts contains the limits of a process's control groups, which are nested. Each limit is that of the group with
+// the least available capacity.
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
@@ -108,8 +108,8 @@ type CgroupFacts struct {
 	Tasks CgroupLimit `json:"tasks"`
 }
 
-// CgroupLimit is a limit of a control group and its current usage. If there is no limit, Max is 0. From is the name of
-// the limit, such as "cgroup /a memory.max". File is the path of the limit's file.
+// CgroupLimit is a limit of a control group, with its current usage. Max is 0 if there is no limit. From is the limit's
+// name, such as "cgroup /a memory.max". File is the path of the limit's file.
 type CgroupLimit struct {
 	Max  int64  `json:"max"`
 	Used int64  `json:"used"`
@@ -117,7 +117,7 @@ type CgroupLimit struct {
 	File string `json:"file,omitempty"`
 }
 
-// SocketFacts describes the sockets of the network namespace.
+// SocketFacts describes the sockets of a network namespace.
 type SocketFacts struct {
 	// Open, TimeWait and Orphans are numbers of TCP sockets from /proc/net/sockstat. Orphans is the number on the whole
 	// machine.
@@ -141,7 +141,7 @@ type SocketFacts struct {
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
-// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. The queue has
+// QueueFacts describes the accept queue of a listener. Waiting is the number of connections in the queue. The queue has
 // space for Most+1 connections.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`

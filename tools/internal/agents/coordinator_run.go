@@ -348,7 +348,7 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersAsHeartbeats()
 }
 
-// addRateAndEndIfSteady records the rate at which all agents together received bytes. If the rate has become steady, it
+// addRateAndEndIfSteady records the rate at which all agents together received data. If the rate has become steady, it
 // orders all agents to end the measurement.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {

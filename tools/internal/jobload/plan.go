@@ -9,26 +9,27 @@ import (
 	"time"
 )
 
-// Plan describes the pool and the jobs to submit.
+// Plan describes a pool and the jobs to submit to it.
 type Plan struct {
 	// Pool is the name of the contender. Work is the shape of the jobs.
 	Pool, Work string
-	// Rate is the number of jobs to submit per second. If Rate is 0, the load is a closed loop: when fewer than
-	// Inflight jobs are in the pool, a new job is submitted. If Inflight is 0, the value of Workers replaces it.
+	// Rate is the number of jobs to submit per second. If Rate is 0, a new job is submitted whenever fewer than
+	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
-	// Burst multiplies the rate in the first tenth of each second. 0 and 1 are a constant rate.
+	// Burst multiplies the rate in the first tenth of each second. 0 and 1 mean a constant rate.
 	Burst int
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the maximum time from the submission to the end of a good job.
+	// Deadline is the maximum time from submission until a job must have ended.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
+	// Memory is the process's memory limit in bytes. 0 means no limit. Go's memory limit is set to 90 % of Memory.
 	Memory int64
-	// Iterations is the number of loop iterations that compute for a millisecond. If Iterations is 0, Run measures it.
+	// Iterations is the number of loop iterations that take a millisecond of computing. If Iterations is 0, Run
+	// measures it.
 	Iterations uint64
 }
 
@@ -43,7 +44,7 @@ const (
 	maxIterations = 1 << 40
 )
 
-// Flags contains the methods that flag.FlagSet and pflag.FlagSet have in common.
+// Flags contains the methods that flag.FlagSet and pflag.FlagSet share.
 type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)
@@ -69,7 +70,7 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }
 
-// PlanError is an error in a plan. Its text contains the valid values.
+// PlanError describes an invalid value in a Plan. The text states the valid values.
 type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }

@@ -11,21 +11,22 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
+// Network describes the TCP sockets of a network namespace. It also counts events that show that a limit was reached.
 type Network struct {
 	// Established, Open and TimeWait count TCP sockets of the namespace. Open includes sockets that listen, are
 	// connected or are connecting. Orphans and TCPBuffers cover the whole machine: Orphans counts sockets that no
 	// process has, and TCPBuffers is the memory of TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts events which show that a limit was reached, since the network namespace was created. The keys are
-	// names from /proc/net/netstat, such as ListenOverflows, and also nf_conntrack_drop, nf_conntrack_insert_failed,
-	// nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not support are missing.
+	// Counters counts events that show that a limit was reached, since the network namespace was created. The keys are
+	// names from /proc/net/netstat, such as ListenOverflows, and the names nf_conntrack_drop,
+	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not
+	// support are missing.
 	Counters map[string]int64
 }
 
-// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms, for
-// any number of sockets.
+// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms,
+// however many sockets there are.
 func ReadNetworkCountersOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
@@ -65,15 +66,14 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	return nil
 }
 
-// limitCounters contains the names of the counters in /proc/net/netstat that show that a limit was reached.
+// limitCounters lists counters of /proc/net/netstat that increase when a limit is reached.
 var limitCounters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readTCPCounters reads limitCounters and the number of established connections. It does not use
-// prometheus/procfs, because version 0.22 of that module leaves four counters at zero, including TCPAbortOnMemory.
+// readTCPCounters reads limitCounters and the number of established connections into n.
 func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -89,8 +89,8 @@ func (n *Network) readTCPCounters() error {
 	return err
 }
 
-// readCounterLines reads the two lines of a file that begin with linePrefix, such as "Tcp: RtoMin CurrEstab" and "Tcp:
-// 200 17". The first line contains names, and the second line contains numbers.
+// readCounterLines returns counters by name. The file contains them in two lines that begin with linePrefix. The first
+// line contains names, such as "Tcp: RtoMin CurrEstab". The second line contains values, such as "Tcp: 200 17".
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {
@@ -133,8 +133,8 @@ func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {
 	return nilIfNotFoundOrExited(err) // the file exists only with connection tracking
 }
 
-// NetworkNamespaceFile returns the path of a file with which setns(2) can enter the network namespace of a process. If
-// pid is 0, setns(2) enters the namespace of the calling thread.
+// NetworkNamespaceFile returns the path of a file that represents the network namespace of a process, for setns(2). For
+// pid 0, the file represents the calling thread's namespace.
 func NetworkNamespaceFile(pid int) string {
 	if pid == 0 {
 		return "/proc/thread-self/ns/net"

@@ -14,10 +14,10 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released lists the folders of the published modules. Each module comes after the modules that it requires.
+// released lists the directories of the published modules. A module follows the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
-// private lists the folders of modules that are used only in a checkout.
+// private lists the directories of modules that are not published.
 var private = []string{"examples", "examples/grpc", "examples/mqtt", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
 func modulePathOfFolder(folder string) string {
@@ -27,8 +27,8 @@ func modulePathOfFolder(folder string) string {
 	return root + "/" + folder
 }
 
-// writeModuleProxy writes a module proxy to dir, for GOPROXY=file://dir. The proxy contains the checkout's released
-// modules, all with the given version.
+// writeModuleProxy writes a directory that serves as a module proxy (GOPROXY=file://dir). The proxy contains the
+// checkout's published modules, all with the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePathOfFolder(folder), Version: version}
@@ -64,8 +64,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if the
-// required versions differ, or if a go.mod file has a replace directive.
+// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if these
+// versions differ, or if a go.mod file contains a replace directive.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -122,7 +122,8 @@ func setVersionInModAndWorkFiles(checkout, version string) error {
 	return nil
 }
 
-// setAllReplaceVersions sets the version in each replace directive of a go.work file, if the file exists.
+// setAllReplaceVersions sets the version in each replace directive of a go.work file. It does nothing if the file does
+// not exist.
 func setAllReplaceVersions(goWorkFile, version string) error {
 	text, err := os.ReadFile(goWorkFile)
 	if os.IsNotExist(err) {
