@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the token from the file --admin-token-file. Without this file, it generates a token and
-// prints the token to out. Without --admin-control, it returns "".
+// loadOrGenerateToken returns the token from the file that --admin-token-file names. If there is no such flag, it
+// generates a token and prints the token to out. Without --admin-control, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -74,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server. It calls onListening with the server's address, on another goroutine, and
-// returns after this call. The returned function stops the server and waits until the server has stopped.
+// startAdminServer starts an admin server on addr. It returns after it has called onListening with the server's
+// address, on another goroutine. stop stops the server and waits until the server has stopped.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -97,8 +97,8 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer is an admin server that can be stopped and restarted at the same address. It is not safe for concurrent
-// use.
+// adminServer is an admin server that can be stopped and then started again at the same address. It is not safe for
+// concurrent use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
@@ -134,8 +134,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events of the
-// run to observe.
+// startLoadMetricsServer serves the metrics of a load run on addr until stop is called. The caller must pass all events
+// of the run to observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)
@@ -153,7 +153,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready until it has ended.
+// loadStatsSource is the source of /readyz and /stats for a load run. A run is ready until it has ended.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 func (s *loadStatsSource) Stats() tcp.Stats {
@@ -163,7 +163,7 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStatsFromEvent stores the figures of an event. Calls must not overlap.
+// updateStatsFromEvent stores the figures of an event. It must not be called concurrently.
 func (s *loadStatsSource) updateStatsFromEvent(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done

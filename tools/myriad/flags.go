@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// parsedFlag is a flag whose text is parsed by a function.
+// parsedFlag is a flag with its own function for parsing the value.
 type parsedFlag[T any] struct {
 	dest  *T
 	parse func(string) (T, error)
@@ -32,13 +32,13 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag. parse converts the text of the flag to the value for dest. Errors of parse must have the
-// type quantity.Error, which contains the expected format. short is the one-letter form, or "".
+// addParsedFlag adds a flag that parse parses into dest. Errors of parse must be of type quantity.Error and state the
+// expected format. short is the one-letter name of the flag, or "".
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times. Each text is parsed and appended to the list.
+// parsedListFlag is a flag that may be given several times. It parses each value and appends the result to a list.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -62,7 +62,8 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag in the error.
+// validateListenAddr returns a usage error if addr does not have the form HOST:PORT. flag is the flag's name in the
+// error.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -74,7 +75,7 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// toUsageErrorWithExpectation converts an error of package pflag to a usage error that contains the expected format.
+// toUsageErrorWithExpectation converts an error of package pflag to a usage error that states the expected input.
 func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
@@ -98,7 +99,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help-all\" lists them", err, cmd.CommandPath())
 }
 
-// flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.
+// flagsOfOtherTools maps one-letter flags of other load generators to the names of equivalent flags of this program.
 var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"c": {"wrk", "connections"},
 	"D": {"hey", "message-file"},
@@ -111,7 +112,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// hintAtIntendedFlag returns a hint at the flag that the user probably meant, or "".
+// hintAtIntendedFlag returns a hint about which flag the user probably meant, or "".
 func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -136,8 +137,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the name of the visible flag that is most similar to a given text, or "". A name is
-// similar if at most a third of the letters differ, or if the name begins with the given text.
+// mostSimilarFlagName returns the name of the visible flag that is most similar to given, or "". A similar name begins
+// with given, or differs from it in at most a third of the letters.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

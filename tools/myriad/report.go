@@ -21,7 +21,7 @@ var (
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles is the maximum number of files for the command report.
+// maxReportFiles is the maximum number of files that the command report accepts.
 const maxReportFiles = 64
 
 type reportFlags struct {
@@ -92,7 +92,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []stri
 	return report(cmd, files)
 }
 
-// reportFile is an open file with the results of a bench or of a load.
+// reportFile is an open file with the results of either a bench or a load run.
 type reportFile struct {
 	io.Closer
 	name    string
@@ -100,7 +100,7 @@ type reportFile struct {
 	isBench bool // otherwise of a load run
 }
 
-// expectedReport is the end of error messages about files that are not reports.
+// expectedReport ends error messages about files that are not reports.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
 func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {
@@ -125,7 +125,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// openFileOrDirReport opens the file with the given name or, if name is a directory, the file report.json in it.
+// openFileOrDirReport opens the file name. If name is a directory, it opens the file report.json in that directory.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

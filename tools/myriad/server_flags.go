@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// serverFlags are the flags that all server commands share.
+// serverFlags contains the flags that all server commands share.
 type serverFlags struct {
 	srv tcp.Server
 	tls serverTLSFlags
@@ -50,7 +50,8 @@ type serverFlags struct {
 	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags. Limits that are already set become the defaults of their flags.
+// addFlags adds the flags. Limits that are already set become the defaults of their flags. addr is the default of
+// --addr.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin", "Server.WriteDelay": "write-delay"}
@@ -102,7 +103,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for an integer field of the server. The current value of the field is the default of the flag.
+// addIntFlag adds a flag for an integer field of the server. The field's current value is the flag's default.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -131,7 +132,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr reports whether addr stands for a listener that systemd has opened.
+// isSystemdAddr reports whether addr denotes a listener that systemd has opened.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
@@ -177,7 +178,8 @@ func parseOff(text string) (off bool, err error) {
 	return false, quantity.Error("on or off")
 }
 
-// systemdListenerIfRequested returns the listener that systemd has opened if --addr stands for one, otherwise nil.
+// systemdListenerIfRequested returns the listener that systemd has opened, if --addr denotes one. Otherwise, it returns
+// nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -200,8 +202,7 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text by flag names. Longer field names are replaced first, because
-// some field names begin with a shorter one.
+// replaceFieldsWithFlags replaces the names of configuration fields in text by the names of their flags.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -211,7 +212,8 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given and GOMEMLIMIT is not set.
+// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given. It does nothing if
+// GOMEMLIMIT is set.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil
