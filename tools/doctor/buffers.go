@@ -59,8 +59,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem fills w for one of the three limits in the kernel setting tcp_mem. limitIndex selects the limit.
-// pagesPerConn is the number of pages that a connection takes.
+// examineTCPMem computes how many connections the kernel setting tcp_mem allows, and stores the result in w. tcp_mem
+// consists of three limits, and limitIndex selects one. pagesPerConn is the number of memory pages per connection.
 func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -125,8 +125,8 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize fills w for a limit of a connection's buffer size. name is a kernel setting with three sizes.
-// sizeIndex selects one of them.
+// examineConnBufferSize checks whether a connection's buffer can hold the plan's unread bytes, and stores the result in
+// w. name is a kernel setting with three sizes. sizeIndex selects one of them.
 func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

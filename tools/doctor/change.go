@@ -91,8 +91,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value for c's setting that satisfies both of the requirements value and other. If no
-// value satisfies both, it returns other.
+// valueSatisfyingBoth returns a value for c's setting that satisfies two requirements, which are given as the values
+// value and other. If no value satisfies both, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:

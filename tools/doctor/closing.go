@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse fills w for the limit caused by ports in TIME_WAIT. The end that closes a connection first
-// cannot reuse the connection's port for some time.
+// examineTimeWaitReuse computes how many connections the ports in TIME_WAIT allow, and stores the result in w. The end
+// that closes a connection first cannot reuse the connection's port for some time.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {

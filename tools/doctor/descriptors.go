@@ -22,8 +22,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile fills w for RLIMIT_NOFILE. It uses the hard limit, because Go programs raise their soft limit to the
-// hard limit.
+// examineNofile computes how many connections RLIMIT_NOFILE allows, and stores the result in w. It uses the hard limit,
+// because Go programs raise their soft limit to the hard limit.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -89,8 +89,8 @@ var _ = registerSysctlWall(Wall{
 // fs/file.c).
 const maxDescriptors = 1<<31 - 64
 
-// fillDescriptorLimitWall computes how many connections fit into a descriptor limit, and stores the number in w.Holds.
-// A limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
+// fillDescriptorLimitWall computes how many connections a descriptor limit allows, and stores the result in w.Holds. A
+// limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,8 +108,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNee
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the maximum number of connections per process of e. limit is the maximum size of
-// a descriptor table. A process has one table, or one per event loop if the kernel allows this.
+// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process at endpoint e. limit is the
+// maximum size of a descriptor table. A process has one table, or one per event loop if the kernel allows this.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

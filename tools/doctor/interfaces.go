@@ -137,6 +137,6 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of missing addresses that Changes add. For more addresses, there is only an
-// Advice.
+// maxAddedAddrs is the maximum number of missing addresses for which a Wall contains Changes. For more addresses, the
+// Wall contains only an Advice.
 const maxAddedAddrs = 256

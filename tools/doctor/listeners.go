@@ -76,9 +76,9 @@ var _ = registerSysctlWall(Wall{
 	return true
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// connsPerBacklogPacket is the estimated number of connections for which one place in the packet queue is enough, when
-// they open, close or send keepalive probes at once. In a measurement, 400,000 connections were opened and reset over
-// loopback. A queue for 1,000 packets lost 144,274 packets, and a queue for 100,000 packets lost none.
+// connsPerBacklogPacket is the estimated number of connections per place in the packet queue. It applies when many
+// connections open, close or send keepalive probes at once. In a measurement, 400,000 connections were opened and reset
+// over loopback. A queue for 1,000 packets lost 144,274 packets, and a queue for 100,000 packets lost none.
 const connsPerBacklogPacket = 64
 
 var _ = registerSysctlWall(Wall{

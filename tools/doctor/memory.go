@@ -11,8 +11,9 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object that belongs to a socket: its cache and its size in bytes. isNeeded reports
-// whether a socket at an endpoint has the object. bytes is used only if Facts.Caches does not contain the cache.
+// kernelObject describes a kernel object that belongs to a socket. cache is the name of the object's kernel cache.
+// bytes is the object's size, for machines whose Facts.Caches lacks this cache. isNeeded reports whether a socket at an
+// endpoint has the object.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -229,7 +230,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock fills w for RLIMIT_MEMLOCK. This limit applies to all processes of a user together.
+// examineMemlock computes how many connections RLIMIT_MEMLOCK allows, and stores the result in w. The limit applies to
+// all processes of a user together.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well

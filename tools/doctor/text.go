@@ -101,8 +101,8 @@ func (p *Plan) sidePhrase() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into three lists. The plan exceeds the limits in exceeded. Only larger plans
-// exceed the limits in far. No plan can reach the limits in never.
+// splitWallsByReach divides the limits into three lists. exceeded contains limits that the plan exceeds. far contains
+// limits that only larger plans exceed. never contains limits that no plan can reach.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {

@@ -21,7 +21,7 @@ const (
 	loopMaps = 8
 )
 
-// loopsPerProcess returns the number of event loops that each process of e has. connections is the number of
+// loopsPerProcess returns the number of event loops in each process of the endpoint e. connections is the number of
 // connections of all processes together.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
@@ -46,8 +46,8 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall fills w for a limit on threads. used is the number of existing threads. limitNeeded is the lowest
-// limit that is enough for the plan.
+// fillTaskLimitWall computes how many connections a limit on threads allows, and stores the result in w. used is the
+// number of existing threads. limitNeeded is the lowest limit that is enough for the plan.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)

@@ -47,7 +47,7 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the token from the file that --admin-token-file names. If there is no such flag, it
+// loadOrGenerateToken returns the token from the file that --admin-token-file names. If this flag is not given, it
 // generates a token and prints the token to out. Without --admin-control, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {

@@ -32,8 +32,8 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag that parse parses into dest. Errors of parse must be of type quantity.Error and state the
-// expected format. short is the one-letter name of the flag, or "".
+// addParsedFlag adds a flag. parse converts the flag's text to a value, which is stored in dest. Errors of parse must
+// be of type quantity.Error and state the expected format. short is the flag's one-letter name, or "".
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }

@@ -224,8 +224,8 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last of values as a row of bars, one per column. The highest bar stands for the highest of these
-// values.
+// sparkline draws the most recent values as a row of bars, one per column. The highest bar stands for the highest of
+// these values.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -240,7 +240,7 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Terminal control sequences. There is none that erases the whole screen, because tmux would copy the screen to its
+// Terminal control sequences. None of them erases the whole screen, because tmux would copy the screen to its
 // scrollback.
 const (
 	hideCursor = "\x1b[?25l"

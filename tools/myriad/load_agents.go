@@ -54,7 +54,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags about the NATS server. They must not be used with local agents.
+// natsFlagNames lists the flags about the NATS server. These flags must not be used with local agents.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {

@@ -203,9 +203,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the measurement with the most points that fits the plan. It must be of
-// f.subject (default: the subject of all[0]). For a plan with TLS, it must use TLS. Among measurements with equally
-// many points, the one with the fewest connections is returned.
+// fittingMeasurementWithMostPoints selects a measurement for the plan. It considers measurements of f.subject (default:
+// the subject of all[0]). For a plan with TLS, it considers only measurements with TLS. It returns the measurement with
+// the most points and, among equals, with the fewest connections.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

@@ -100,7 +100,7 @@ type reportFile struct {
 	isBench bool // otherwise of a load run
 }
 
-// expectedReport ends error messages about files that are not reports.
+// expectedReport is the end of error messages about files that are not reports.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
 func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {

@@ -141,7 +141,7 @@ type planReply struct {
 }
 
 // orders is the body of the coordinator's heartbeat. It describes what the agent must do, and when. Times are Unix
-// times in nanoseconds by the agent's clock. A time of 0 is not set.
+// times in nanoseconds by the agent's clock. 0 means that a time is not set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send

@@ -29,7 +29,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 }
 
 // newConnHandlerForApp returns a function that serves one connection until the connection ends. buffer is the size of
-// its buffer in bytes.
+// the read buffer in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:

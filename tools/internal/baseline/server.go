@@ -72,8 +72,8 @@ type Options struct {
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support them.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. Batches and Heap require a
-	// Heartbeat.
+	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
+	// HeartbeatHeap require a Heartbeat.
 	HeartbeatBy string
 	// Deadline is the timeout that each Read sets for reads and writes, as in the published server. 0 disables it.
 	// Deadline requires the design PerConn.
@@ -152,12 +152,12 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 }
 
 // Serve serves an app on ln. The design PerConn is what most people write with package net: an accept loop, and a
-// goroutine and a buffer per connection. Each Read or line gets one Write. The other designs are published ones. The
-// designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection that sends a line
+// goroutine and a buffer per connection. Each Read or line gets one Write. The other designs follow published servers.
+// The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection that sends a line
 // longer than the buffer.
 //
 // Serve returns nil after ctx has ended. It returns an error immediately if the options are invalid, and later if ln
-// fails. When Serve returns, ln and all connections are closed, and all its goroutines have ended.
+// fails. When Serve returns, ln and all connections are closed, and all goroutines of Serve have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err

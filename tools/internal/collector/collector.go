@@ -29,20 +29,20 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one value, which of computes from a snapshot.
+// Gauge returns a gauge with one value. The function of computes the value from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one value, which of computes from a snapshot.
+// Counter returns a counter with one value. The function of computes the value from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's values from a snapshot, by the
-// value of the label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's values from a snapshot. The
+// keys of its result are the values of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -68,7 +68,8 @@ type Collector[S any] struct {
 }
 
 // NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. reserved is the label that histograms and summaries need. If labels contains it, registration fails.
+// scrape. reserved is the name of a label that histograms or summaries need. If labels contains this name, registration
+// fails.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {

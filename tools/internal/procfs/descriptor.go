@@ -9,7 +9,7 @@ import (
 )
 
 // CountDescriptors returns the number of open descriptors of a process. If threads have separate descriptor tables, it
-// counts those of the first thread. Before Linux 6.2, it takes about 0.2 µs per descriptor.
+// counts those in the first thread's table. Before Linux 6.2, the call takes about 0.2 µs per descriptor.
 func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
 type Descriptors struct {
@@ -18,7 +18,7 @@ type Descriptors struct {
 }
 
 // CountDescriptorsAndSockets counts the open descriptors of a process, and how many of them are sockets. If threads
-// have separate descriptor tables, it counts the table of the first thread. It takes about a microsecond per
+// have separate descriptor tables, it counts those in the first thread's table. The call takes about a microsecond per
 // descriptor.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
@@ -48,8 +48,8 @@ type DescriptorTable struct {
 }
 
 // CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first element is the
-// first thread's table. Each other table is assumed to belong to only one thread. The call takes about 5 µs per thread,
-// and for each table as long as CountDescriptors. The caller needs the right to trace the process (kcmp(2)).
+// first thread's table. Each other table is assumed to belong to only one thread. The caller needs the right to trace
+// the process (kcmp(2)). The call takes about 5 µs per thread, plus the time of CountDescriptors for each table.
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {

@@ -33,8 +33,8 @@ var errRows = errors.New("more rows than are read")
 var errNobody = errors.New("no process of this network namespace listens there")
 
 // FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order. Like
-// the kernel, it prefers sockets bound to addr to sockets bound to the wildcard address. Several processes can share a
-// port, by inheriting a socket or by SO_REUSEPORT.
+// the kernel, it ignores sockets bound to the wildcard address if a socket is bound to addr itself. Several processes
+// can share a port, by inheriting a socket or by SO_REUSEPORT.
 //
 // addr must be an address of this machine. For any other address, FindListenerPIDs finds the processes that listen on
 // the wildcard address. It returns an error if it finds no process. It cannot find processes of another user, network

@@ -51,7 +51,7 @@ type CPUTime struct {
 	Stalled time.Duration
 }
 
-// ReadCPUTimeAndPressure reads /proc/stat and /proc/pressure/cpu.
+// ReadCPUTimeAndPressure reads the machine's CPU time and pressure from /proc/stat and /proc/pressure/cpu.
 func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	stat, err := parseProcFS(prom.FS.Stat)
 	all := stat.CPUTotal // the user time includes guest time
@@ -78,7 +78,7 @@ type Memory struct {
 	Slab, PageTables, KernelStacks int64
 }
 
-// ReadMemory reads /proc/meminfo.
+// ReadMemory reads the machine's memory usage from /proc/meminfo.
 func ReadMemory() (Memory, error) {
 	info, err := parseProcFS(prom.FS.Meminfo)
 	return Memory{

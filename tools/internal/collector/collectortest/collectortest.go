@@ -35,7 +35,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 }
 
 // Fill sets each number, duration and string in v to a unique value, and adds each value to want. The keys of want are
-// the paths of the fields. The values of want are the texts that a collector must output.
+// the paths of the fields. The values of want are the texts that a collector must output. *next is the last number that
+// was used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -110,7 +111,8 @@ func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int 
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields exactly once.
+// WantTold checks that the collector outputs each value in fields exactly once. It also checks that fields has at least
+// minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := countValuesAndLabels(Scrape(t, c))

@@ -138,8 +138,8 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line on conn and closes conn for writing. The server must then close the
-// connection, and must send only heartbeats before.
+// checkSinkClosesWithClient sends a line on conn and closes conn for writing. It checks that the server then closes the
+// connection. Until then, the server may send only heartbeats.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err

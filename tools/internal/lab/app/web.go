@@ -13,7 +13,7 @@ import (
 )
 
 // NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir. NewWebHandler
-// wraps each fast handler in quick: a handler that does not block, compute for long or read large bodies.
+// applies quick to handlers that do not block, compute for long or read large bodies.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -113,8 +113,8 @@ var items = func() (all [50]item) {
 	return all
 }()
 
-// MarshalItems returns JSON with the first count of 50 fixed items. The total of each item is price × quantity ×
-// factor.
+// MarshalItems returns the first count items of a fixed list as JSON. The list has 50 items. The total of each item is
+// price × quantity × factor.
 func MarshalItems(count, factor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`

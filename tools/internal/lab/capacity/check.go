@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares measured figures with predicted ones. From is a measurement with few connections, from which the
-// figures are predicted. To is the measurement with more connections.
+// Prediction compares predicted figures with measured ones. To is the measurement that contains the measured figures.
+// From is a measurement with fewer connections, from which the figures were predicted.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`

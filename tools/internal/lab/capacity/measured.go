@@ -47,7 +47,7 @@ type MeasuredCosts struct {
 	Caveats []string `json:"marked,omitempty"`
 }
 
-// Point is what messages cost at one message rate.
+// Point contains a server's costs at one message rate.
 type Point struct {
 	// Rate is the number of messages per second, each with an answer. Cores is the number of processors that the server
 	// kept busy. Cores never decreases from one point to the next.
@@ -65,8 +65,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs without all
-// figures. If no run has all figures, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs in which a
+// figure is missing. If this applies to all runs, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -182,8 +182,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate, and makes cost a non-decreasing function of rate. A figure that
-// is lower than at the preceding point is raised to that point's figure.
+// sortPointsAndMakeMonotonic sorts the points by rate. It then raises figures so that no figure decreases as the rate
+// increases.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -266,8 +266,9 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a server process in bytes. Its buffers take the memory measured at
-// the next higher rate. Above the highest measured rate, they are assumed to grow with the rate.
+// PredictUserMemory predicts the resident memory of a server process in bytes. Buffers are assumed to take the memory
+// measured at the given or the next higher rate. Above the highest measured rate, they are assumed to grow with the
+// rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

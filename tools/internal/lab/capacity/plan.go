@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Its figures are those of one machine while Spare other machines are
-// down.
+// Plan describes the machines that a goal requires. Its figures are those of one machine while Goal.Spare other
+// machines are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -220,8 +220,9 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. Both the measurement and the goal must use TLS, or neither. PlanMachines
-// returns an error if the goal is invalid or a machine cannot hold even one connection.
+// PlanMachines returns a plan for a goal. The goal must use TLS if the measurement does, and must not use TLS if the
+// measurement does not. PlanMachines returns an error if the goal is invalid or a machine cannot hold even one
+// connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err

@@ -24,8 +24,7 @@ const (
 	Left        = "left"
 )
 
-// Limits for the growth of resources that remain after a run. Caches of the kernel and files of other processes also
-// grow.
+// Tolerances for resources that a run leaves behind. Kernel caches and other processes also take some resources.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
@@ -35,7 +34,7 @@ const (
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe computes figures of long-open connections. A run contains two verifications, heartbeats and a broadcast.
+// heldProbe computes figures of runs with long-open connections.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -132,9 +131,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats a server sent, and how many of them clients answered. now
-// contains the server's counters. verificationLines is the number of received lines that did not answer a heartbeat.
-// Lines and heartbeats of the lab's own connection do not count.
+// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers to heartbeats it has
+// received. now contains the server's counters. verificationLines is the number of received lines that are no such
+// answers. Heartbeats and lines of the lab's own connection do not count.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines

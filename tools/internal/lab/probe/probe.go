@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection looks up a figure by name. exists reports whether the figure exists. better reports whether high
-// or low values of the figure are better. HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection looks up a figure by name. exists reports whether the figure exists. better is true if either high
+// or low values of the figure count as better. HasBetterDirection implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists

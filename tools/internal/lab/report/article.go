@@ -29,7 +29,7 @@ var articlePart = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?s)(<!-- (table|chart) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
 })
 
-// connectionsColumn, in place of a figure's name, selects the number of connections.
+// connectionsColumn is the column name that selects the number of connections instead of a figure.
 const connectionsColumn = "connections"
 
 // articleWords contains the words of one language that generated parts of an article use.

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts lists the charts of figures by size. A size is a number of connections, of goroutines, or of jobs per
-// second.
+// sizeCharts lists charts that show how a figure depends on the size of the load. The size is a number of connections,
+// of goroutines, or of jobs per second.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool

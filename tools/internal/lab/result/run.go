@@ -254,8 +254,8 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that it sent.
-// Heartbeats is the number of heartbeats that it received. Error is set if the broadcast did not arrive on it.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that the connection
+// sent. Heartbeats is the number of heartbeats that it received. Error is set if it did not receive the broadcast.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`

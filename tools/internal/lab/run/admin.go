@@ -64,7 +64,8 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC makes the server run garbage collection times times and return memory to the system. It ignores errors.
+// forceServerGC makes the server run several garbage collections and return memory to the system. times is the number
+// of collections. Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
 		_ = a.fetchAndParse(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
@@ -102,8 +103,7 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 }
 
 // readMetrics returns the values of all metrics by name. For a metric with labels, the value is the sum over all
-// labels. For each value of a label "cause" or "le", there is also a sum. The key of this sum has the form
-// closed{peer}.
+// labels. readMetrics also returns a sum for each value of a label "cause" or "le", with a key such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {

@@ -27,10 +27,10 @@ type Options struct {
 	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
 	// is "", no report is written.
 	Dir string
-	// Evaluate computes the verdicts after the runs. Write then writes the reports to Dir. Both may be nil.
+	// Write writes the reports to Dir after the runs. Evaluate first computes the verdicts. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict makes claims fail that are otherwise optional.
+	// Strict requires claims that are otherwise optional.
 	Strict bool
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.

@@ -234,8 +234,8 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess makes the server run garbage collection times times. It does nothing if the server has several
-// processes.
+// forceGCIfOneProcess makes the server run several garbage collections. times is the number of collections. It does
+// nothing if the server has several processes.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)

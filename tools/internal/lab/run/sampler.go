@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// What to sample at the start and the end of a window, for memory, and for long-open connections.
+// What a sample contains. windowParts is for samples at the start and the end of a measured window. memoryParts is for
+// samples of memory. heldParts is for long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -274,9 +275,9 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure how many CPUs other programs use. The returned function returns averages
-// since the start. foreign excludes only this process and its ended children. stolen is the part of foreign that the
-// host of a virtual machine took. Both are 0 if the system does not report them.
+// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
+// since the start, as numbers of CPUs. foreign includes everything except this process and its ended children. stolen
+// is the part of foreign that the host of a virtual machine took. Both are 0 if the system does not report them.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

@@ -20,8 +20,8 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures is a function that looks up a figure. Its result ok reports whether the figure
-// exists. Its result better reports whether either high or low values of the figure are better.
+// Reader reads scenarios. Figures is a function that looks up a figure by name. ok reports whether the figure exists.
+// better is true if either high or low values of the figure count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario, also with each of its scales applied. It assumes a machine without limits.
-// lines contains the line numbers of TOML tables, for error messages.
+// validateAtAllScales checks a scenario as written, and with each of its scales applied. It assumes a machine without
+// limits. lines contains the line numbers of TOML tables, for error messages.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {

@@ -122,8 +122,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, either high or low values of each figure
-// must be better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures for which neither high
+// nor low values count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {

@@ -441,7 +441,7 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns how long each run takes that measures the capacity for p, a Jobs phase.
+// CapacityRunTime returns the duration of each run that measures the capacity for the jobs of p.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 func (w Workload) captionOrGenerated() string {
