@@ -2,7 +2,7 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/sock"
 
-// Cost predicts the resources that a plan needs.
+// Cost is a prediction of the resources that a plan needs.
 type Cost struct {
 	// Kernel and User are bytes per connection: kernel memory, including Plan.Unread, and process memory. If both ends
 	// of the connections are on this machine, both are included.
@@ -18,7 +18,7 @@ type Cost struct {
 	Descriptors int64 `json:"descriptors"`
 }
 
-// PredictCosts predicts the resources that a plan needs. It uses only its arguments. Its errors are those of Examine.
+// PredictCosts returns the resources that a plan needs. It reads only its arguments. Its errors are those of Examine.
 func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {

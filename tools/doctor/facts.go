@@ -63,7 +63,7 @@ type MemoryFacts struct {
 	FilePages int64 `json:"file_pages"`
 }
 
-// ProcessFacts describes a process and the process's limits.
+// ProcessFacts describes a process and its limits.
 type ProcessFacts struct {
 	PID  int    `json:"pid"`
 	User uint32 `json:"user"`
@@ -90,7 +90,7 @@ type ProcessFacts struct {
 	GoMemoryLimit int64 `json:"go_memory_limit"`
 }
 
-// Rlimit is a process limit. -1 means unlimited.
+// Rlimit is a process limit. -1 means no limit.
 type Rlimit struct {
 	Soft int64 `json:"soft"`
 	Hard int64 `json:"hard"`
@@ -108,8 +108,8 @@ type CgroupFacts struct {
 	Tasks CgroupLimit `json:"tasks"`
 }
 
-// CgroupLimit is a limit of a control group, with its current usage. Max is 0 if there is no limit. From is the limit's
-// name, such as "cgroup /a memory.max". File is the path of the limit's file.
+// CgroupLimit is a limit of a control group and its current usage. If there is no limit, Max is 0. From is the name of
+// the limit, such as "cgroup /a memory.max". File is the path of the limit's file.
 type CgroupLimit struct {
 	Max  int64  `json:"max"`
 	Used int64  `json:"used"`
@@ -117,7 +117,7 @@ type CgroupLimit struct {
 	File string `json:"file,omitempty"`
 }
 
-// SocketFacts describes the sockets of a network namespace.
+// SocketFacts describes the sockets of the network namespace.
 type SocketFacts struct {
 	// Open, TimeWait and Orphans are numbers of TCP sockets from /proc/net/sockstat. Orphans is the number on the whole
 	// machine.
@@ -141,7 +141,7 @@ type SocketFacts struct {
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
-// QueueFacts describes the accept queue of a listener. Waiting is the number of connections in the queue. The queue has
+// QueueFacts describes the accept queue of a listener. Waiting is the number of waiting connections. The queue has
 // space for Most+1 connections.
 type QueueFacts struct {
 	At      netip.AddrPort `json:"at"`

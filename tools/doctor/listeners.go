@@ -77,8 +77,13 @@ var _ = registerSysctlWall(Wall{
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
 // connsPerBacklogPacket is the estimated number of connections per place in the packet queue. It applies when many
-// connections open, close or send keepalive probes at once. In a measurement, 400,000 connections were opened and reset
-// over loopback. A queue for 1,000 packets lost 144,274 packets, and a queue for 100,000 packets lost none.
+// connections open, close or send keepalive probes at once.
+//
+// In a measurement, 400,000 connections were opened and reset over loopback. A queue for 1,000 packets lost 144,274
+// packets, and a queue for 100,000 packets lost none.
+//
+// In another measurement, idle connections sent keepalive probes. With a queue for 1,000 packets, the kernel reset
+// 106,451 of 750,000 connections. With a queue for 17,664 packets, it reset none of 384,000 connections.
 const connsPerBacklogPacket = 64
 
 var _ = registerSysctlWall(Wall{

@@ -13,7 +13,7 @@ import (
 
 // kernelObject describes a kernel object that belongs to a socket. cache is the name of the object's kernel cache.
 // bytes is the object's size, for machines whose Facts.Caches lacks this cache. isNeeded reports whether a socket at an
-// endpoint has the object.
+// endpoint has the object. All sizes were measured on Linux 6.18 and include slab overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -155,7 +155,8 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 }
 
 // cgroupBytesPerConn returns how many bytes a connection adds to the memory usage of a control group. In cgroup version
-// 1, the usage may be lower, so more connections fit than predicted.
+// 1, the usage is lower if no group on the machine limits memory.kmem.tcp (measured on Linux 6.18). More connections
+// then fit than predicted.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }

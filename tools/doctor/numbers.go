@@ -17,7 +17,7 @@ func subtractDownToZero(a, b int64) int64 {
 	return a - b
 }
 
-// saturatingAdd returns a+b, limited to Unlimited.
+// saturatingAdd returns a+b, but at most Unlimited.
 func saturatingAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
@@ -25,10 +25,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// saturatingMul returns a*b, limited to Unlimited. a and b must be non-negative.
+// saturatingMul returns a*b, but at most Unlimited. a and b must be non-negative.
 func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// saturatingMulDiv returns a*b/c, limited to Unlimited. a and b must be non-negative. c must be positive.
+// saturatingMulDiv returns a*b/c, but at most Unlimited. a and b must be non-negative. c must be positive.
 func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -45,7 +45,7 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%. For huge numbers, it returns Unlimited.
+// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%. Huge numbers become Unlimited.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {

@@ -60,7 +60,7 @@ const (
 	maxTargets     = 1024
 )
 
-// Validate checks the plan. Its error names the first invalid field and the valid values.
+// Validate checks the fields. If some are invalid, the error names the first invalid field and its valid values.
 func (p *Plan) Validate() error {
 	if !slices.Contains([]Side{"", Server, Client, Both}, p.Side) {
 		return fmt.Errorf("doctor: Plan.Side is %q; expected server, client or both", p.Side)

@@ -192,7 +192,7 @@ func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, 
 	w.Changes = nil
 }
 
-// lowestUsablePort returns the lowest port that the client's port range may contain.
+// lowestUsablePort returns the lowest port at which the client's port range may begin.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
@@ -221,7 +221,7 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 }
 
 // This registers the limit "port-search". If most ports are in use, connect(2) is slow, because the kernel tries one
-// port after another.
+// port after another. The limit does not apply if the load generator chooses the source addresses.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

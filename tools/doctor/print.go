@@ -70,13 +70,13 @@ type requiredSysctl struct {
 	Why string
 }
 
-// Own reports whether a container can have its own value of the setting. Safe reports whether Kubernetes permits the
+// Own reports whether a container can have its own value of the setting. Safe reports whether Kubernetes allows the
 // setting by default. Tracker reports whether the setting belongs to nf_conntrack.
 func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own returns the settings that a container can have for itself. Host returns all other settings.
+// Own returns the settings of which a container can have its own value. Host returns all other settings.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -105,7 +105,7 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsBeyondDefaults returns what the plan of r needs beyond the kernel's default settings.
+// requirementsBeyondDefaults returns what the report's plan needs beyond the kernel's default settings.
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
@@ -132,7 +132,7 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChangesBySetting merges two lists of changes. If both lists change a setting, the merged change satisfies both.
+// mergeChangesBySetting merges two lists of changes. If both change a setting, the merged change satisfies both.
 func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
@@ -182,7 +182,7 @@ func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	return &bare
 }
 
-// describeWallsMovedBy describes the limits that the change c raises.
+// describeWallsMovedBy describes the limits that a change raises.
 func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {

@@ -57,7 +57,7 @@ type Wall struct {
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Exceeded reports whether a number of connections exceeds the limit.
+// Exceeded reports whether the given number of connections exceeds the limit.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
 // Changes returns the changes that raise all exceeded limits, in the order in which they must be made. Each setting has

@@ -133,7 +133,7 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether c is a kernel setting that even root cannot write in this process.
+// isSysctlReadOnlyHere reports whether this process has root rights but cannot write the kernel setting that c changes.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
@@ -189,8 +189,7 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns how many of the plan's connections fit after all changes that this process can
-// make.
+// connsAfterPossibleChanges returns how many of the plan's connections fit after all possible changes.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -221,8 +220,7 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand returns the command that starts the client. The plan's I/O model applies to the client only if Side is
-// Client.
+// holdCommand returns the client's command. The plan's I/O model applies to the client only if Side is Client.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {

@@ -69,7 +69,7 @@ type analysis struct {
 	endpoints []localEndpoint
 }
 
-// localEndpoint is an end of the connections on this machine, which is either the server or the client.
+// localEndpoint is an end of the connections that is on this machine: the server or the client.
 type localEndpoint struct {
 	side      Side
 	model     string // never "auto"
@@ -184,7 +184,7 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns the numbers of a kernel setting. It returns false if the setting is missing or does
+// nonNegativeSysctlNumbers returns the numbers of a kernel setting. It returns false if the setting is missing, or does
 // not consist of count non-negative numbers.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])

@@ -97,8 +97,8 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer is an admin server that can be stopped and then started again at the same address. It is not safe for
-// concurrent use.
+// adminServer is an admin server that can be stopped and restarted at the same address. It is not safe for concurrent
+// use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
@@ -134,8 +134,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run on addr until stop is called. The caller must pass all events
-// of the run to observe.
+// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events of the
+// run to observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)
@@ -153,7 +153,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource is the source of /readyz and /stats for a load run. A run is ready until it has ended.
+// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready until it has ended.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 func (s *loadStatsSource) Stats() tcp.Stats {

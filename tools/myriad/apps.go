@@ -200,7 +200,7 @@ const heartbeatReply = "pong"
 // the "!". It ignores replies to heartbeats, and echoes other lines.
 type broadcastEcho struct{ server *tcp.Server }
 
-// broadcastOrEchoLine handles one line. If a broadcast fails, it answers with the error.
+// broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.
 func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

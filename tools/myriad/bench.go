@@ -153,8 +153,8 @@ func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenari
 	return scenarios, nil
 }
 
-// printBenchResultsAndCheckFailures prints the reports and their directory. It returns runErr if runErr is not nil.
-// Otherwise, it returns an error if a run failed or a required claim was not met.
+// printBenchResultsAndCheckFailures prints the reports and their directory. If runErr is not nil, it returns runErr.
+// Otherwise, it returns an error if runs failed or if a required claim was not met.
 func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}

@@ -150,8 +150,8 @@ func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges makes the changes that r contains and returns a new report. Without --yes, it asks for
-// confirmation first.
+// confirmAndApplyChanges applies the changes that r contains, and returns a new report. Without --yes, it first asks
+// for confirmation.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {

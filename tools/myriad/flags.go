@@ -62,8 +62,7 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr does not have the form HOST:PORT. flag is the flag's name in the
-// error.
+// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag in the error.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -99,7 +98,7 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help-all\" lists them", err, cmd.CommandPath())
 }
 
-// flagsOfOtherTools maps one-letter flags of other load generators to the names of equivalent flags of this program.
+// flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.
 var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"c": {"wrk", "connections"},
 	"D": {"hey", "message-file"},

@@ -47,7 +47,7 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable that passes a cluster node's identity to the new process in an
+// clusterOriginVariable is the environment variable that passes the identity of a cluster node to the new process of an
 // upgrade. The new process continues as the same node.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
@@ -198,8 +198,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested connects the hub to the other hubs of a cluster, if flags request this. leave disconnects the
-// hub.
+// joinClusterIfRequested connects the hub to the other hubs if the flags request a cluster. leave disconnects the hub.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

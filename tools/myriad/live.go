@@ -121,7 +121,7 @@ func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendDroppingOldest appends v to history. If history is full, it first drops the oldest value.
+// appendDroppingOldest appends v to history. If history is full, the oldest value is dropped.
 func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)

@@ -29,7 +29,7 @@ type distributedLoadFlags struct {
 	key     string
 }
 
-// agentCount is the value of the flag --agents. If local is set, the agents are processes on this machine.
+// agentCount is the value of --agents. If local is set, the agents are processes on this machine.
 type agentCount struct {
 	n     int
 	local bool

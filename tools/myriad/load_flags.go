@@ -134,7 +134,7 @@ func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, set
 	}
 }
 
-// buildConfigFromFlags builds f.cfg from the file of --config, the flags and the targets. It then validates f.cfg.
+// buildConfigFromFlags builds f.cfg from the file of --config, the flags and the targets. Then it validates f.cfg.
 func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
 	if err := f.readConfigFileOrStdin(stdin); err != nil {

@@ -93,12 +93,12 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is how long after a signal a second signal is ignored. The program timeout(1) sends two
-// signals.
+// duplicateSignalWindow is the time after a signal in which a second signal is ignored. The program timeout(1) sends
+// two signals: one to the command, and then one to the process group of the command.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the command's context. A second signal ends the process. It
-// does nothing for the commands serve and hub, which handle signals themselves.
+// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the command's context. A second signal ends the process.
+// For the server commands, serve and hub, it does nothing, because they handle signals themselves.
 func cancelContextUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return

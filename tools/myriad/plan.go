@@ -229,8 +229,7 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// measureOrReadMeasurements measures this machine if --measure is set. Otherwise, it reads measurements from the file
-// of --from.
+// measureOrReadMeasurements measures this machine if --measure is set. Otherwise it reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)

@@ -24,8 +24,8 @@ type limitCheck struct {
 	connsDerived bool
 }
 
-// checkAndPrintLimitWarnings warns on standard error if the command will reach or nearly reach a limit of the machine.
-// It writes at most two lines. If the limits cannot be read, it writes nothing.
+// checkAndPrintLimitWarnings warns if the command will reach or nearly reach a limit of the machine. It writes at most
+// two lines to standard error. If the limits cannot be read, it writes nothing.
 func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -58,8 +58,9 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard limit that the plan exceeds or comes near. If wantPerformanceWalls
-// is set, it returns the lowest soft limit that the plan exceeds. It returns nil if there is no such limit.
+// lowestExceededOrNearWall returns the lowest hard limit that the plan exceeds or comes near. With
+// wantPerformanceWalls, it returns the lowest soft limit that the plan exceeds. If there is no such limit, it returns
+// nil.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {

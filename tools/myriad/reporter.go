@@ -174,8 +174,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers passes an event to all observers. If the event contains the plan, it also raises
-// GOMAXPROCS.
+// raiseProcsAndNotifyObservers passes e to all observers. If e contains the plan, it also raises GOMAXPROCS. It serves
+// as load.Config.Observe.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -196,7 +196,7 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finishOutputsAndCheckExpectations writes the result, completes the output files, and checks the expectations. If
+// finishOutputsAndCheckExpectations writes the result, completes the output files and checks the expectations. If
 // result is nil, it discards the output files.
 func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
@@ -227,7 +227,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not complete.
+// stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

@@ -71,7 +71,7 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 }
 
 // createPoolUnlessSupervisor creates a worker pool for srv if --workers is given. Each worker process has its own pool.
-// The supervisor only checks that a pool can be created.
+// The supervisor has none: it only checks that a pool can be created.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

@@ -103,7 +103,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for an integer field of the server. The field's current value is the flag's default.
+// addIntFlag adds a flag for an integer field of the server. The current value of the field is the default of the flag.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -132,7 +132,7 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr reports whether addr denotes a listener that systemd has opened.
+// isSystemdAddr reports whether addr stands for a listener that systemd has opened.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
@@ -212,8 +212,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given. It does nothing if
-// GOMEMLIMIT is set.
+// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given and GOMEMLIMIT is not set.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

@@ -18,8 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. When the server is ready, it prints name and the server's
-// address.
+// serveUntilSignal serves until a signal ends the server. When the server is ready, it prints name and the address.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -71,7 +70,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// raiseProcsAndPrintServing raises GOMAXPROCS and prints that the server is ready at addr.
+// raiseProcsAndPrintServing raises GOMAXPROCS and prints that the server is ready on addr.
 func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
@@ -90,7 +89,7 @@ func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string,
 		name, addr, s.Model, more, s.MaxConns)
 }
 
-// notifyServiceManager sends a state such as "READY=1" to the service manager, if there is one.
+// notifyServiceManager sends a state to the service manager, if there is one.
 func notifyServiceManager(cmd *cobra.Command, state string) {
 	if _, err := tcp.Notify(state); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot notify the service manager of %s: %v\n", state, err)
@@ -194,8 +193,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade that the admin page requests. If an upgrade is already queued, it calls done
-// with an error.
+// queueOrRefuseUpgrade queues an upgrade for the admin page. If an upgrade is already queued, done gets an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:

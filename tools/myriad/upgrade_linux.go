@@ -5,5 +5,5 @@ import (
 	"syscall"
 )
 
-// upgradeSignal is the signal by which a user requests an upgrade.
+// upgradeSignal is the signal that requests an upgrade.
 var upgradeSignal os.Signal = syscall.SIGUSR2

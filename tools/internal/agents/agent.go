@@ -24,7 +24,7 @@ import (
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
-	// Name is the agent's name in reports. The default is the machine's host name.
+	// Name is the agent's name in reports. The default is the name of the machine.
 	Name string
 	// Sources lists local addresses to connect from, as load.Config.Sources does.
 	Sources []netip.Addr
@@ -40,7 +40,7 @@ type Agent struct {
 	Once bool
 	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
 	Logf func(format string, args ...any)
-	// Observe receives the events of each run, as load.Config.Observe does. It may be nil.
+	// Observe receives the events of each run, as load.Config.Observe does. It can be nil.
 	Observe func(load.Event)
 
 	version string // replaces Myriad's version in tests
@@ -229,7 +229,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootIDOrHostname returns the ID of the machine's current boot. If this ID is unknown, it returns the hostname.
+// bootIDOrHostname returns the ID of the machine's current boot. If the ID is unknown, it returns the hostname.
 func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot

@@ -20,7 +20,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Options configures a coordinator and its connection to agents.
+// Options configures a coordinator and its connection to its agents.
 type Options struct {
 	// Agents is the number of agents, from 1 to load.MaxGenerators.
 	Agents int
@@ -37,14 +37,14 @@ type Options struct {
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.
 	Logf func(format string, args ...any)
-	// StartLocal starts agents on this machine that connect to the NATS server at url. Its result stop stops these
-	// agents. If StartLocal is nil, agents must be started separately.
+	// StartLocal starts agents on this machine and connects them to the NATS server at url. It returns a function that
+	// stops these agents. If StartLocal is nil, agents must be started separately.
 	StartLocal func(url string) (stop func(), err error)
 
 	version string // replaces Myriad's version in tests
 }
 
-// coordinator is the state of one run on several agents. Only the goroutine of RunOnAgents may use it.
+// coordinator is the state of one run on several agents. It belongs to the goroutine of RunOnAgents.
 type coordinator struct {
 	Options
 	cfg           load.Config
@@ -189,7 +189,7 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireSecureExternalServer returns an error if an external NATS server is not on loopback and requires no
+// requireSecureExternalServer returns an error if the NATS server is external, not on loopback, and requires no
 // credentials.
 func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {

@@ -69,7 +69,7 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages and timers as long as isWaitingFor returns true for at least one active agent.
+// processEventsWhile processes messages and timers while isWaitingFor returns true for any active agent.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
@@ -288,8 +288,7 @@ func (c *coordinator) releaseMemberOrMarkLost(m *memberAgent, resultOrNil *load.
 	c.sendOrdersTo(m)
 }
 
-// toLocalClockAndNameLimits converts result.Start to the local clock and adds the agent's name to each of
-// result.Limits.
+// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to result.Limits.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// protocol is the version of the message format. It must be increased when the meaning of a message changes.
+// protocol is the version of the message format. It must be changed when the meaning of a message changes.
 const protocol = 2
 
 const (

@@ -32,13 +32,14 @@ const (
 
 // NATS describes a NATS server and how to authenticate to it.
 type NATS struct {
-	// URL lists the server's addresses, separated by commas. A user and password in URL take precedence over Token.
+	// URL lists the addresses of the server, separated by commas. A user and password in the URL take precedence
+	// over Token.
 	URL string
 	// Creds is the path of a NATS credentials file, or "".
 	Creds string
 	// Token is a token for the NATS server, or "". A server that the coordinator starts requires this token.
 	Token string
-	// TLS configures connections to tls:// URLs. If TLS is nil, the system's trusted certificates are used.
+	// TLS configures connections to tls:// URLs. If TLS is nil, the certificates that the system trusts are used.
 	TLS *tls.Config
 
 	dialer nats.CustomDialer // for tests
@@ -61,8 +62,8 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if conn's server is not on loopback and requires no credentials. Any
-// client of such a server could control the agents.
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and requires no credentials.
+// Any client of such a server could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)

@@ -80,8 +80,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write. Like the published original, it
-// never flushes the last answers of a connection.
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write. Answers after the last flush are
+// lost when the connection ends, as in the published original.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

@@ -63,14 +63,14 @@ type Options struct {
 	Flush string
 	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. TLS, Heartbeat and Admin require PerConn.
 	Design string
-	// Loops is the number of event loops in the design Epolls, at most MaxLoops. The default is the number of CPUs.
+	// Loops is the number of event loops of the design Epolls, at most MaxLoops. The default is the number of CPUs.
 	Loops int
 	// Prefork is required for the design Prefork. It must be nil for other designs.
 	Prefork *PreforkOptions
 	// TLS encrypts connections with crypto/tls. Nil disables TLS.
 	TLS *tls.Config
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
-	// heartbeats. The apps HTTP and Web do not support them.
+	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
 	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
 	// HeartbeatHeap require a Heartbeat.
@@ -81,7 +81,7 @@ type Options struct {
 	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""
 	// disables this. The apps HTTP and Web require "".
 	Admin string
-	// Files is the directory of files that the app Web serves.
+	// Files is the directory of the files that the app Web serves.
 	Files string
 	// AdminListening is called with the address on which package admin listens. It is called on another goroutine. It
 	// may be nil.

@@ -19,7 +19,7 @@ type Metric[S any] struct {
 	Each       func(s *S, emit func(value float64, labels ...string))
 }
 
-// Distribution describes a histogram or a summary that is computed from a snapshot of type S.
+// Distribution is a histogram or a summary that is computed from a snapshot of type S.
 type Distribution[S any] struct {
 	Name, Help string
 	Of         func(s *S, d *prometheus.Desc) prometheus.Metric
@@ -111,7 +111,7 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 }
 
 // NewHistogramMetric returns a histogram. buckets contains the number of values in each bucket. bound returns the upper
-// bound of bucket i. The last bucket has no upper bound.
+// bound of bucket i. The last bucket has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

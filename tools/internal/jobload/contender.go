@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Contender is a pool that executes jobs. TrySubmit and Workers must be safe for concurrent use. Close is never called
-// during a TrySubmit.
+// Contender is a pool that executes jobs. TrySubmit and Workers must be safe for concurrent use. Close is called when
+// no TrySubmit is in progress.
 type Contender interface {
 	// TrySubmit submits a job without blocking. It reports whether the pool accepted the job.
 	TrySubmit(j *Job) bool

@@ -17,7 +17,7 @@ type Plan struct {
 	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
-	// Burst multiplies the rate in the first tenth of each second. 0 and 1 mean a constant rate.
+	// Burst multiplies the rate in the first tenth of each second. 0 and 1 are a constant rate.
 	Burst int
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
@@ -26,10 +26,9 @@ type Plan struct {
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
-	// Memory is the process's memory limit in bytes. 0 means no limit. Go's memory limit is set to 90 % of Memory.
+	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
 	Memory int64
-	// Iterations is the number of loop iterations that take a millisecond of computing. If Iterations is 0, Run
-	// measures it.
+	// Iterations is the number of loop iterations that compute for a millisecond. If Iterations is 0, Run measures it.
 	Iterations uint64
 }
 
@@ -44,7 +43,7 @@ const (
 	maxIterations = 1 << 40
 )
 
-// Flags contains the methods that flag.FlagSet and pflag.FlagSet share.
+// Flags contains the methods that flag.FlagSet and pflag.FlagSet have in common.
 type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)

@@ -56,7 +56,7 @@ const (
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
-// jobRun is the state of one run. All times are measured from the start of the run.
+// jobRun is the state of one run. All its times count from the start of the run.
 type jobRun struct {
 	plan                   Plan
 	contender              Contender
@@ -290,8 +290,8 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 	}
 }
 
-// countAndSubmitJob submits a job and reports whether the pool accepted the job. If inWindow is set, it also counts the
-// job and records the job's lateness.
+// countAndSubmitJob submits a job and reports whether the pool accepted it. If inWindow is set, it also counts the job
+// and records its lateness.
 func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {

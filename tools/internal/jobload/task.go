@@ -30,7 +30,7 @@ type jobTask struct {
 	bytes         int
 }
 
-// shapes lists the tasks of the jobs of each shape. percent is the percentage of jobs that have the task.
+// shapes lists the tasks of each shape. percent is the percentage of jobs that perform the task.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask

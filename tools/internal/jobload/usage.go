@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// processUsage contains the resource usage of this process since the process's start.
+// processUsage is the resource usage of this process since its start.
 type processUsage struct {
 	sample.Process
 	gcSeconds float64 // processor time of the garbage collector until its last cycle
@@ -16,7 +16,7 @@ type processUsage struct {
 	schedulerLatencies *metrics.Float64Histogram
 }
 
-// ownProcessUsage returns the resource usage of this process. Values that the system does not report are 0.
+// ownProcessUsage returns the resource usage of this process. Figures that the system does not report are 0.
 func ownProcessUsage() (u processUsage) {
 	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
 	u.Process = s.SumOfProcesses()

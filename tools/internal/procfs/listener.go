@@ -156,8 +156,8 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for the processes that have certain sockets open. links contains the names of these
-// sockets in /proc, such as "socket:[1073]".
+// socketOwnerSearch searches for processes that have descriptors of certain sockets. links contains the targets of such
+// descriptors in /proc, such as "socket:[1073]".
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

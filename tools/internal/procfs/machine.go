@@ -13,7 +13,8 @@ import (
 // Machine contains facts about the machine that do not change until it reboots.
 type Machine struct {
 	Kernel string
-	// CPUModel is the name of the first CPU. It is "" if the kernel does not report a name, as on most ARM machines.
+	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
+	// machines.
 	CPUModel string
 	CPUs     int
 	Memory   int64
@@ -183,7 +184,7 @@ func CountTasksOfMachine() (all int64, err error) {
 	return all, nil
 }
 
-// LoadAverage returns the machine's load average over the last minute, such as "0.20".
+// LoadAverage returns the load average of the last minute, such as "0.20".
 func LoadAverage() (average string, err error) {
 	text, err := readTrimmedFile("/proc/loadavg")
 	average, _, _ = strings.Cut(text, " ")

@@ -11,22 +11,21 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Network describes the TCP sockets of a network namespace. It also counts events that show that a limit was reached.
+// Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
 type Network struct {
 	// Established, Open and TimeWait count TCP sockets of the namespace. Open includes sockets that listen, are
 	// connected or are connecting. Orphans and TCPBuffers cover the whole machine: Orphans counts sockets that no
 	// process has, and TCPBuffers is the memory of TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts events that show that a limit was reached, since the network namespace was created. The keys are
-	// names from /proc/net/netstat, such as ListenOverflows, and the names nf_conntrack_drop,
-	// nf_conntrack_insert_failed, nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not
-	// support are missing.
+	// Counters counts events which show that a limit was reached, since the network namespace was created. The keys are
+	// names from /proc/net/netstat, such as ListenOverflows, and also nf_conntrack_drop, nf_conntrack_insert_failed,
+	// nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }
 
-// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms,
-// however many sockets there are.
+// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms, for
+// any number of sockets.
 func ReadNetworkCountersOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err

@@ -17,11 +17,10 @@ type Stat struct {
 	// User and System are the processor time that the process has used, including its ended threads. Children is
 	// the processor time of children for which the process has waited. All three have a resolution of 10 ms.
 	User, System, Children time.Duration
-	// Ended reports that the process is a zombie. Its sockets and memory have been released, but its parent has not yet
-	// waited for it.
+	// Ended reports that the process is a zombie: it has released its sockets and memory, but its parent has not
+	// yet waited for it.
 	Ended bool
-	// Released reports that the process is ending and that its memory has been released. Its files in /proc then belong
-	// to root.
+	// Released reports that the process is ending and has released its memory. Its files in /proc then belong to root.
 	Released bool
 }
 
@@ -66,7 +65,8 @@ func allThreads(pid int) (prom.Procs, error) {
 	return all, err
 }
 
-// ReadAllStats reads the state of all processes, in ascending order of process ID. It takes about 25 µs per process.
+// ReadAllStats reads the state of every process of the machine, in ascending order of process IDs. It takes about 25 µs
+// per process.
 func ReadAllStats() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -104,8 +104,9 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. It does not count
-// processes that this process cannot see. It takes about 3 µs per process.
+// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. RLIMIT_NPROC counts
+// tasks by real user ID instead. Processes that this process cannot see are not counted. Counting takes about 3 µs per
+// process.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -121,7 +122,7 @@ type ProcessMemory struct {
 	// RSS is resident memory, including the full size of shared pages. It is inexact by some pages per thread.
 	// PeakRSS is the highest RSS so far.
 	RSS, PeakRSS int64
-	// Anonymous is the part of RSS that is not backed by a file. Examples are heap and stacks.
+	// Anonymous is the part of RSS that is not backed by a file, such as heap and stacks.
 	Anonymous int64
 }
 

@@ -24,10 +24,10 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// ErrNotAvailable means that this system has no Linux /proc.
+// ErrNotAvailable means that this system does not have the /proc of Linux.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsNotFoundOrExited reports whether err means that a file does not exist or that its process has ended.
+// IsNotFoundOrExited reports whether err means that a file does not exist or that a process has ended.
 func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }

@@ -36,7 +36,7 @@ func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	return st.Uid, int(st.Nlink) - 2, nil
 }
 
-// ReadRlimits reads resource limits of a process. The caller needs the right to trace the process.
+// ReadRlimits reads resource limits of a process. It needs the right to trace the process.
 func ReadRlimits(pid int) (r Rlimits, err error) {
 	for resource, to := range map[int]*Rlimit{
 		unix.RLIMIT_NOFILE: &r.Nofile, unix.RLIMIT_MEMLOCK: &r.Memlock, unix.RLIMIT_NPROC: &r.Nproc,
@@ -58,16 +58,16 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables, in bytes. rss counts shared pages in
-// full. pss counts 1/n of a page that n processes share. Reading takes 3 ms per GiB, and the process cannot map memory
-// meanwhile.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss
+// counts 1/n of each page that n processes share. Reading takes 3 ms per GiB. During this time, the process cannot map
+// memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
 }
 
-// ReadCPUTimeOfProcess returns the processor time of a process with nanosecond resolution. In some sandboxes, it works
-// only for the calling process.
+// ReadCPUTimeOfProcess returns the processor time that a process has used, with nanosecond resolution. In some
+// sandboxes, it fails for every process except the calling one. See clock_getcpuclockid(3).
 func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	var clock unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil {

@@ -11,8 +11,8 @@ import (
 // Rlimit is a resource limit of a process; see getrlimit(2). -1 means no limit.
 type Rlimit struct{ Soft, Hard int64 }
 
-// Rlimits contains limits of a process. Nofile limits open descriptors. Memlock limits bytes of locked memory. Nproc
-// limits the tasks of the process's user.
+// Rlimits contains limits of a process. Nofile limits the open descriptors, Memlock the bytes of locked memory, and
+// Nproc the tasks of the process's user.
 type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
 
 // ProcessRights describes the user and the privileges of a process.
@@ -20,8 +20,8 @@ type ProcessRights struct {
 	User uint32
 	// Capabilities is the set of effective capabilities. linux/capability.h defines the bit numbers.
 	Capabilities uint64
-	// First reports whether the process is in the machine's initial user namespace. In other user namespaces,
-	// capabilities apply only to objects of the namespace.
+	// First reports whether the process is in the machine's initial user namespace. In any other user namespace,
+	// such as that of a rootless container, capabilities apply only to objects of the namespace.
 	First bool
 }
 

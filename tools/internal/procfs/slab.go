@@ -13,11 +13,11 @@ const slabDir = "/sys/kernel/slab"
 // maxSlabs limits how many names of slab caches are read. A kernel has several hundred.
 const maxSlabs = 16 << 10
 
-// Slab describes a kernel cache of small objects of equal size.
+// Slab is a kernel cache of small objects of equal size.
 type Slab struct {
 	// Objects is the number of objects for which the cache has memory.
 	Objects int64
-	// Each is the memory per object in bytes, including overhead.
+	// Each is the memory per object in bytes. It is the size of a slab divided by the slab's number of objects.
 	Each float64
 }
 
@@ -39,8 +39,7 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds the other names of each cache in caches. In dir, all names of a cache are links to the same
-// target.
+// addMergedCacheNames adds the further names of each cache. In dir, all names of a cache are links to the same target.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs

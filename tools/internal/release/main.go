@@ -62,7 +62,7 @@ func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) er
 	return nil
 }
 
-// releaseEnv is a Go environment that resolves the released modules to the checkout.
+// releaseEnv is a Go environment in which the released modules come from the checkout.
 type releaseEnv struct {
 	checkout, version string
 	dir               string // temporary directory: the proxy, a module cache, a program

@@ -17,7 +17,7 @@ const root = "github.com/myriad-go/myriad"
 // released lists the directories of the published modules. A module follows the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
-// private lists the directories of modules that are not published.
+// private lists the folders of modules that are used only in a checkout.
 var private = []string{"examples", "examples/grpc", "examples/mqtt", "hub/clients", "tools/browser", "tools/deploy", "tools/peers"}
 
 func modulePathOfFolder(folder string) string {
@@ -64,8 +64,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if these
-// versions differ, or if a go.mod file contains a replace directive.
+// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if the
+// required versions differ, or if a go.mod file has a replace directive.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
@@ -122,8 +122,7 @@ func setVersionInModAndWorkFiles(checkout, version string) error {
 	return nil
 }
 
-// setAllReplaceVersions sets the version in each replace directive of a go.work file. It does nothing if the file does
-// not exist.
+// setAllReplaceVersions sets the version in each replace directive of a go.work file, if the file exists.
 func setAllReplaceVersions(goWorkFile, version string) error {
 	text, err := os.ReadFile(goWorkFile)
 	if os.IsNotExist(err) {

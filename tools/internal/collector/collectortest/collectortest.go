@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// Scrape returns the metrics of a collector by metric name.
+// Scrape returns the metrics of a collector by name.
 func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

@@ -87,8 +87,8 @@ func IsHTTP(appName string) bool { return appName == HTTP || appName == Web }
 
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServerSpeaksApp exchanges messages with a server and returns an error if the server does not support the app.
-// The caller must set a deadline on conn first.
+// CheckServerSpeaksApp exchanges messages on conn and returns an error if the server does not support the app. The
+// caller must set a deadline on conn first.
 func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	// If no process listens on a port, a connection to the port can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {

@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// MeasuredCosts contains the resources that a server used for a number of connections. Each figure is the median over
-// all rounds.
+// MeasuredCosts contains the resources that a server needed for a number of connections. Each figure is the median over
+// the rounds.
 type MeasuredCosts struct {
 	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. They are "" and 0 if
 	// unknown. App is the app that the server ran, with messages of Size bytes.
@@ -102,7 +102,7 @@ func flagValue(command []string, flag string) string {
 	return ""
 }
 
-// hasCapacityFigures reports whether a run has all the figures that a measurement needs.
+// hasCapacityFigures reports whether a run has all figures that a measurement needs.
 func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 	p := w.FindPhase(scenario.Load)
 	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&

@@ -101,13 +101,13 @@ type Plan struct {
 	ReturnCores float64 `json:"return_cores"`
 }
 
-// Flow is the traffic of a network interface in one direction.
+// Flow is the traffic of an interface in one direction.
 type Flow struct {
 	Bits    float64 `json:"bits"` // bits per second, including all headers
 	Packets float64 `json:"packets"`
 }
 
-// Planner makes plans from one measurement.
+// Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
 	// Facts describes the machine of the measurement. For fields that are zero, package doctor uses defaults.
@@ -220,9 +220,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. The goal must use TLS if the measurement does, and must not use TLS if the
-// measurement does not. PlanMachines returns an error if the goal is invalid or a machine cannot hold even one
-// connection.
+// PlanMachines returns a plan for a goal. The measurement and the goal must either both use TLS or both not use it.
+// PlanMachines returns an error if the goal is invalid or a machine cannot hold even one connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// attackProbe lists the figures of honest clients during an attack. SetAttackFigures sets their values.
+// attackProbe lists figures of honest clients during an attack. SetAttackFigures sets these figures.
 var attackProbe = Probe{
 	Figures: []Figure{
 		{Name: "answers", Heading: "answers", Better: Higher, Main: true},

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the rules that a run can break. docs/scenarios.md explains each rule.
+// Rules that a run can break. docs/scenarios.md explains each rule.
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -99,7 +99,7 @@ func hasFigure(r *result.Run, figure string) bool {
 	return ok
 }
 
-// addCaveatsForLoadErrors adds a caveat for each problem that the load generator reported.
+// addCaveatsForLoadErrors adds caveats for problems that the load generator reported.
 func addCaveatsForLoadErrors(r *result.Run, loadResult *load.Result, wantConns int) {
 	if loadResult.Mismatched > 0 {
 		first := ""

@@ -15,7 +15,8 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe computes the memory of idle connections. Server memory means resident memory (RSS).
+// memoryProbe computes the memory of idle connections. Server memory is RSS, because PSS decreases when another process
+// runs the same program.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// Figure describes a number that is computed from a run.
+// Figure is a number computed from a run.
 type Figure struct {
 	// Name is the figure's name in scenarios, such as "tps". Names are never reused, because users' reports and
 	// scenarios contain them. Heading is the column heading.
@@ -85,8 +85,8 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndError computes the figures and the caveats of a run. If the server gave a wrong answer, it also
-// sets the run's error.
+// SetFiguresCaveatsAndError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
+// error of the run.
 func SetFiguresCaveatsAndError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -103,7 +103,7 @@ func SetFiguresCaveatsAndError(in RunInput) {
 	}
 }
 
-// NoFigure is the text for a missing figure.
+// NoFigure is the text that replaces a missing figure.
 const NoFigure = "-"
 
 func (f Figure) Format(v float64) string {
@@ -141,8 +141,7 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and at the end of the measured window. ok is false if a sample is
-// missing.
+// windowSamples returns the samples at the start and at the end of the measured window. ok is false if one is missing.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
@@ -164,8 +163,9 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets figures of the server's Go runtime. gc-share is the garbage collector's share of CPU time.
-// sched-p99 is the 99th percentile of the time that a runnable goroutine waits until it runs.
+// setRuntimeFigures sets figures of the server's Go runtime since the server's start. gc-share is the garbage
+// collector's share of CPU time. sched-p99 is the 99th percentile of the time that a runnable goroutine waits until it
+// runs.
 func (in RunInput) setRuntimeFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

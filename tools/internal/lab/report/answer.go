@@ -33,7 +33,7 @@ func buildAnswerText(r *result.Report) (a answerText) {
 	return a
 }
 
-// String returns the sentence, or "" if nothing was measured.
+// String returns the sentence of the answer, or "" if nothing was measured.
 func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""

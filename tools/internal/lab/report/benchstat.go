@@ -58,8 +58,8 @@ func benchmarkLineValues(run *result.Run) string {
 	return b.String()
 }
 
-// figureNameAsBenchstatUnit returns the name of a figure, followed by "-sec" for seconds and "-B" for bytes. Each
-// figure has its own unit, because benchstat shows one table per unit.
+// figureNameAsBenchstatUnit returns the name of a figure, followed by "-sec" for seconds and "-B" for bytes. benchstat
+// shows one table per unit, so each figure needs its own unit.
 func figureNameAsBenchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:

@@ -23,7 +23,7 @@ func EvaluateVerdicts(s *result.Set) {
 	}
 }
 
-// verdictsOfClaim returns a verdict for each workload and subject to which the claim applies.
+// verdictsOfClaim returns a verdict for each pair of subject and workload to which the claim applies.
 func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -37,8 +37,7 @@ func WriteTextReport(w io.Writer, s *result.Set) error {
 	return p.WriteText(w)
 }
 
-// NewReportPage returns a page with the results of a set: answers, an overview, a section for each scenario, and
-// timelines.
+// NewReportPage returns a page with the answer, an overview, a section for each scenario, and timelines.
 func NewReportPage(s *result.Set) page.Page {
 	p := page.Page{Title: pageTitle(s), Facts: listSetFacts(s)}
 	p.Lead, p.Tone = runOutcomeSentence(s)

@@ -335,8 +335,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the design of row p, by each figure in p.About. Without a
-// design, it returns nil.
+// compareWithDesignByRowFigures compares our subject with the design of row p, by each figure in p.About. It returns
+// nil if p has no design.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -384,7 +384,7 @@ func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns a verdict for each comparison, and for each published row that was not run.
+// listVerdicts returns a verdict for each comparison, and one for each published row without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})

@@ -21,8 +21,7 @@ type subjectRuns struct {
 	runs    []*result.Run
 }
 
-// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. It omits subjects that have no
-// runs.
+// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. It omits subjects without runs.
 func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
 	for _, s := range r.Scenario.Subjects {
 		found := subjectRuns{subject: s.Name}
@@ -91,7 +90,8 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median of f. It ignores the excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
+// subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -112,7 +112,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// describeFailures says in how many rounds the subject failed. It returns "" if no run failed.
+// describeFailures states in how many rounds the subject failed. It returns "" if it never failed.
 func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {

@@ -97,8 +97,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve with a value for each tick. If isCounter is set, the values are rates per second. The
-// curve has gaps where a value is unknown or a counter has decreased.
+// newTickSeries returns a curve of values at ticks. If isCounter is set, the values are rates per second. The curve has
+// gaps where a value is unknown or a counter has decreased.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

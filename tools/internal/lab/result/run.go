@@ -60,7 +60,7 @@ type Origin struct {
 	LoadAverage string `json:"load_average"`
 }
 
-// Caveat records that a run broke a rule. Rule is the rule's name. Detail describes what happened.
+// Caveat records that a run broke a rule. Rule is the name of the rule. Detail describes what happened.
 type Caveat struct {
 	Rule   string `json:"rule"`
 	Detail string `json:"detail"`
@@ -81,7 +81,7 @@ func (r *Run) FirstErrorLine() string {
 	return line
 }
 
-// IsValid reports whether the run was executed and succeeded. Only figures of valid runs count.
+// IsValid reports whether the run was executed and did not fail. Only figures of valid runs count.
 func (r *Run) IsValid() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is the record of one phase of a run, such as connecting or verifying.
@@ -123,8 +123,7 @@ func (r *Run) LastLoadResult() *load.Result {
 	return nil
 }
 
-// Sample contains measurements of the server and the kernel at one checkpoint. Measurements that were not requested are
-// zero.
+// Sample contains figures of the kernel and the server at a checkpoint. Figures that were not requested are zero.
 type Sample struct {
 	// Checkpoint is the name of the phase that has ended, or "ready", "measuring" or "measured".
 	Checkpoint string     `json:"checkpoint"`
@@ -160,7 +159,7 @@ type Sample struct {
 	Runtime *Runtime `json:"runtime,omitempty"`
 }
 
-// Runtime contains totals of the server's Go runtime since the server's start.
+// Runtime contains totals of a server's Go runtime since its start.
 type Runtime struct {
 	// CPUSeconds is the processor time of the process, and GCSeconds that of the garbage collector until its last cycle.
 	CPUSeconds float64 `json:"cpu_seconds"`

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Set contains the reports of all scenarios that one command ran. In JSON, durations are in nanoseconds.
+// Set contains the reports of all scenarios that one command ran. In JSON, durations are numbers of nanoseconds.
 type Set struct {
 	// Format identifies the JSON format. It is the constant Format.
 	Format string `json:"format"`
@@ -78,7 +78,7 @@ const (
 	Behind      = "behind"
 )
 
-// Machine describes the machine that ran scenarios. A zero field means unknown.
+// Machine describes the machine on which a command ran scenarios. A zero field means that the value is unknown.
 type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`
@@ -112,7 +112,7 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Pinning lists the CPUs to which the server and the load generator are pinned.
+// Pinning lists the CPUs on which the server and the load generator run.
 type Pinning struct {
 	// Server and Load are the numbers of these CPUs. They are nil if nothing is pinned.
 	Server []int `json:"server,omitempty"`

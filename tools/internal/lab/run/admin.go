@@ -128,7 +128,7 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeTotals returns totals of the server's Go runtime. It returns nil if the request fails.
+// readRuntimeTotals returns totals of the server's Go runtime, or nil if the request fails.
 func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result.Runtime) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

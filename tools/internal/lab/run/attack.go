@@ -106,8 +106,7 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server until the attack ends. It logs the latest figures at regular
-// intervals.
+// sampleAndLogUntilAttackEnds samples the server until the attack ends. It logs the latest figures at intervals.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)

@@ -21,7 +21,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/version"
 )
 
-// Options configures RunScenarios. The zero value runs scenarios as they are written.
+// Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
 	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
@@ -150,7 +150,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources that runs need. The caller must call release, which is never nil, to free them.
+// prepareRuns creates the resources that the runs need. The caller must call release, which is never nil.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""

@@ -242,8 +242,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits until the server has want open connections, up to serverCountTimeout. It returns the last
-// number of open connections that the server reported.
+// waitUntilOpenConnsAre waits up to serverCountTimeout until the server has want open connections. It returns the
+// number of open connections that the server reported last.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -253,8 +253,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits until the machine uses no more resources than before the first connection, or
-// until a timeout. It then takes a sample.
+// awaitResourceReleaseAndSample waits until the machine uses no more resources than before the first connection, or a
+// timeout has passed. Then it takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {

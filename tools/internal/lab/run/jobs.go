@@ -215,8 +215,8 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the rate of
-// jobs that ended within their deadline.
+// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the goodput:
+// the rate of jobs that ended within their deadline.
 func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0

@@ -170,8 +170,7 @@ func (p *process) newUnexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputWithColonPrefix returns ": " followed by the last output of the process. It returns "" if there was no
-// output.
+// lastOutputWithColonPrefix returns ": " and the last output of the process, or "" if there is no output.
 func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -256,8 +255,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that is cancelled when the server exits. The context's cause describes the
-// exit. The returned function cancels the context.
+// contextUntilServerExits returns a context that is cancelled when the server exits. The cause describes the exit. The
+// returned function cancels the context.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs. If cpus is empty, the process inherits the CPUs of this thread. The
-// caller must have called runtime.LockOSThread. The thread's CPU affinity stays changed.
+// startOnCPUs starts a process on the given CPUs. If cpus is empty, the process uses the CPUs of this thread. The
+// caller must have locked the goroutine to its thread. The thread's affinity stays changed.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet

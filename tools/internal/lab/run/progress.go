@@ -13,7 +13,7 @@ import (
 )
 
 // progressPrinter prints the progress of all scenarios. On a terminal, it rewrites one line. Elsewhere, it prints one
-// line per workload. progressPrinter is safe for concurrent use.
+// line per workload. It is safe for concurrent use.
 type progressPrinter struct {
 	w     io.Writer  // nil disables printing
 	width func() int // width of the terminal; nil without a terminal

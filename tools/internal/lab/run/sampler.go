@@ -216,7 +216,7 @@ func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample measures the idle server's CPU usage and adds it to the last sample.
+// addIdleCPUToLastSample measures the CPU usage of the idle server and adds it to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -264,7 +264,7 @@ func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSeg
 	return nil
 }
 
-// SampleOwnMemory samples the memory of this process, with statistics of the Go runtime.
+// SampleOwnMemory samples the memory of this process, including statistics of the Go runtime.
 func SampleOwnMemory(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
@@ -277,7 +277,7 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
 // since the start, as numbers of CPUs. foreign includes everything except this process and its ended children. stolen
-// is the part of foreign that the host of a virtual machine took. Both are 0 if the system does not report them.
+// is the part of foreign that the host of a virtual machine took. Both are 0 on a system without such figures.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

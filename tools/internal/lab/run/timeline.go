@@ -92,8 +92,8 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto reads figures of the server's Go runtime into usage. It omits figures that do not arrive within
-// adminTickTimeout.
+// readServerRuntimeInto reads figures of the server's Go runtime from the admin address into usage. It omits figures
+// that do not arrive within adminTickTimeout.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return

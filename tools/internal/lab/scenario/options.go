@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Options modifies scenarios. The zero value changes nothing.
+// Options modify scenarios. The zero value changes nothing.
 type Options struct {
 	// Rounds replaces the scenario's number of rounds. 0 keeps that number. The maximum is 1000.
 	Rounds int
@@ -222,7 +222,7 @@ type Scale struct {
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
-// fullScale is the name of the scale that changes nothing.
+// fullScale is the name of the scale that reduces nothing.
 const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
@@ -237,8 +237,7 @@ func (x Scale) validateScaleAndName(name string) error {
 	return nil
 }
 
-// findScaleOrFull returns the scale with the given name. For "" and "full", it returns the zero Scale, which changes
-// nothing.
+// findScaleOrFull returns the scale with the given name. For "" and "full", it returns the zero Scale.
 func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
@@ -348,8 +347,8 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	}
 }
 
-// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores names, and durations
-// of Hold phases without heartbeats.
+// generatesSameLoadIgnoringHolds reports whether two workloads generate the same load. It ignores their names, and the
+// durations of Hold phases without heartbeats.
 func generatesSameLoadIgnoringHolds(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()

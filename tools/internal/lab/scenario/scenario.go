@@ -43,7 +43,7 @@ type Scenario struct {
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error is an error in a scenario or in its options. A function that returns an Error has not started any process.
+// Error is an error in a scenario or in its options. A function that returns an Error has not started anything.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -112,7 +112,7 @@ func findWorkload(all []Workload, name string) *Workload {
 
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateDuration estimates how long the whole scenario takes.
+// EstimateDuration estimates how long the scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
@@ -170,7 +170,7 @@ func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
 	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinAsEnglishList joins words into a text such as "a, b and c".
+// JoinAsEnglishList joins words into a list such as "a, b and c".
 func JoinAsEnglishList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Subject is one of the programs that a scenario compares. It is usually a server.
+// Subject is one of the programs that a scenario compares, usually a server.
 type Subject struct {
 	// Name is the subject's name in the report. It has at most 40 bytes and no spaces, slashes or colons.
 	Name string `json:"name" toml:"name"`
@@ -177,7 +177,7 @@ func (s Subject) MyriadModel() string {
 	return autoModel
 }
 
-// HasCompactTLS reports whether the subject is a Myriad server that stops using crypto/tls after the handshake.
+// HasCompactTLS reports whether the subject is a Myriad server whose loops replace crypto/tls after the handshake.
 func (s Subject) HasCompactTLS() bool {
 	model := s.MyriadModel()
 	return model != "" && model != "goroutine" && !slices.Contains(s.Command, "--disable-compact-tls")
@@ -205,7 +205,7 @@ func (s Subject) ConfigWithValues(p PlaceholderValues) string {
 	return strings.NewReplacer(p.placeholdersWithValues()...).Replace(s.Config)
 }
 
-// placeholdersWithValues returns each placeholder followed by its value, in the form that strings.NewReplacer takes.
+// placeholdersWithValues returns each placeholder followed by its value, as strings.NewReplacer expects.
 func (p PlaceholderValues) placeholdersWithValues() []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""

@@ -10,7 +10,7 @@ import (
 // nanoseconds.
 type Duration time.Duration
 
-// UnmarshalText parses a duration such as "1.5s".
+// UnmarshalText parses text such as "1.5s".
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -47,7 +47,7 @@ func (w Words) replaceInAllWords(oldnew ...string) Words {
 	return words
 }
 
-// splitCommandLine splits a command line at spaces, tabs and line ends that are outside of quotes.
+// splitCommandLine splits a command line at spaces, tabs and line ends that are not within quotes.
 func splitCommandLine(line string) (words []string, err error) {
 	var word strings.Builder
 	var quote rune // the open quote, or 0

@@ -208,7 +208,7 @@ func (w *Workload) ConnsWithPublishersAndSlow() int {
 	return w.Connections
 }
 
-// HeartbeatInterval returns the time between two heartbeats, or 0 for a workload without heartbeats.
+// HeartbeatInterval returns the time between two heartbeats, or 0 if the workload has no heartbeats.
 func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
@@ -223,12 +223,12 @@ func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
-// Stage is a sequence of phases that use the same connections. The load generator runs once per stage.
+// Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
 	// Connections is the number of the stage's connections. Rate is the number to open per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held reports whether the phases after Connect are exactly verify, hold, broadcast, hold, verify and hold.
+	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
 	Held bool
 }
 
@@ -253,7 +253,7 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups phases into stages. Each Connect phase begins a new stage.
+// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -462,7 +462,7 @@ func (w Workload) fillPlaceholders(text string) string {
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// WithMaxConns returns the workload with Connections limited to maxConns. 0 means no limit.
+// WithMaxConns returns the workload with at most maxConns connections. If maxConns is 0, the workload is unchanged.
 func (w Workload) WithMaxConns(maxConns int) Workload {
 	if maxConns > 0 {
 		w.Connections = min(w.Connections, maxConns)
@@ -470,7 +470,7 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateDuration estimates the duration of one run, including the server's start and stop.
+// EstimateDuration estimates the duration of one run, including start and stop of the server.
 func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {

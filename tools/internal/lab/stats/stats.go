@@ -40,8 +40,8 @@ func Median(values []float64) (float64, bool) {
 	return sorted[half-1]/2 + sorted[half]/2, true
 }
 
-// MedianConfidenceMargin returns the margin (±) of the 95 % confidence interval of the median. It returns false if
-// there are fewer than two values or if a value is Never.
+// MedianConfidenceMargin returns the margin (±) of the median's 95 % confidence interval, in the unit of the values. It
+// returns false if there are fewer than two values or if a value is Never.
 func MedianConfidenceMargin(values []float64) (float64, bool) {
 	n := len(values)
 	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
@@ -54,8 +54,8 @@ func MedianConfidenceMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMedianMargin returns MedianConfidenceMargin divided by the median. It returns false if there is no margin or
-// the median is not positive.
+// RelativeMedianMargin returns MedianConfidenceMargin as a fraction of the median. It returns false if there is no
+// margin or if the median is not positive.
 func RelativeMedianMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
 	m, ok2 := MedianConfidenceMargin(values)
