@@ -73,7 +73,7 @@ func (x *analysis) plannedServerPorts() []uint16 {
 }
 
 // parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries. allValid is false if
-// there are any.
+// it has skipped an entry.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {

@@ -93,7 +93,7 @@ func changePriority(c Change) int {
 	return 1
 }
 
-// MarshalJSON encodes the report as a JSON object. An Unlimited Holds becomes null.
+// MarshalJSON encodes the report as a JSON object. If Holds is Unlimited, the JSON contains null for it.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -111,7 +111,7 @@ func (r *Report) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON encodes the limit as a JSON object. An Unlimited Holds becomes null.
+// MarshalJSON encodes the limit as a JSON object. If Holds is Unlimited, the JSON contains null for it.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {

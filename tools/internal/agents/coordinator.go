@@ -32,7 +32,7 @@ type Options struct {
 	ListenTLS *tls.Config
 	// JoinTimeout limits the time in which all agents must join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is how long a peer may send nothing until it is considered lost. The default is DefaultSilence. The
+	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. The
 	// minimum is 100 ms. The maximum is one minute.
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.

@@ -92,7 +92,7 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed is written so that the compiler does not remove the loop in spinCPU.
+// computed is a variable that keeps the compiler from removing the loop in spinCPU.
 var computed atomic.Bool
 
 func spinCPU(iterations uint64) {

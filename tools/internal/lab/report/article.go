@@ -40,8 +40,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of an article from set. It returns the article's new text, and an SVG
-// chart or "". It returns an error if a part has no header, an unknown figure, or a scenario without runs.
+// UpdateArticle regenerates the marked parts of an article from set. text is the article's new text. svg is the
+// article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an unknown figure,
+// or a scenario without runs.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {

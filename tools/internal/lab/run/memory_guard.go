@@ -68,8 +68,9 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. Its cause
-// states this. The returned function cancels the context and waits until the memory checks have stopped.
+// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. The
+// context's cause describes the lack of memory. The returned function cancels the context and waits until the memory
+// checks have stopped.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
