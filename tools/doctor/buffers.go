@@ -36,8 +36,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of pages that the kernel can refuse to one connection. If the unread bytes
-// fit into one segment, it returns 0: the kernel accepts the first segment regardless of limits.
+// refusablePagesPerConn returns the number of buffer pages per connection that the kernel may refuse. It is 0 if the
+// unread bytes fit into one segment, because the kernel accepts a first segment regardless of limits.
 func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
@@ -59,7 +59,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem examines the limit of tcp_mem that limitIndex selects. Each connection takes pagesPerConn pages.
+// examineTCPMem computes how many connections the kernel setting tcp_mem allows, and stores the result in w. tcp_mem
+// consists of three limits, and limitIndex selects one. pagesPerConn is the number of memory pages per connection.
 func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -108,7 +109,8 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// tcp_rmem contains the initial size of a receive buffer. The kernel enlarges the buffer only as data is read.
+// This registers the limit tcp_rmem: the initial size of a connection's receive buffer. The kernel enlarges the buffer
+// only while the application reads.
 var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
@@ -123,8 +125,8 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize examines the buffer size of a connection. The kernel setting has three sizes; sizeIndex selects
-// one of them.
+// examineConnBufferSize checks whether a connection's buffer can hold the plan's unread bytes, and stores the result in
+// w. name is a kernel setting with three sizes. sizeIndex selects one of them.
 func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

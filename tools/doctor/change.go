@@ -26,7 +26,7 @@ const (
 	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 
-// Change describes a new value for a setting of the machine.
+// Change describes a setting of the machine with its old and new value.
 type Change struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
@@ -34,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change. The command can require privileges. A change of a
-// process limit applies only to the shell that executes the command, and to programs that this shell then starts.
+// Command returns the POSIX shell command that makes the change. The command may require privileges. If c changes a
+// process limit, the new limit applies to the shell that executes the command, and to programs that this shell starts.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
@@ -60,7 +60,7 @@ func (c Change) Command() string {
 	return ""
 }
 
-// String formats the change, such as "net.core.somaxconn: 4096 -> 65535".
+// String returns the change as text, such as "net.core.somaxconn: 4096 -> 65535".
 func (c Change) String() string {
 	name, from := c.Name, c.From
 	if c.Kind == Link || c.Kind == Address {
@@ -78,7 +78,8 @@ func (c Change) String() string {
 
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether the change applies only to the shell that runs Command, and to the shell's programs.
+// isShellLimit reports whether c changes a process limit. Such a change applies only to the shell that runs the
+// command, and to programs that this shell starts.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
@@ -90,8 +91,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value for the setting of c that meets two requirements: value and other. If no value
-// meets both, it returns other.
+// valueSatisfyingBoth returns a value for c's setting that satisfies two requirements, which are given as the values
+// value and other. If no value satisfies both, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -108,8 +109,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField compares two values field by field and returns the higher number of each field. The first field of a
-// range is a minimum, so the lower number is used there. If the values cannot be compared, other is returned.
+// maxOfEachField returns the higher number of each field of two values. If isRange is set, it returns the lower number
+// of the first field, which is the lower end of a range. If the values cannot be compared, it returns other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -138,13 +139,14 @@ func parseAmountOrUnlimited(field string) (int64, bool) {
 
 const changeTimeout = 10 * time.Second
 
-// Apply makes the changes on this machine, in order. It runs the Command of each change with sh, in the network
-// namespace of the calling thread, and writes each successful change to out. After a failure it continues with the next
-// change; err joins all errors. undo contains changes that revert the successful changes, in reverse order. Once ctx
-// has ended, no further change is started.
+// Apply makes changes on this machine, in order. It runs each Change.Command with sh, in the network namespace of the
+// calling thread. It writes each successful change to out. After an error, it continues with the next change. If ctx
+// ends, the remaining changes fail.
 //
-// Apply cannot change process limits: they must be changed in the shell that starts the server. For each such change,
-// err contains the command to run in that shell.
+// undo contains changes that revert the successful changes, in reverse order. err joins all errors.
+//
+// Apply cannot change process limits, which must be changed in the shell that starts the server. For each of these
+// changes, err contains the command to run in that shell.
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {

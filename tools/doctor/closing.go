@@ -16,8 +16,8 @@ const (
 	timeWaitSeconds = 60
 )
 
-// An orphan is a connection that no process has open and whose close the peer has not confirmed. If a server ends while
-// its clients are unreachable, all its connections become orphans.
+// This registers the limit of orphans: connections that no process has open and whose peer has not confirmed the close.
+// If a server ends while its clients are unreachable, all its connections become orphans.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse examines the limit that ports in TIME_WAIT cause. The side that closes a connection first cannot
-// use the connection's port again for some time.
+// examineTimeWaitReuse computes how many connections the ports in TIME_WAIT allow, and stores the result in w. The end
+// that closes a connection first cannot reuse the connection's port for some time.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,8 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many open connections fit into capacity places, if each closed connection also
-// occupies a place, for occupiedSeconds. It assumes that closes per second are in proportion to open connections.
+// connsFittingWithClosing returns how many open connections fit if open and recently closed connections together are
+// limited to capacity. A closed connection counts for occupiedSeconds. Closes per second are assumed to be proportional
+// to open connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -20,7 +20,7 @@ const (
 	maxBucketEntries = 8
 )
 
-// tracksConnections reports whether the firewall of this machine tracks connections.
+// tracksConnections reports whether this machine's firewall tracks connections.
 func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{

@@ -22,8 +22,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile examines RLIMIT_NOFILE of each process. It uses the hard limit, because Go programs raise their soft
-// limit to the hard limit at startup.
+// examineNofile computes how many connections RLIMIT_NOFILE allows, and stores the result in w. It uses the hard limit,
+// because Go programs raise their soft limit to the hard limit.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -85,12 +85,12 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// maxDescriptors is the maximum size of a descriptor table: INT_MAX rounded down to a multiple of 64
-// (sysctl_nr_open_max in the kernel's fs/file.c, 64-bit).
+// maxDescriptors is the maximum size of a descriptor table in a 64-bit kernel (sysctl_nr_open_max in the kernel's
+// fs/file.c).
 const maxDescriptors = 1<<31 - 64
 
-// fillDescriptorLimitWall sets w.Holds to the number of connections at which the server or the client reaches a
-// descriptor limit. A limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
+// fillDescriptorLimitWall computes how many connections a descriptor limit allows, and stores the result in w.Holds. A
+// limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,8 +108,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNee
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process under a limit per descriptor
-// table. If loops can have separate tables, each loop has one; otherwise the process has one table.
+// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process at endpoint e. limit is the
+// maximum size of a descriptor table. A process has one table, or one per event loop if the kernel allows this.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -118,7 +118,7 @@ func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) i
 	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
-// Processes with CAP_SYS_ADMIN are exempt from fs.file-max.
+// This registers the limit fs.file-max. Processes with CAP_SYS_ADMIN may exceed it.
 var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
@@ -137,7 +137,8 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// max_user_watches also limits the goroutine model, because Go's network poller uses epoll.
+// This registers the limit max_user_watches of epoll. It also applies to the goroutine model, because Go's network
+// poller uses epoll.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

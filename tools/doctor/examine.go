@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// The names of the I/O models are those of package tcp.
+// Names of the I/O models, as in package tcp.
 const (
 	auto      = "auto"
 	goroutine = "goroutine"
@@ -22,8 +22,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts, for each limit of the machine, the number of connections at which the limit stops or slows down the
-// plan. It only reads its arguments. If the plan is invalid, the error names the invalid field.
+// Examine predicts at how many connections each limit of the machine stops or slows down the plan. It uses only its
+// arguments. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
@@ -52,8 +52,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds compares walls by the number of connections that they allow, fewest first. With equal numbers, hard
-// walls come before soft ones, then the name decides.
+// compareByHolds orders limits by the number of connections that they allow, fewest first. For equal numbers, hard
+// limits come before soft ones, and then names decide.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

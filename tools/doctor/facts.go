@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It contains only data, so a test or another machine can provide it. A fact that could not
-// be read is zero and is listed in Unknown.
+// Facts describes a machine. It is plain data, so it can also come from a test or another machine. A fact that could
+// not be read is zero, and Unknown lists it.
 type Facts struct {
 	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
@@ -96,8 +96,8 @@ type Rlimit struct {
 	Hard int64 `json:"hard"`
 }
 
-// CgroupFacts contains the limits of the process's control groups. A process is in several nested groups. For each
-// resource, CgroupFacts describes the group with the least available capacity.
+// CgroupFacts contains the limits of a process's control groups, which are nested. Each limit is that of the group with
+// the least available capacity.
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`

@@ -11,8 +11,9 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject is a kernel object of a socket: the name of its cache, its size, and the endpoints that need it. The
-// size is used only if Facts.Caches has none. All sizes were measured on Linux 6.18 and include slab overhead.
+// kernelObject describes a kernel object that belongs to a socket. cache is the name of the object's kernel cache.
+// bytes is the object's size, for machines whose Facts.Caches lacks this cache. isNeeded reports whether a socket at an
+// endpoint has the object. All sizes were measured on Linux 6.18 and include slab overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -32,7 +33,7 @@ var socketObjects = []kernelObject{
 
 func always(*localEndpoint) bool { return true }
 
-// slabCacheName returns the name of an object's kernel cache. IPv6 sockets have a separate cache.
+// slabCacheName returns the name of the kernel cache that contains an object. IPv6 sockets have their own cache.
 func (x *analysis) slabCacheName(o kernelObject) string {
 	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -55,7 +56,8 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory of one connection, including both ends if both are on this machine.
+// kernelBytesPerConn returns the kernel memory of one connection in bytes. If both ends are on this machine, it
+// includes both.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -76,7 +78,8 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory of one connection, including both ends if both are on this machine.
+// userBytesPerConn returns the process memory of one connection in bytes. If both ends are on this machine, it includes
+// both.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -107,8 +110,8 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// availableMemoryMinusKernelReserve returns the memory for connections: free memory and half of the droppable file
-// pages, minus the kernel's reserve. It does not use MemAvailable, which counts inodes of open sockets as reclaimable.
+// availableMemoryMinusKernelReserve returns the memory in bytes that connections can use. It is free memory and half of
+// the file pages that the kernel can drop, minus the kernel's reserve.
 func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
@@ -151,9 +154,9 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// cgroupBytesPerConn returns the bytes that a control group is charged for one connection. They include the socket
-// itself, about 60% of the kernel memory. cgroup version 1 charges the socket only if some group on the machine limits
-// memory.kmem.tcp (measured on Linux 6.18). Otherwise, more connections fit than predicted.
+// cgroupBytesPerConn returns how many bytes a connection adds to the memory usage of a control group. In cgroup version
+// 1, the usage is lower if no group on the machine limits memory.kmem.tcp (measured on Linux 6.18). More connections
+// then fit than predicted.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
@@ -176,7 +179,7 @@ func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// When a process reaches GOMEMLIMIT, its garbage collector runs all the time.
+// This registers the limit GOMEMLIMIT. When a process reaches it, the garbage collector runs continuously.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",
@@ -228,7 +231,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock examines RLIMIT_MEMLOCK, which applies to all processes of a user together.
+// examineMemlock computes how many connections RLIMIT_MEMLOCK allows, and stores the result in w. The limit applies to
+// all processes of a user together.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
@@ -254,8 +258,8 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns the bytes that io_uring rings lock for the given number of connections. Each process has
-// an additional ring, which it uses at startup to test whether io_uring works.
+// bytesLockedByRings returns how many bytes io_uring rings lock in memory for a number of connections. Each process
+// also needs a ring to test whether io_uring works.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

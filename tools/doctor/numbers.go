@@ -17,7 +17,7 @@ func subtractDownToZero(a, b int64) int64 {
 	return a - b
 }
 
-// saturatingAdd returns a+b, but never more than Unlimited.
+// saturatingAdd returns a+b, but at most Unlimited.
 func saturatingAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
@@ -25,10 +25,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// saturatingMul returns a*b, but never more than Unlimited. a and b must be non-negative.
+// saturatingMul returns a*b, but at most Unlimited. a and b must be non-negative.
 func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// saturatingMulDiv returns a*b/c, but never more than Unlimited. a and b must be non-negative; c must be positive.
+// saturatingMulDiv returns a*b/c, but at most Unlimited. a and b must be non-negative. c must be positive.
 func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -59,7 +59,7 @@ func addEighthAndRoundUp(n int64) int64 {
 }
 
 // largestFittingConns returns the largest number of connections for which fits returns true. fits must be true up to
-// this number and false above it. If no connection fits, the result is 0. If maxConnections fit, it is Unlimited.
+// some number, and false above it. The result is 0 if no connection fits, and Unlimited if maxConnections fit.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

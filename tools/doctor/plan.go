@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side selects the end of the connections that is examined: the server's, the client's or both.
+// Side is the end of the connections to examine: the server's end, the client's end, or both.
 type Side string
 
 const (
@@ -19,8 +19,7 @@ const (
 	Both   Side = "both"   // both ends on this machine
 )
 
-// Plan describes the connections that the machine must hold. A field that is zero has its default value; Connections
-// has no default.
+// Plan describes the connections that the machine must hold. Each zero field except Connections has a default value.
 type Plan struct {
 	// Connections is the number of connections, from 1 to 1<<30.
 	Connections int `json:"connections"`

@@ -29,8 +29,8 @@ type portRange struct {
 	taken     map[int64]bool
 }
 
-// countUsablePorts returns the number of ports that connect(2) can assign. If the length of the range is odd,
-// connect(2) never assigns the last port (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
+// countUsablePorts returns the number of ports in the range that connect(2) can assign. In a range with an odd number
+// of ports, connect(2) never assigns the last port (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
 func (r portRange) countUsablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
@@ -72,8 +72,8 @@ func (x *analysis) plannedServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries. If there are any,
-// allValid is false.
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries. allValid is false if
+// it has skipped an entry.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -115,7 +115,8 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countSourceTargetPairs returns the number of pairs of source address and target. sourcesText describes the sources.
+// countSourceTargetPairs returns the number of pairs of a source address and a target. sourcesText describes the source
+// addresses.
 func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
@@ -137,8 +138,9 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts returns the ports that the client can use, the number of pairs of source address and target, and a
-// description of the sources. ok is false if the plan has no client or the port range is unknown.
+// clientPorts returns the ports that the client can use. pairs is the number of pairs of a source address and a target.
+// sourcesText describes the source addresses. ok is false if this machine is not the client or the port range is
+// unknown.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {
@@ -168,8 +170,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise completes w for a client that needs portsNeeded ports in all, spread over sourceTargetPairs
-// pairs. If a wider port range is enough, it adds the changes. Otherwise it advises more sources or targets.
+// requireWiderPortsOrAdvise adds to w what a client needs that uses portsNeeded ports over all pairs of source and
+// target. If a wider port range is enough, it adds changes. Otherwise, it advises to use more sources or targets.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -196,9 +198,8 @@ func (x *analysis) lowestUsablePort() int64 {
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude server ports from a wider range of client ports. Server
-// ports are the plan's ports, and listening ports that only the wider range contains. Without these changes, a client
-// could take a server's port while the server is down.
+// changesReservingServerPorts returns changes that exclude server ports from a widened range of client ports. Without
+// these changes, a client could take a server's port while the server is down.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)
@@ -219,8 +220,8 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// If few ports are free, connect(2) is slow, because the kernel tries one port after the other. This limit does not
-// apply if the generator chooses the source addresses: it then uses only a quarter of an address's ports.
+// This registers the limit "port-search". If most ports are in use, connect(2) is slow, because the kernel tries one
+// port after another. The limit does not apply if the load generator chooses the source addresses.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

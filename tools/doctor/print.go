@@ -13,7 +13,7 @@ import (
 	"text/template"
 )
 
-// Formats lists the formats of Print.
+// Formats lists the names of the formats that Print supports.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
 // Print writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
@@ -24,9 +24,9 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	kubernetes  a pod
 //	limits      a file for /etc/security/limits.d
 //
-// The file contains everything that the plan needs beyond the kernel's defaults, even if this machine already has it.
-// Therefore the file also suits other machines. If the present value of such a setting exceeds the plan's needs, the
-// file contains the present value. The file does not assume that event loops have separate descriptor tables.
+// The file contains all settings for which the plan needs more than the kernel's default. This includes settings that
+// are already sufficient on this machine, so the file suits other machines, too. A present value that exceeds the
+// plan's needs is kept. The file does not assume that event loops have separate descriptor tables.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -53,7 +53,7 @@ func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
 	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
-// requirements contains what a machine with default settings needs for a plan. The templates read it.
+// requirements contains the settings that a plan needs beyond the kernel's defaults. Templates read the fields.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
@@ -145,14 +145,13 @@ func mergeChangesBySetting(list, other []Change) []Change {
 	return list
 }
 
-// newMemlock is the default RLIMIT_MEMLOCK since Linux 5.16. oldMemlock is the default of older kernels.
+// Default values of RLIMIT_MEMLOCK. newMemlock applies since Linux 5.16, oldMemlock to older kernels.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10
 )
 
-// maxLimitZeroIfUnlimited returns the higher of two limits. If one of them is unlimited, it returns 0, for which the
-// templates write nothing.
+// maxLimitZeroIfUnlimited returns the higher of two limits. If one of them is unlimited, it returns 0.
 func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
@@ -161,7 +160,7 @@ func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	return max(n, presentHardLimit)
 }
 
-// factsWithDefaultsWithoutUsage returns f with default settings in place of the real ones, and with nothing in use.
+// factsWithDefaultsWithoutUsage returns a copy of f with the kernel's default settings and nothing in use.
 func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil

@@ -26,16 +26,17 @@ type factReader struct {
 	own bool // the process is the calling process
 }
 
-// Read reads the facts of this machine that apply to the process pid, such as the process's limits, control groups and
-// network namespace. If pid is 0, the process is the calling one. A fact that cannot be read is listed in
-// Facts.Unknown. Read returns an error if the process does not exist or the system is not Linux.
+// Read reads facts about this machine and the process pid: the process's limits, control groups and network namespace.
+// pid 0 means the calling process. Facts.Unknown lists facts that cannot be read. Read returns an error if the process
+// does not exist or the system is not Linux.
 //
-// For the calling process, the network namespace is that of the calling thread. A goroutine in a separate namespace
-// must therefore be locked to its thread. For another process, Read enters the network namespace of that process on a
-// temporary thread, which requires CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling process.
+// For the calling process, Read reads the network namespace of the calling thread. The caller must lock the goroutine
+// to its thread if threads have different namespaces. For another process, Read enters the process's network namespace
+// on a temporary thread, which requires CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling
+// process.
 //
-// If the kernel supports connection tracking but tracks no connection, Read sends a datagram to its own socket to find
-// out whether the datagram is tracked. Read takes some milliseconds, however many connections there are.
+// To detect connection tracking, Read may send a datagram to its own socket. Read takes some milliseconds, however many
+// connections there are.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
@@ -151,7 +152,7 @@ func (r *factReader) countDescriptors() {
 
 const maxInterfaces = 256
 
-// readSysctlsSocketsInterfaces reads the sysctls, sockets and interfaces that are visible to the calling thread.
+// readSysctlsSocketsInterfaces reads the kernel settings, sockets and interfaces that the calling thread can see.
 func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readNetworkAndOpenFiles()
@@ -176,11 +177,11 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors limits the number of processes that readSysctlInAncestorNamespaces tries.
+// maxAncestors is the maximum number of processes whose namespaces readSysctlInAncestorNamespaces tries.
 const maxAncestors = 16
 
-// readSysctlInAncestorNamespaces reads a machine-wide setting that is not visible in this network namespace. It tries
-// the namespaces of this process's first thread and of the ancestor processes, one after the other.
+// readSysctlInAncestorNamespaces reads a machine-wide kernel setting that is not visible in this network namespace. It
+// tries the network namespaces of this process's first thread, parent, and further ancestors.
 func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
@@ -203,7 +204,7 @@ func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest port that a widened range of client ports may contain.
+// lowestPort is the lowest port that a client's port range may contain after it has been widened.
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {
@@ -257,8 +258,7 @@ func readConntrackCount() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack sends a datagram to its own socket, and reports whether the firewall tracked the datagram. There is no
-// other test: the kernel does not reveal whether a firewall rule enables tracking.
+// probeConntrack sends a datagram to its own socket and reports whether the firewall has tracked the datagram.
 func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // Unlimited is the value of Wall.Holds for a limit that no plan can reach.
 const Unlimited int64 = math.MaxInt64
 
-// Report is the result of Examine.
+// Report is the result of Examine for a plan.
 type Report struct {
 	Plan Plan `json:"plan"`
 	// Holds is the number of connections that the machine can hold now. First is the name of the wall that prevents
@@ -21,7 +21,7 @@ type Report struct {
 	Facts *Facts `json:"facts"`
 }
 
-// Wall is a limit of the machine and its effect on the plan.
+// Wall describes a limit of the machine and how the limit affects the plan.
 type Wall struct {
 	// Name is a short, stable name, such as "nofile", "ports" or "somaxconn".
 	Name string `json:"name"`
@@ -60,8 +60,8 @@ type Wall struct {
 // Exceeded reports whether the given number of connections exceeds the limit.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
-// Changes returns the changes that raise all exceeded limits, in the order in which they must be made. If several
-// limits need different values of a setting, there is one change, whose value satisfies all of these limits.
+// Changes returns the changes that raise all exceeded limits, in the order in which they must be made. Each setting has
+// at most one change. Its value satisfies all limits that need the setting.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
@@ -85,7 +85,7 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changePriority returns 0 for a change that must precede others, otherwise 1.
+// changePriority returns 0 for a change that must be made before others, and 1 for all other changes.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
@@ -93,7 +93,7 @@ func changePriority(c Change) int {
 	return 1
 }
 
-// MarshalJSON encodes the report as an object. If Holds is Unlimited, its JSON value is null.
+// MarshalJSON encodes the report as a JSON object. If Holds is Unlimited, the JSON contains null for it.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -102,7 +102,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{fields(r), nilIfUnlimited(r.Holds)})
 }
 
-// UnmarshalJSON decodes the output of MarshalJSON.
+// UnmarshalJSON decodes a report that MarshalJSON has encoded.
 func (r *Report) UnmarshalJSON(b []byte) error {
 	type fields Report
 	read := fields{Holds: Unlimited} // null does not change this value
@@ -111,7 +111,7 @@ func (r *Report) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON encodes the wall as an object. If Holds is Unlimited, its JSON value is null.
+// MarshalJSON encodes the limit as a JSON object. If Holds is Unlimited, the JSON contains null for it.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {
@@ -120,7 +120,7 @@ func (w Wall) MarshalJSON() ([]byte, error) {
 	}{fields(w), nilIfUnlimited(w.Holds)})
 }
 
-// UnmarshalJSON decodes the output of MarshalJSON.
+// UnmarshalJSON decodes a limit that MarshalJSON has encoded.
 func (w *Wall) UnmarshalJSON(b []byte) error {
 	type fields Wall
 	read := fields{Holds: Unlimited}

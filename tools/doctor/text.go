@@ -18,8 +18,9 @@ const shownFarWalls = 3
 
 const textWidth = 100
 
-// WriteText writes the report as text: the number of connections that the machine can hold, the limits that the plan
-// exceeds, the changes that raise these limits, and the commands to run afterwards.
+// WriteText writes the report as text. The text states the number of connections that the machine can hold, the limits
+// that the plan exceeds, and the changes that raise these limits. It ends with the commands that run the plan and the
+// sources.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))
@@ -76,8 +77,8 @@ func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []strin
 	return lines
 }
 
-// Summary returns the first line of the report: the number of connections that the machine can hold now, and the limit
-// that prevents more.
+// Summary returns the first line of the report's text. The line states how many connections the machine can hold now,
+// and which limit prevents more.
 func (r *Report) Summary() string {
 	plan := fmt.Sprintf("%s, model %s", r.Plan.sidePhrase(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
@@ -100,8 +101,8 @@ func (p *Plan) sidePhrase() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into three lists: limits that the plan exceeds, limits that only larger plans
-// exceed, and limits that no plan can reach.
+// splitWallsByReach divides the limits into three lists. exceeded contains limits that the plan exceeds. far contains
+// limits that only larger plans exceed. never contains limits that no plan can reach.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -132,13 +133,12 @@ func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // cannot fail, because it writes to a buffer
 }
 
-// isSysctlReadOnlyHere reports whether c is a kernel setting that this process cannot write although it is root. The
-// setting then belongs to another namespace, or /proc/sys is read-only.
+// isSysctlReadOnlyHere reports whether this process has root rights but cannot write the kernel setting that c changes.
 func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines, and indents all lines except the first. A command in backticks stays on one line.
+// wrapText breaks text into lines and indents all lines except the first. It does not break commands in backticks.
 func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0
@@ -171,7 +171,7 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 }
 
 // CommandsToRunPlan returns the commands that run the plan: the server's command, the client's command, or both in this
-// order. If the plan does not fit even after all possible changes, the commands open as many connections as fit. If no
+// order. If some connections do not fit even after all changes, the commands open as many connections as fit. If no
 // connection fits, there are no commands.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.connsAfterPossibleChanges()
@@ -200,13 +200,13 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether changes can raise the limit, and none of the changed settings is read-only here.
+// canRaiseFromHere reports whether changes in this process can raise the limit w.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the server's command. The command disables the timeout for the first byte. With worker
-// processes, its connection limit exceeds the plan, because the kernel distributes connections at random.
+// serveCommand returns the command that starts the server. For several worker processes, the command's connection limit
+// exceeds the plan, because the kernel distributes connections unevenly.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())

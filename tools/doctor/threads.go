@@ -21,7 +21,8 @@ const (
 	loopMaps = 8
 )
 
-// loopsPerProcess returns the number of event loops that a process of e needs for its share of the connections.
+// loopsPerProcess returns the number of event loops in each process of the endpoint e. connections is the number of
+// connections of all processes together.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
 	switch {
@@ -45,8 +46,8 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall sets w.Holds from a limit of threads, of which used are in use. limitNeeded is the lowest limit
-// that is enough for the plan.
+// fillTaskLimitWall computes how many connections a limit on threads allows, and stores the result in w. used is the
+// number of existing threads. limitNeeded is the lowest limit that is enough for the plan.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
@@ -78,7 +79,8 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// RLIMIT_NPROC does not apply to root, or to processes with CAP_SYS_ADMIN or CAP_SYS_RESOURCE.
+// This registers the limit RLIMIT_NPROC. It does not apply to root and to processes with CAP_SYS_ADMIN or
+// CAP_SYS_RESOURCE.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",
@@ -94,7 +96,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns the examine function for a kernel setting that limits the machine's threads.
+// newTaskSysctlExaminer returns a function that examines a kernel setting which limits the machine's threads.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.fillTaskLimitWall(w, limit, x.f.Tasks))

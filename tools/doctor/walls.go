@@ -9,14 +9,15 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a limit that Examine checks. Wall contains the constant fields; examine computes the other fields. If the
-// limit does not apply to the plan, or if the necessary facts are unknown, examine returns false.
+// wallRule is a limit that Examine checks. Wall contains the fields that never change, and examine computes the other
+// fields. examine returns false if the limit does not apply to the plan or necessary facts are unknown.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// wallRules contains all registered rules. sysctlInfos contains the kernel settings that the rules read, by name.
+// Registered limits and kernel settings. wallRules contains the limits that Examine checks. sysctlInfos contains the
+// kernel settings that these limits depend on, by name.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
@@ -40,8 +41,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a rule and the kernel settings that it reads. It has a result only because a declaration of a
-// package variable calls it.
+// registerWall registers a limit and the kernel settings that it depends on. The empty result allows a call in a
+// variable declaration.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -50,8 +51,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a rule whose limit is a kernel setting with one number. If the setting does not exist,
-// the rule does not apply.
+// registerSysctlWall registers a limit that is a kernel setting with one number. If the setting does not exist, the
+// limit does not apply.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -59,7 +60,8 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one call of Examine: facts, plan with defaults, and local endpoints. It is read-only.
+// analysis is the input of one call of Examine: the facts, the plan with its defaults, and the local endpoints. It is
+// read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -83,8 +85,8 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the ends of the connections that are on this machine. The client is a load generator with one
-// process. If the server is also on this machine, the client uses the best I/O model instead of the plan's model.
+// localEndpoints returns the ends of the connections that are on this machine. If both are on this machine, the plan's
+// I/O model applies to the server. The client then uses the best available model.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -105,7 +107,7 @@ func (x *analysis) localEndpoints() []localEndpoint {
 	return []localEndpoint{server, client}
 }
 
-// resolveModel returns model. If model is "auto", it returns the model that Myriad would choose on this machine.
+// resolveModel returns model. It replaces "auto" by the I/O model that Myriad would choose on this machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -129,8 +131,8 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// connsPerProcessWithMargin returns the number of connections that one process must be able to hold. The kernel
-// distributes connections at random, so a worker process needs four standard deviations more than an even share.
+// connsPerProcessWithMargin returns how many connections each process must be able to hold. It includes a margin of
+// four standard deviations, because the kernel distributes connections randomly over worker processes.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }
@@ -145,8 +147,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds records in w that one side can have at most holds connections. If w.Holds is higher, holds and side
-// replace w.Holds and w.Side. If w.Holds is equal, w.Side becomes Both.
+// lowerWallHolds lowers w.Holds to holds and sets w.Side to side. If w.Holds is already equal, it sets w.Side to Both.
+// If w.Holds is already lower, it does nothing.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -161,8 +163,8 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded does nothing unless the plan exceeds the limit w. It then adds to w a change that raises a
-// kernel setting: to lowestEnough, the lowest value that suffices for the plan, plus a reserve of an eighth.
+// requireSysctlIfExceeded adds a change to w if the plan exceeds the limit. The change raises a kernel setting to
+// lowestEnough plus an eighth. lowestEnough is the lowest value that is enough for the plan.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(lowestEnough)

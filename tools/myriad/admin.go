@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the token from the file --admin-token-file. Without this file, it generates a token and
-// prints the token to out. Without --admin-control, it returns "".
+// loadOrGenerateToken returns the token from the file that --admin-token-file names. If this flag is not given, it
+// generates a token and prints the token to out. Without --admin-control, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -74,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server. It calls onListening with the server's address, on another goroutine, and
-// returns after this call. The returned function stops the server and waits until the server has stopped.
+// startAdminServer starts an admin server on addr. It returns after it has called onListening with the server's
+// address, on another goroutine. stop stops the server and waits until the server has stopped.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -163,7 +163,7 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStatsFromEvent stores the figures of an event. Calls must not overlap.
+// updateStatsFromEvent stores the figures of an event. It must not be called concurrently.
 func (s *loadStatsSource) updateStatsFromEvent(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done

@@ -25,7 +25,7 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&f.plan.Capacity, "stall-capacity", 0, "lines per second that stall serves on each loop, or on all connections in models without loops (default 0: unlimited)")
 }
 
-// stallFieldsToFlags replaces the field names in errors of StallPlan.Check with the names of flags.
+// stallFieldsToFlags replaces field names by flag names in the errors of StallPlan.Check.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
 // validateAndSetEpochToNow validates the flags. It sets f.epoch to the current time and prints it. The first stall of
@@ -42,12 +42,9 @@ func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Serve
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that its plan computes. A stall.LineStation echoes the lines of one
-// loop or, in models without loops, of all connections.
-//
-// The handler does not block its loops, because the arrival of lines must be noticed immediately. In a test with
-// blocked loops, lines of several connections were served in the wrong order, and measured latencies were too high:
-// 1.73 s instead of 1.26 s at the 90th percentile.
+// fixedCapacityHandler echoes lines at the times that a plan computes. All connections of an event loop share a
+// stall.LineStation, which echoes their lines. In models without event loops, all connections share one station. The
+// handler does not block event loops, so that they notice arriving lines immediately.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -59,8 +56,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the station of its loop. If the peer does not read its answers, all later lines of
-// the station wait until the peer reads or is disconnected.
+// Opened assigns the connection to the line station of its event loop. A peer that does not read its answers delays all
+// later lines of the station, until the peer reads or is disconnected.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {
@@ -80,7 +77,7 @@ func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	return s.stationsByLoop[loop]
 }
 
-// Message queues a line at the connection's station.
+// Message adds a line to the queue of the connection's line station.
 func (*fixedCapacityHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {

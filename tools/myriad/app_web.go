@@ -25,8 +25,8 @@ func (f *appFlags) newWebHandler() tcp.Handler {
 	return web.Handler(app.NewWebHandler(f.files, quick))
 }
 
-// webBroadcastEcho is the example application for WebSockets and event streams. If a message begins with "!", the rest
-// of the message is broadcast to all sockets and streams. Other messages are echoed.
+// webBroadcastEcho is the example application for WebSockets and event streams. It broadcasts messages that begin with
+// "!" to all sockets and streams, without the "!". It echoes other messages.
 type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group
@@ -45,10 +45,10 @@ func newWebBroadcastEcho() tcp.Handler {
 
 func (p *webBroadcastEcho) Opened(s web.Socket) { p.sockets.Add(s) }
 
-// Save implements web.SocketMigrator. The application stores no state per socket.
+// Save implements web.SocketMigrator. It saves nothing, because the application stores no data per socket.
 func (p *webBroadcastEcho) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
-// Restore implements web.SocketMigrator. It adds the socket to the group again.
+// Restore implements web.SocketMigrator. It adds the socket to the group of broadcast receivers.
 func (p *webBroadcastEcho) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil

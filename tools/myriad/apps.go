@@ -73,7 +73,7 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsByFlag contains, for each flag, the applications that use the flag.
+// appsByFlag maps each flag to the applications that use the flag.
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
@@ -133,8 +133,8 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler for an application that blocks its loop, as a computation or a
-// database query would. With --shed, the handler rejects lines under overload.
+// newOptionallySheddingHandler returns a line handler for an application whose handler blocks. With --shed, the handler
+// rejects lines under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -142,7 +142,7 @@ func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Hand
 	return newLineHandler(onLine)
 }
 
-// busyReplier answers "busy" to lines that it rejects under overload.
+// busyReplier is a handler that rejects lines under overload with the answer "busy".
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
@@ -175,7 +175,7 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, but at most one digit per byte of the line.
+// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
 func writeLineDigestOfSameLength(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
@@ -196,8 +196,8 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 
 const heartbeatReply = "pong"
 
-// broadcastEcho broadcasts a line that begins with "!" to all connections of the server, including the sender. The "!"
-// is removed. Replies to heartbeats are ignored. Other lines are echoed.
+// broadcastEcho broadcasts lines that begin with "!" to all connections of the server, including the sender. It removes
+// the "!". It ignores replies to heartbeats, and echoes other lines.
 type broadcastEcho struct{ server *tcp.Server }
 
 // broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.

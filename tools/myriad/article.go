@@ -24,7 +24,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles maps each page of docs/articles to its scenarios. The field only selects runs, as in "myriad bench --only".
+// articles maps each page of docs/articles to its scenarios. The field only is a pattern that selects runs, like the
+// flag --only of "myriad bench".
 var articles = map[string]struct {
 	scenarios []string
 	only      string
@@ -35,7 +36,7 @@ var articles = map[string]struct {
 	"adaptive-pool":    {[]string{"overload"}, "^published-"},
 }
 
-// Scales of an article.
+// Scales at which an article can be measured.
 const (
 	smallArticle     = "small"
 	publishedArticle = "published"
@@ -122,7 +123,7 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 	return errors.Join(runErr, writeArticle(f.docs, name, set))
 }
 
-// writeArticle writes the results of an article, both pages and their charts.
+// writeArticle writes an article's results, and both of its pages with their charts.
 func writeArticle(docs, name string, set *result.Set) error {
 	results := filepath.Join(docs, "results")
 	err := result.WriteFileAtomically(results, name+".json", set.WriteJSON)
@@ -142,7 +143,7 @@ func writeArticle(docs, name string, set *result.Set) error {
 	return err
 }
 
-// inChinese is the suffix of a Chinese page's name.
+// inChinese is the suffix in the file name of a Chinese page.
 const inChinese = ".zh-CN"
 
 func readArticleResults(docs, name string) (*result.Set, error) {
@@ -154,7 +155,8 @@ func readArticleResults(docs, name string) (*result.Set, error) {
 	return result.ReadSet(file)
 }
 
-// readOrigin returns the last commit in a directory's repository, and the load average.
+// readOrigin returns a description of the results' origin. It contains the last commit in the repository of dir, scale,
+// and the load average.
 func readOrigin(ctx context.Context, dir, scale string) result.Origin {
 	o := result.Origin{Commit: "unknown", Scale: scale, LoadAverage: "unknown"}
 	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {

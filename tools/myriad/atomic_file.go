@@ -9,16 +9,16 @@ import (
 	"path/filepath"
 )
 
-// atomicFile is a file that is written completely or not at all. An existing file remains until commitUnlessFailed
-// replaces it. A device or pipe is written directly.
+// atomicFile is a file that is written completely or not at all. An existing file keeps its content until
+// commitUnlessFailed replaces the file. Devices and pipes are written directly.
 type atomicFile struct {
 	userPath  string   // as given by the user
 	finalPath string   // "" for a device
 	temp      *os.File // in the same directory; commitUnlessFailed renames it
 }
 
-// createAtomicFile returns an atomicFile for path. It creates the temporary file at once, so that an invalid path is
-// noticed before the data exists. The caller must call commitUnlessFailed or discard.
+// createAtomicFile creates a temporary file that commitUnlessFailed renames to path. An invalid path causes an error
+// immediately. The caller must call commitUnlessFailed or discard.
 func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {

@@ -98,7 +98,8 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener returns a listener. A prefork process inherits it from its parent. Other processes open it.
+// inheritOrOpenListener returns a listener. A prefork worker process inherits the listener from its parent. Other
+// processes open a new one.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()

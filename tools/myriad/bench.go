@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// allScenarios is the argument that selects all built-in scenarios.
+// allScenarios is the command-line argument that stands for all built-in scenarios.
 const allScenarios = "all"
 
 func newBenchCommand() *cobra.Command {
@@ -121,7 +121,8 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosWithPeers reads the named scenarios. It adds the executable of --peers to each scenario that uses peers.
+// readScenariosWithPeers reads the named scenarios. In scenarios that need the executable of --peers, it sets this
+// executable.
 func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])

@@ -193,8 +193,8 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user whether to make the changes. It waits for a reply or the end of ctx. If ctx ends, the
-// goroutine that reads the reply remains until the process exits.
+// askToApplyChanges asks the user whether to make the changes. It waits until the user replies or ctx ends. If ctx ends
+// first, a goroutine that reads in remains.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

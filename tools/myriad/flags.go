@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// parsedFlag is a flag whose text is parsed by a function.
+// parsedFlag is a flag with its own function for parsing the value.
 type parsedFlag[T any] struct {
 	dest  *T
 	parse func(string) (T, error)
@@ -32,13 +32,13 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag. parse converts the text of the flag to the value for dest. Errors of parse must have the
-// type quantity.Error, which contains the expected format. short is the one-letter form, or "".
+// addParsedFlag adds a flag. parse converts the flag's text to a value, which is stored in dest. Errors of parse must
+// be of type quantity.Error and state the expected format. short is the flag's one-letter name, or "".
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times. Each text is parsed and appended to the list.
+// parsedListFlag is a flag that may be given several times. It parses each value and appends the result to a list.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -74,7 +74,7 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// toUsageErrorWithExpectation converts an error of package pflag to a usage error that contains the expected format.
+// toUsageErrorWithExpectation converts an error of package pflag to a usage error that states the expected input.
 func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
@@ -111,7 +111,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// hintAtIntendedFlag returns a hint at the flag that the user probably meant, or "".
+// hintAtIntendedFlag returns a hint about which flag the user probably meant, or "".
 func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -136,8 +136,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the name of the visible flag that is most similar to a given text, or "". A name is
-// similar if at most a third of the letters differ, or if the name begins with the given text.
+// mostSimilarFlagName returns the name of the visible flag that is most similar to given, or "". A similar name begins
+// with given, or differs from it in at most a third of the letters.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

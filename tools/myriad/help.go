@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHelp contains, for each command, the examples at the beginning of its help, and its common flags. --help lists
-// only the common flags. If there are none, --help lists all flags, as --help-all does.
+// commandHelp contains help for each command, by name. The examples appear at the beginning of the help text. --help
+// lists only commonFlags, or all flags if commonFlags is "".
 var commandHelp = map[string]struct{ examples, commonFlags string }{
 	"agent":   {agentExamples, ""},
 	"article": {"  myriad article ten-thousand --scale small", ""},
@@ -41,7 +41,8 @@ const (
   myriad serve --app ws --addr :8443 --tls-cert cert.pem --tls-key key.pem`
 )
 
-// addHelpFlags makes --help of cmd and its subcommands print the common flags, and adds --help-all, which prints all.
+// addHelpFlags adds the flag --help-all, which lists all flags, to cmd and its subcommands. It makes --help list only
+// common flags.
 func addHelpFlags(cmd *cobra.Command) {
 	all := commandHelp[cmd.Name()].commonFlags == ""
 	cmd.Flags().BoolFunc("help-all", "", func(string) error {

@@ -50,7 +50,7 @@ missing or duplicate line.`,
 	return cmd
 }
 
-// maxHoldDuration is the default duration of the command "hold". load.Config does not allow a longer duration.
+// maxHoldDuration is the default duration of the command "hold", and the longest that load.Config allows.
 const maxHoldDuration = 30 * 24 * time.Hour
 
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
@@ -77,7 +77,7 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// heldConnsReport collects figures about held connections from the events of a run.
+// heldConnsReport collects figures about long-open connections from the events of a run.
 type heldConnsReport struct {
 	printf   func(format string, args ...any)
 	start    time.Time
@@ -96,8 +96,7 @@ func (h *heldConnsReport) recordOrPrintHeldConns(e load.Event) {
 	}
 }
 
-// printMemoryPerConnOfBothSides prints the growth in memory per connection since the time before the first connection,
-// both for the generator and for the server.
+// printMemoryPerConnOfBothSides prints how much memory each connection takes, both in the generator and in the server.
 func (h *heldConnsReport) printMemoryPerConnOfBothSides() {
 	if h.lastHeld == nil {
 		return

@@ -48,8 +48,7 @@ type hubFlags struct {
 	insecure bool
 }
 
-// Default limits of a hub. Other servers have different defaults. A subscriber may be at most one minute or 8 MiB
-// behind; these are the values of Redis's soft limit.
+// Default limits of a hub. A slow subscriber may be at most one minute or 8 MiB behind, like Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
@@ -123,7 +122,7 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListener adds a listener with TLS at the address in --tls-addr, if there is one.
+// addTLSListener adds a TLS listener at the address of --tls-addr, if that flag is given.
 func (f *hubFlags) addTLSListener() error {
 	if f.tlsAddr == "" {
 		return nil
@@ -139,8 +138,8 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication,
-// unless --insecure permits this.
+// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication. It
+// accepts such clients with --insecure.
 func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
@@ -154,14 +153,13 @@ func (f *hubFlags) requireAuthenticatedClients() error {
 	return nil
 }
 
-// isLoopbackAddr reports whether addr can be reached only from this machine. For a socket from the service manager it
-// returns false.
+// isLoopbackAddr reports whether addr is a loopback address. It returns false for a socket from systemd.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsersAndRegisterReload reads the users file, and arranges that SIGHUP reads it again.
+// readUsersAndRegisterReload reads the users file, and makes SIGHUP read it again.
 func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil
@@ -178,7 +176,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits the time for checking the rights of all clients after a reload of the users file.
+// enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
 const enforceTimeout = 30 * time.Second
 
 // reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. resultText describes

@@ -28,8 +28,7 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable that contains the cluster's secret if --cluster-secret is not
-// given.
+// clusterSecretVariable is the environment variable with the cluster's secret. The flag --cluster-secret overrides it.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
@@ -70,7 +69,8 @@ func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateAndSetReplay validates --replay and the flags --replay-*. It sets the hub's Replay if --replay is given.
+// validateAndSetReplay validates the flag --replay and all flags --replay-*. If --replay is given, it sets the hub's
+// Replay.
 func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-topic-messages", "replay-topic-bytes", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
@@ -143,8 +143,8 @@ func (f *clusterFlags) validateAndCompletePeers() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs. It returns an error if --cluster-ca has not signed this hub's
-// certificate, because all other hubs would then reject the certificate.
+// configurePeerTLS sets up mutual TLS between hubs. It returns an error if this hub's certificate is not signed by
+// --cluster-ca. Other hubs would reject such a certificate.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":

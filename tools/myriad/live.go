@@ -29,11 +29,10 @@ const (
 	labelWidth          = 11
 )
 
-// terminalView shows the progress of a load run on a terminal. A redraw is one write that replaces the previous lines.
-// The cursor is hidden only during this write. Before other text is written to the terminal, eraseDrawnLines must be
-// called.
+// terminalView shows the progress of a load run on a terminal. Each redraw replaces the lines of the previous one.
+// Before other text is written to the terminal, eraseDrawnLines must be called.
 //
-// A terminalView belongs to the goroutine that runs the load. After the run, another goroutine may call
+// Only the goroutine that runs the load may use a terminalView. After the run, another goroutine may call
 // eraseDrawnLines.
 type terminalView struct {
 	out        io.Writer
@@ -75,7 +74,8 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndRedraw updates the view. It redraws at most once per minRedrawInterval. At load.Done, it erases the view.
+// updateAndRedraw updates the view with an event. It redraws at most once per minRedrawInterval. At the event
+// load.Done, it erases the view.
 func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
@@ -134,7 +134,8 @@ type terminalLine struct {
 	isFault     bool // shown in red
 }
 
-// formatLines returns the lines of the view in order of importance. A small terminal shows only the first lines.
+// formatLines returns the lines of the view, the most important ones first. A small terminal shows only the first
+// lines.
 func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
@@ -188,7 +189,8 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress describes the progress of the current stage. If the stage has a known end, it adds a bar.
+// formatStageProgress describes the progress of the current stage of the run. If the end of the stage is known, it adds
+// a progress bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -222,7 +224,8 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last values, one bar per column. The highest of these values gets the highest bar.
+// sparkline draws the most recent values as a row of bars, one per column. The highest bar stands for the highest of
+// these values.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -237,7 +240,8 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Control sequences. The view never erases the whole screen, because tmux would then copy the screen to its scrollback.
+// Terminal control sequences. None of them erases the whole screen, because tmux would copy the screen to its
+// scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -261,8 +265,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line as text for the terminal, cut to the width of the screen. width is the number of
-// columns that the text occupies. Each character that could move the cursor or occupy two columns becomes "?".
+// renderForScreen returns the line as terminal output, cut to the width of the screen. width is the number of columns
+// that text occupies. Characters that could disturb the layout become "?".
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -280,8 +284,7 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines, and forgets these lines. If the terminal
-// has become narrower, a line may occupy several rows.
+// takeEraseSequence returns the control sequence that erases the drawn lines. It also marks the lines as erased.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
@@ -290,7 +293,7 @@ func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	return text
 }
 
-// eraseDrawnLines erases the view until the next redraw. If the view is already erased, nothing is written.
+// eraseDrawnLines erases the view until the next redraw. It does nothing if the view is already erased.
 func (v *terminalView) eraseDrawnLines() {
 	if text := v.takeEraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)

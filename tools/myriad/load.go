@@ -85,21 +85,21 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP: it begins with "HTTP/1." or with an HTML page,
-// which some servers send without a header.
+// isHTTPMismatch reports whether the first wrong answer looks like HTTP. Such an answer begins with "HTTP/1." or
+// "<!DOCTYPE ".
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS, because TLS handshakes run beside the event loops.
+// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS, because TLS handshakes do not run on the event loops.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)
 	}
 }
 
-// formatSearchStep describes a rate that a search has tried, and the outcome.
+// formatSearchStep describes a message rate that a search has tried, and the outcome.
 func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {
@@ -120,8 +120,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate. If several steps have this rate, it
-// returns the last of them. If no step has a higher rate than found.Rate, it returns the zero Step.
+// lowestStepAboveFoundRate returns the last step with the lowest rate above found.Rate. If no step has a higher rate
+// than found.Rate, it returns the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// distributedLoadFlags are the flags with which the commands load and hold divide the load among agents.
+// distributedLoadFlags contains the flags by which the commands load and hold divide the load among agents.
 type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options
@@ -54,7 +54,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames are the flags about the NATS server. These flags are not allowed with local agents.
+// natsFlagNames lists the flags about the NATS server. These flags must not be used with local agents.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
@@ -108,8 +108,7 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// runLoadHereOrOnAgents runs the load in this process or, with --agents, on agents. If events go to standard output,
-// messages about agents go to standard error.
+// runLoadHereOrOnAgents runs the load in this process or, with --agents, on agents.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseGOMAXPROCSIfTLS()
@@ -131,8 +130,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents as processes on this machine. awaitExitOrKill waits until all agents have
-// ended. If an agent still runs after localAgentStopTimeout, awaitExitOrKill kills it.
+// startLocalAgentProcesses starts agents as processes on this machine. awaitExitOrKill waits until all of these
+// processes have ended. After localAgentStopTimeout, it kills those that still run.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {

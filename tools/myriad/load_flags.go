@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags are the flags of the command load. The command hold has some of these flags.
+// loadFlags contains the flags of the command load. The command hold has some of them.
 type loadFlags struct {
 	cfg          load.Config
 	settingTexts map[string][]string // values of settings, by name
@@ -25,7 +25,7 @@ type loadFlags struct {
 	agents       distributedLoadFlags
 }
 
-// flagAliases maps alternative flag names to the usual names. Most alternative names come from the tool tcpkali.
+// flagAliases maps alternative flag names to the names of this program. Most alternative names are those of tcpkali.
 var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
@@ -46,7 +46,7 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag of one load.Setting. It collects the values of the setting in textsByName.
+// settingFlag is the flag for a load.Setting. It adds the flag's values to textsByName.
 type settingFlag struct {
 	load.Setting
 	textsByName map[string][]string
@@ -69,8 +69,7 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addSettingFlagGroups adds the flags of the named groups to cmd. In each group, flags of settings come before other
-// flags.
+// addSettingFlagGroups adds the flags of the named groups to cmd. In each group, flags for a load.Setting come first.
 func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
@@ -101,8 +100,8 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds those flags of a group that are not settings of a load.Config. For the command hold, the
-// group "Connections" also gets the settings "duration" and "hold-after".
+// addExtraFlagsOfGroup adds the flags of a group that have no load.Setting. For the command hold, it also adds the
+// settings "duration" and "hold-after" to the group "Connections".
 func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
@@ -199,8 +198,8 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSettingIfRequested replaces the escape sequences in the values of the named setting. It does so only
-// with --unescape-message-args, and only if the setting contains messages or answers.
+// unescapeMessageSettingIfRequested replaces escape sequences in the values of the named setting. It does nothing
+// without --unescape-message-args, or if the setting contains neither messages nor answers.
 func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

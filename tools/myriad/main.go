@@ -47,8 +47,8 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError reports wrong use of the command. The exit code is then 2. The text of the error states what is wrong and,
-// after a semicolon, what was expected.
+// usageError is an error in how the command was used. It causes exit code 2. The text states what is wrong and, after a
+// semicolon, what was expected.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -62,8 +62,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, only this subcommand is
-// added: building the flags of all subcommands takes a tenth of the startup time.
+// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, it contains only this
+// subcommand, which makes the program start faster.
 func newRootCommandForArgs(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -108,7 +108,8 @@ func cancelContextUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError for wrong arguments and missing flags.
+// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError if arguments are wrong or a required
+// flag is missing.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {

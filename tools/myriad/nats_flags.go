@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are the flags for connections to NATS servers.
+// natsFlags contains the flags for connections to NATS servers.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) {
@@ -21,8 +21,8 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTrustedCA returns the URLs of --nats. Without --nats, urls is nil. Without --nats-ca, tlsConfig is nil,
-// and the certificates that the system trusts are used.
+// parseURLsAndTrustedCA returns the URLs of --nats, and a TLS configuration that trusts the certificates in --nats-ca.
+// Each result is nil if its flag is not given.
 func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
@@ -70,14 +70,14 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. NATS limits the message that contains the secret to about 4,000
-// bytes.
+// maxSecretBytes is the maximum length of a secret. NATS sends the secret in a message of at most about 4,000 bytes.
 const maxSecretBytes = 1024
 
-// secretFlag names a file with a secret. Without the flag, the secret comes from an environment variable.
+// secretFlag is a flag that names a file with a secret. If the flag is not given, an environment variable contains the
+// secret.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. Its description consists of "the secret" and help.
+// addFlag adds the flag. help completes its description, which begins with "the secret".
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

@@ -99,7 +99,8 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a parser for numbers that may have a fraction and a suffix, such as 1.5k.
+// newNumberParser returns a function that parses a number with an optional fraction and suffix, such as 1.5k. expected
+// describes the number in errors.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -110,7 +111,7 @@ func newNumberParser(expected string) func(string) (float64, error) {
 	}
 }
 
-// parsePercent parses a percentage and returns it as a fraction. For example, it returns 0.1 for 10%.
+// parsePercent parses a percentage such as 10% and returns a fraction such as 0.1.
 func parsePercent(text string) (fraction float64, _ error) {
 	n, ok := quantity.ParseNumberWithSuffix(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
@@ -119,7 +120,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete checks the flags. If --memory or --cores is missing, facts supplies the value.
+// validateAndComplete validates the flags. If --memory or --cores is missing, it takes the value from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -202,10 +203,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints considers measurements of f.subject (default: the subject of all[0]). If the plan
-// uses TLS, it ignores measurements without TLS. Of the remaining measurements, it returns the one with the most
-// points. If several have as many points, it returns the one with the fewest connections, which the load generator
-// disturbs least.
+// fittingMeasurementWithMostPoints selects a measurement for the plan. It considers measurements of f.subject (default:
+// the subject of all[0]). For a plan with TLS, it considers only measurements with TLS. It returns the measurement with
+// the most points and, among equals, with the fewest connections.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -263,7 +263,7 @@ func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.Me
 	return all, nil
 }
 
-// runCapacityBench runs the scenario "capacity" for one subject at the scale "small".
+// runCapacityBench runs the built-in scenario "capacity" at the scale "small", for one subject.
 func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
@@ -300,8 +300,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints each prediction and the measured figures. If a prediction is off by more than
-// --within, the function returns an error.
+// printAndCheckPredictionAccuracy prints predicted figures next to measured ones. It returns an error if a prediction
+// is off by more than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is a plan that package doctor compares with the limits of the machine before a command starts.
+// limitCheck is a plan whose limits are checked before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
@@ -36,11 +36,11 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of a limit (a doctor.Wall) above which a plan counts as near the limit.
+// nearWallShare is the fraction of a limit from which a plan counts as near the limit.
 const nearWallShare = 0.8
 
-// formatLimitWarnings returns at most two lines. One line is about the lowest hard limit that is exceeded or near. The
-// other line is about the lowest soft limit that is exceeded.
+// formatLimitWarnings returns up to two warnings. One warns about the lowest hard limit that the plan exceeds or comes
+// near. The other warns about the lowest soft limit that the plan exceeds.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.lowestExceededOrNearWall(report, false), p.lowestExceededOrNearWall(report, true)
@@ -87,12 +87,11 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns limits the number of connections that is derived from the descriptor limit, because the descriptor
-// limit may be a billion.
+// maxDerivedConns is the maximum number of connections that is derived from the limit of open descriptors.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings about limits of the machine before a server starts. A worker process prints
-// none, because its supervisor has already printed them.
+// warnAboutServerLimits prints warnings about limits of the machine before a server starts. Worker processes print
+// nothing, because their supervisor does.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -114,8 +113,8 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	checkAndPrintLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits prints warnings about limits of the machine before "myriad load" or "myriad hold" starts. It prints
-// nothing with --quiet, with --agents, without a number of connections, or if a target is not a TCP address.
+// warnAboutClientLimits prints warnings about limits of the machine before the command load or hold starts. It prints
+// nothing with --quiet, with --agents, without --connections, or if a target is not a TCP address.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return

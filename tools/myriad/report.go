@@ -92,7 +92,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []stri
 	return report(cmd, files)
 }
 
-// reportFile is an open file with the results of a bench or of a load.
+// reportFile is an open file with the results of either a bench or a load run.
 type reportFile struct {
 	io.Closer
 	name    string
@@ -125,7 +125,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// openFileOrDirReport opens the file with the given name or, if name is a directory, the file report.json in it.
+// openFileOrDirReport opens the file name. If name is a directory, it opens the file report.json in that directory.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

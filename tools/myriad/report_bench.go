@@ -30,8 +30,8 @@ func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportF
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs the output for benchstat omits, because they failed or were never
-// made. It prints nothing if there are none.
+// printMissingOrInvalidRunCount prints how many runs are missing from the output because they failed or were not made.
+// It prints nothing if no run is missing.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

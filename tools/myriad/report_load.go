@@ -17,8 +17,8 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReport writes the results of loads and checks the expectations. With --merge, it merges several results into
-// one. Otherwise it compares them.
+// writeLoadReport writes a report of load runs and checks the expectations. With --merge, it merges the results of
+// several runs. Otherwise, it compares them.
 func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
@@ -50,7 +50,7 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return checkExpectationsAndPrintVerdicts(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags checks the flags and returns the parsed expectations.
+// validateLoadFlags validates the flags for reports of load runs. It returns the parsed expectations.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
@@ -108,7 +108,8 @@ func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expec
 	return s.WriteText(w)
 }
 
-// checkExpectationsAndPrintVerdicts writes a line for each expectation. If an expectation is not met, it returns an error.
+// checkExpectationsAndPrintVerdicts prints a line for each expectation. It returns an error if an expectation is not
+// met.
 func checkExpectationsAndPrintVerdicts(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {

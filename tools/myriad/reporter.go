@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags are the flags about the results of a run.
+// outputFlags contains the flags for the results of a load run.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -67,7 +67,7 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// runReporter writes the outputs of a run. It belongs to the goroutine that calls load.Run.
+// runReporter writes the results of a load run. Only the goroutine that calls load.Run may use it.
 type runReporter struct {
 	flags       *outputFlags
 	expected    []load.Expectation
@@ -81,13 +81,14 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file with results of a run. If writeRest is not nil, it is called after the run to complete the file.
+// outputFile is a file with results of a load run. If writeRest is not nil, it completes the file after the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter returns a runReporter with open outputs. It is called before the run, so that errors are found early.
+// newReporter returns a runReporter and opens its output files. It is called before the run, so that errors appear
+// early.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
@@ -103,7 +104,7 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputsAndParseExpectations parses --expect and creates the files of --csv, --html and --out.
+// createOutputsAndParseExpectations creates the files of --csv, --html and --out. It also parses --expect.
 func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -149,7 +150,7 @@ func (t *runReporter) addHTMLObserver(o *outputFile) {
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// addJSONLinesObserver adds an observer that writes each event to w as a line of JSON.
+// addJSONLinesObserver makes the reporter write each event to w as a line of JSON.
 func (t *runReporter) addJSONLinesObserver(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
@@ -184,7 +185,7 @@ func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON erases the live view and prints a line of text. If JSON goes to standard output, it does nothing.
+// printTextUnlessJSON erases the live view and prints a line of text. It does nothing if standard output receives JSON.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return

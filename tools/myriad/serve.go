@@ -62,15 +62,14 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS to the number of loops plus a reserve. If the user has set GOMAXPROCS, it
-// does nothing.
+// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS to the number of event loops plus a reserve. It does nothing if the user
+// has set GOMAXPROCS.
 //
-// The usual reserve is one processor. Without a reserve, the Go scheduler takes the processor of a loop away while the
-// loop waits briefly, and must return it. On one connection, this raised the time per message from 28 to 37 µs. With 56
-// loops on two CPUs, the reserve also reduced the processor time for opening 200,000 connections from 16 s to 9.5 s.
+// The usual reserve is one processor. Without it, the Go scheduler takes the processor from a loop that waits briefly.
+// On one connection, this raised the time per message from 28 to 37 µs.
 //
-// If a worker pool may call the handlers, the reserve is one processor per CPU. With a smaller reserve, computing
-// handlers would not use all CPUs: with one loop on two CPUs, they used only 1.4.
+// With a worker pool, the reserve is one processor per CPU. With a smaller reserve, handlers that compute would not use
+// all CPUs.
 func raiseGOMAXPROCSUnlessSet(loops int, withWorkers bool) {
 	need := loops + 1
 	if withWorkers {

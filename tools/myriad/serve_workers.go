@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags are the flags about the worker pool that runs the application.
+// workerFlags contains the flags for the worker pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
@@ -31,8 +31,8 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the configuration of the pool. Unless shedElseKeepQueued is
-// set, the pool executes all work that it has queued, in the order of arrival.
+// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. If shedElseKeepQueued is false,
+// the pool runs everything that it has queued, in order of arrival.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -91,7 +91,7 @@ func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 // poolFieldsToFlags replaces field names of pool.Config by flag names in error messages.
 var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
-// closePool closes the pool, if there is one. Call closePool after the server has ended.
+// closePool closes the worker pool, if there is one. The server must have ended.
 func (f *workerFlags) closePool() {
 	if f.pool != nil {
 		_, _ = f.pool.Close(context.Background()) // no connection uses it any more

@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// serverFlags are the flags that all server commands share.
+// serverFlags contains the flags that all server commands share.
 type serverFlags struct {
 	srv tcp.Server
 	tls serverTLSFlags
@@ -50,7 +50,8 @@ type serverFlags struct {
 	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags. Limits that are already set become the defaults of their flags.
+// addFlags adds the flags. Limits that are already set become the defaults of their flags. addr is the default of
+// --addr.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin", "Server.WriteDelay": "write-delay"}
@@ -177,7 +178,8 @@ func parseOff(text string) (off bool, err error) {
 	return false, quantity.Error("on or off")
 }
 
-// systemdListenerIfRequested returns the listener that systemd has opened if --addr stands for one, otherwise nil.
+// systemdListenerIfRequested returns the listener that systemd has opened, if --addr denotes one. Otherwise, it returns
+// nil.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -200,8 +202,7 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces field names in text by flag names. Longer field names are replaced first, because
-// some field names begin with a shorter one.
+// replaceFieldsWithFlags replaces the names of configuration fields in text by the names of their flags.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string

@@ -97,9 +97,10 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 }
 
 // startSignalHandling starts a goroutine that handles signals. The first signal ends ctx, so that the server drains.
-// The second signal closes the server. There is an exception: if something can be reloaded, such as a certificate,
-// SIGHUP only reloads it. A worker process handles only this SIGHUP, because its supervisor handles the other signals.
-// stopHandling ends the goroutine and returns the number of connections that were cut off.
+// The second signal closes the server. If a certificate or another file can be reloaded, SIGHUP only reloads it. In a
+// worker process, it handles only SIGHUP for reloading. The supervisor handles all other signals.
+//
+// stopHandling ends the goroutine. It returns the number of connections that were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -154,8 +155,8 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess starts a new process that takes over the server and the address of --admin. If ctx ends before the new
-// process serves, the upgrade fails. After a failed upgrade, this process takes the address of --admin back.
+// replaceProcess upgrades to a new process, which takes over the server and the address of --admin. If ctx ends before
+// the new process serves, the upgrade fails. After a failed upgrade, this process serves --admin again.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -231,8 +232,8 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server (with --admin) and the flight recorder (with --flight-dir). If
-// there are worker processes, flight recorders run in them, and the admin server in the supervisor. stop stops both.
+// startAdminAndFlightIfRequested starts the admin server (--admin) and the flight recorder (--flight-dir). With several
+// processes, the supervisor runs the admin server, and each worker process runs a flight recorder. stop stops both.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// upgradeSignal is nil, because upgrades are possible only on Linux.
+// upgradeSignal is nil, because only Linux supports upgrades.
 var upgradeSignal os.Signal

@@ -19,26 +19,26 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators. It carries out its part of each coordinator's load, one run after the other. Its fields
-// must not be changed while Serve runs.
+// Agent waits for coordinators and generates a share of the load that each coordinator requests. It takes part in one
+// run at a time. Its fields must not be changed while Serve runs.
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
 	// Name is the agent's name in reports. The default is the name of the machine.
 	Name string
-	// Sources are the local addresses to connect from: see load.Config.
+	// Sources lists local addresses to connect from, as load.Config.Sources does.
 	Sources []netip.Addr
-	// Allow lists the permitted targets, at most MaxAllowed. If Allow is empty, all TCP servers are permitted, but no
-	// unix sockets.
+	// Allow lists the permitted targets, at most MaxAllowed. An empty Allow permits all TCP servers and no unix
+	// sockets.
 	Allow []AllowedTarget
-	// MaxConnections limits the agent's connections in a run. 0 means that only the limits of the machine apply.
+	// MaxConnections limits the agent's connections in a run. With 0, only the machine limits them.
 	MaxConnections int
-	// EventDir is a directory. The events of each run are stored there, in a file named ID.jsonl (ID is the run's ID).
-	// If EventDir is "", events are not stored.
+	// EventDir is a directory in which the agent stores the events of each run, in a file named ID.jsonl. ID is the
+	// run's ID. If EventDir is "", events are not stored.
 	EventDir string
-	// Once makes Serve return after one run, or when NATS has been unreachable for DefaultSilence.
+	// Once makes Serve return after one run. Serve then also returns if NATS is unreachable for DefaultSilence.
 	Once bool
-	// Logf receives one line per event, from several goroutines. If it is nil, lines are dropped.
+	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
 	Logf func(format string, args ...any)
 	// Observe receives the events of each run, as load.Config.Observe does. It can be nil.
 	Observe func(load.Event)
@@ -61,9 +61,11 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run and waits at most
-// 20 s until the coordinator has received the result. Serve reconnects to NATS at most twice per second. If NATS is not
-// on loopback and requires no credentials, Serve returns an error.
+// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run. It then waits up
+// to 20 s until the coordinator has received the result.
+//
+// Serve reconnects to NATS at most twice per second. It returns an error if NATS is not on loopback and requires no
+// credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -129,8 +131,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. If a run is in progress then, it first waits until the
-// coordinator has received the result. With Once, it also returns after one run.
+// processUntilStopped processes messages until ctx ends. If a run is in progress, it then waits until the coordinator
+// has received the result. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -176,7 +178,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the time between the end of ctx and the delivery of a result to the coordinator.
+// stopTime limits how long an agent tries to deliver a result to the coordinator after ctx has ended.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
@@ -191,7 +193,8 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator. If the coordinator is lost, it ends the run.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator. If the coordinator is considered lost, it ends the
+// run instead.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields under mu.
+// agentRun is one agent's state in a run. mu guards some of its fields. Only the goroutine of Serve may use the other
+// fields.
 type agentRun struct {
 	agent   *agentWorker
 	id      string
@@ -44,8 +45,8 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// joinRunAndProcessMessage processes a message to this agent. If the agent is in no run and the message is a
-// clockRequest, the agent first joins the sender's run.
+// joinRunAndProcessMessage processes a message to this agent. If the agent is not in a run, a clockRequest makes it
+// join the sender's run.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -174,8 +175,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. It returns one function that writes an event, and one that
-// closes the file. If EventDir is "" or the file cannot be created, both functions do nothing.
+// openEventFile creates the run's file in Agent.EventDir. write appends an event to the file, and closeFile closes the
+// file. If EventDir is "" or the file cannot be created, both functions do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -201,8 +202,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendAndRecordUnlessDone sends an event to the coordinator, and records what later heartbeats must repeat. It ignores
-// the event Done. It is called on the run's goroutine.
+// sendAndRecordUnlessDone sends an event to the coordinator. It records events that heartbeats must repeat. It ignores
+// the event Done.
 func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -236,8 +237,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends the unconfirmed report. If there is none, it sends a heartbeat. After the run,
-// each call sends the last report, until the coordinator releases the agent.
+// sendHeartbeatOrPendingReport sends the report that the coordinator has not confirmed yet. If there is no such report,
+// it sends a heartbeat. After the run, each call sends the last report.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

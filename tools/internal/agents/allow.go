@@ -23,13 +23,13 @@ const (
 	MaxAllowed = 1024
 )
 
-// AllowedTarget is a target to which an agent may connect: the addresses of a network, or a unix socket.
+// AllowedTarget is a network or a unix socket to which an agent may connect.
 type AllowedTarget struct {
 	network netip.Prefix
 	path    string
 }
 
-// ParseAllowedNetworkOrPath parses an address, a network such as 10.0.0.0/8, or unix:PATH.
+// ParseAllowedNetworkOrPath parses an IP address, a network such as 10.0.0.0/8, or "unix:PATH".
 func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
 		return AllowedTarget{path: path}, nil
@@ -44,8 +44,8 @@ func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets. It returns an error if a target is not allowed. A unix socket is allowed
-// only if it is in Allow. Any other target is allowed if it is in Allow, or if Allow is empty.
+// resolveAndCheckAllowed resolves targets to addresses. It returns an error if Allow does not permit a target. An empty
+// Allow permits all targets except unix sockets. addrs contains no unix sockets.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -81,7 +81,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	return addrs, nil
 }
 
-// examineMachineForCall determines, with package doctor, whether this machine can carry the load that c describes.
+// examineMachineForCall determines whether this machine can generate the load that c describes.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)

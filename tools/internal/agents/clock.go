@@ -2,15 +2,15 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply. sent and received are times of the local clock. peerReceived
-// and peerSent are times of the peer's clock.
+// roundTrip contains the times of a request and its reply. The local clock measures sent and received. The peer's clock
+// measures peerReceived and peerSent.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead of the local clock. The error is at most uncertainty, even if
-// the request needs all of the transfer time and the reply needs none, or vice versa.
+// clockOffset returns how far the peer's clock is ahead of the local clock. The error of offset is at most uncertainty,
+// however the transfer time is divided between request and reply.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

@@ -30,12 +30,12 @@ type Options struct {
 	NATS
 	Listen    string
 	ListenTLS *tls.Config
-	// JoinTimeout limits the wait for agents to join. The default is one minute.
+	// JoinTimeout limits the time in which all agents must join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is the time without a message after which a peer is considered lost. The default is DefaultSilence. The
-	// minimum is 100 ms, and the maximum is one minute.
+	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. The
+	// minimum is 100 ms. The maximum is one minute.
 	Silence time.Duration
-	// Logf receives one line per event, on the goroutine of RunOnAgents. If it is nil, lines are dropped.
+	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.
 	Logf func(format string, args ...any)
 	// StartLocal starts agents on this machine and connects them to the NATS server at url. It returns a function that
 	// stops these agents. If StartLocal is nil, agents must be started separately.
@@ -89,10 +89,11 @@ type memberAgent struct {
 
 func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// RunOnAgents sends load from agents to the targets, as load.Run does from this process. In the Result, only Agents and
-// Connections include lost agents. If no run takes place or all agents are lost, the Result is nil. No run takes place,
-// for example, if too few agents join, an agent refuses its part, or NATS is not on loopback and requires no
-// credentials.
+// RunOnAgents makes agents generate load, as load.Run does in this process. It returns their merged result. Lost agents
+// appear only in the Result's fields Agents and Connections.
+//
+// The Result is nil if the run does not take place or all agents are lost. A run does not take place, for example, if
+// too few agents join or an agent refuses. The same applies if NATS is not on loopback and requires no credentials.
 //
 // When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
 // error.
@@ -131,7 +132,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// Check returns an error if the NATS server is not on loopback and there are no credentials for it.
+// Check returns an error if the NATS server is not on loopback and o contains no credentials for it.
 func (o *Options) Check() error {
 	if o.URL != "" {
 		return o.NATS.Check()
@@ -142,8 +143,8 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and then calls StartLocal. Without an external NATS server, it first
-// starts one. stopLocalAgentsAndClose undoes all of this.
+// connectAndStartLocalAgents connects to NATS and calls StartLocal. If no external NATS server is configured, it first
+// starts one. The caller must call stopLocalAgentsAndClose.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -197,8 +198,8 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning, unless an earlier one has not been logged yet: unauthenticated clients can
-// cause many warnings. It is called on goroutines of the coordinator's NATS server.
+// keepWarningIfNonePending stores a warning of the NATS server until it is logged. It drops the warning if an earlier
+// one has not been logged yet. It is safe for concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -206,7 +207,7 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-// logPendingWarningUnlessRepeated logs the pending warning, unless it equals the previous warning.
+// logPendingWarningUnlessRepeated logs the stored warning if it differs from the last warning that was logged.
 func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
@@ -424,8 +425,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its part of the load. Calls for
-// different agents run concurrently.
+// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its share of the load. It may
+// run concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -455,7 +456,8 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersAsHeartbeats sends each agent its orders. These messages are also the coordinator's heartbeats.
+// sendOrdersAsHeartbeats sends each agent the orders for this agent. These messages also serve as the coordinator's
+// heartbeats.
 func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the time between an order to start and the start, in which the order must reach all agents.
+// startDelay returns how long before a common start the coordinator sends the order to start.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
@@ -46,7 +46,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	return result, cmp.Or(err, failed)
 }
 
-// coordinatorTimers contains all events for which a coordinator waits, except for messages from agents.
+// coordinatorTimers contains everything that a coordinator waits for in addition to messages from agents.
 type coordinatorTimers struct {
 	stopping  <-chan struct{}  // closed when the run must end; set to nil after that
 	patience  <-chan time.Time // limits the wait for the end; nil until the run must end
@@ -56,8 +56,9 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. From then on, agents report at the end
-// of each interval of observeEvery. The coordinator evaluates the reports half an interval later, when all have arrived.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery, and the
+// coordinator evaluates the reports half an interval later. heartbeatEvery is the interval of the coordinator's
+// heartbeats.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -112,8 +113,8 @@ func (c *coordinator) processQueuedMessages() {
 	}
 }
 
-// orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate is the
-// number of messages per second that all agents together send. A rate of 0 ends the search.
+// orderNextStep orders all agents to begin the next step of their load at the same time. In a search, totalRate is the
+// number of messages per second for all agents together. 0 ends the search.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -131,8 +132,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest rate that meets the goal. conclude converts the result of the whole run to the
-// result of the search.
+// searchRate searches for the highest message rate that meets the goal. conclude turns the result of the whole run into
+// the result of the search.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -150,7 +151,8 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureRateUntilNoneLost measures a rate. If an agent is lost meanwhile, it measures again without that agent.
+// measureRateUntilNoneLost measures a message rate. If an agent is lost during the measurement, it repeats the
+// measurement without that agent.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -191,7 +193,8 @@ func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*me
 	c.processPhasesReachedByAll()
 }
 
-// markMemberLostAndStop marks an agent as lost and orders it to stop, because the agent may still be running.
+// markMemberLostAndStop marks an agent as lost. It also orders the agent to stop, because the agent may still be
+// running.
 func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -224,7 +227,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists the phases whose events are merged when all active agents have reached the phase.
+// commonPhases lists phases that all active agents must reach before the coordinator merges the agents' events.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -294,7 +297,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals limits the events of one kind that are kept per agent until they are merged.
+// maxIntervals is the maximum number of unmerged events of one kind that are kept per agent.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -311,8 +314,8 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns the next event of a phase from each agent. It returns nil if an active
-// agent has not reported such an event.
+// takeEventsIfAllReached removes and returns each agent's next event of a phase. If an active agent has no such event,
+// it returns nil and removes nothing.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -325,8 +328,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends all agents the message counts of all publishers. It does nothing until all active
-// agents have reported the counts of their own publishers.
+// sendPublishedCountsIfComplete sends all agents the number of messages that each publisher has published. It does
+// nothing until all active agents have reported these numbers.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -344,8 +347,8 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersAsHeartbeats()
 }
 
-// addRateAndEndIfSteady records the total receive rate of all agents in one part of the window. If the rate is steady,
-// it orders all agents to end the window.
+// addRateAndEndIfSteady records the rate at which all agents together received data. If the rate has become steady, it
+// orders all agents to end the measurement.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -443,7 +446,8 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the earliest start of a window.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the time at which the first agent
+// began to measure.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

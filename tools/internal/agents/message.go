@@ -44,8 +44,7 @@ type message struct {
 	Body json.RawMessage `json:"body"`
 }
 
-// maxMessage limits the size of a message in bytes. It is enough for a configuration that contains a message of
-// load.MaxMessage bytes, and for a result with histograms.
+// maxMessage is the maximum size of a message in bytes.
 const maxMessage = 8 << 20
 
 var errVersion = errors.New("its version is different")
@@ -57,8 +56,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message, but not its body. If the sender has another version, it returns errVersion and
-// also the message: the caller can then name the sender.
+// decodeMessageHeader parses a message without its body. If the sender has another version, it returns both the message
+// and errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
@@ -76,7 +75,7 @@ func decodeMessageHeader(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// decodeBodyStrictly parses the message's body into body. It rejects unknown fields and trailing data.
+// decodeBodyStrictly parses the message's body. It rejects unknown fields and trailing data.
 func (m *message) decodeBodyStrictly(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
@@ -97,7 +96,7 @@ func newRandomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes the planned load. Each agent determines whether its machine can carry that load.
+// call describes the planned load. The coordinator sends it to find agents that can generate the load.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`
@@ -120,13 +119,13 @@ type agentInfo struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for the time. The first such request makes the agent a member of the run.
+// clockRequest asks an agent for its clock's time. An agent joins a run with the first clockRequest.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock is the reply to a clockRequest. Came is the time at which the request arrived, and Left the time at which the
-// reply was sent, both in nanoseconds.
+// clock is the reply to a clockRequest. Came is when the request arrived, and Left is when the reply was sent. Both are
+// Unix times in nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -141,8 +140,8 @@ type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders is the body of the coordinator's heartbeat. It describes the state that the agent must assume. Times are in
-// nanoseconds by the agent's clock. A time that is not set is 0.
+// orders is the body of the coordinator's heartbeat. It describes what the agent must do, and when. Times are Unix
+// times in nanoseconds by the agent's clock. 0 means that a time is not set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
@@ -166,7 +165,7 @@ type report struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// agentState is the body of an agent's heartbeat. It repeats what the agent has reported by events, because events can
+// agentState is the body of an agent's heartbeat. It repeats what the agent has already reported, because messages can
 // be lost.
 type agentState struct {
 	Connected bool `json:"connected,omitempty"`

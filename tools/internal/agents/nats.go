@@ -30,15 +30,14 @@ const (
 	maxPings       = 2
 )
 
-// NATS describes a NATS server and the credentials for it.
+// NATS describes a NATS server and how to authenticate to it.
 type NATS struct {
 	// URL lists the addresses of the server, separated by commas. A user and password in the URL take precedence
 	// over Token.
 	URL string
-	// Creds is the path of a NATS credentials file. "" means no file.
+	// Creds is the path of a NATS credentials file, or "".
 	Creds string
-	// Token is a token for the NATS server. If the coordinator starts the server, that server requires Token. "" means
-	// no token.
+	// Token is a token for the NATS server, or "". A server that the coordinator starts requires this token.
 	Token string
 	// TLS configures connections to tls:// URLs. If TLS is nil, the certificates that the system trusts are used.
 	TLS *tls.Config
@@ -46,7 +45,7 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if there are no credentials although an address in URL is not on loopback.
+// Check returns an error if an address in URL is not on loopback and n contains no credentials.
 func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -77,8 +76,8 @@ func isLoopbackAddr(addr string) bool {
 	return err == nil && a.IP.IsLoopback()
 }
 
-// natsConnOptions returns the connection options of agents and coordinators. Messages that cannot be sent immediately
-// are dropped, not buffered.
+// natsConnOptions returns the options of a NATS connection. The connection drops messages that it cannot send
+// immediately.
 func (n *NATS) natsConnOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
@@ -129,7 +128,7 @@ func redactCredentialsInURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishIfNotTooLarge sends a message. It returns an error if the message is too large for the server.
+// publishIfNotTooLarge publishes a message. If the message is too large for the server, it returns an error.
 func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)

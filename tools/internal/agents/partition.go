@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs is the highest number of processors that is used for an agent. Larger numbers could make sums inexact.
+// maxCPUs is the highest number of processors that counts for an agent. With larger numbers, sums could become inexact.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits returns the number of connections for each agent. An agent's number is in proportion to
-// its processors, but does not exceed its limits. Agents on the same machine share the machine's resources.
+// divideConnsByCPUsWithinLimits returns each agent's number of connections. An agent's number is proportional to its
+// processors, up to the agent's limits. Agents on the same machine share the machine's processors and limits.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

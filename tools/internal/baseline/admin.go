@@ -16,8 +16,8 @@ func (s *plainServer) Stats() tcp.Stats {
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer starts a server of package admin for s on addr. If onListening is not nil, it is called with the
-// address. stop ends the server of package admin.
+// startAdminServer starts an HTTP server for metrics of s on addr. If onListening is not nil, it receives the server's
+// address. stop ends the HTTP server.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -39,8 +39,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design. It returns one function per listener. The caller passes each
-// accepted connection to the function of its listener, which registers the connection with a loop.
+// startEpollLoops starts the event loops of a design. It returns a function for each listener. The caller must pass
+// each connection that the listener accepts to this function.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -98,7 +98,7 @@ func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// registerConnOrClose registers a connection with the loop. If the registration fails, it closes the connection.
+// registerConnOrClose adds a connection to the event loop. If this fails, it closes the connection.
 func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -167,7 +167,8 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function owns a buffer.
+// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function has its own
+// buffer, so it must not be called concurrently.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -177,7 +178,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts the workers of a reactor. enqueue passes a connection to a worker. stop ends the workers.
+// startReactorWorkers starts worker goroutines. enqueue passes a connection to one of them. stop ends all of them.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

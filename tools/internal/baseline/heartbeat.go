@@ -11,9 +11,9 @@ import (
 
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats to a handler as in the chat example of gorilla/websocket, which most
-// programs follow. For each connection, a second goroutine sends a heartbeat at each tick of a time.Ticker. Each Read
-// sets a new read deadline.
+// withHeartbeatsAndReadDeadline adds heartbeats and read deadlines to a handler, as the chat example of
+// gorilla/websocket does. Each connection gets a second goroutine with a time.Ticker, which sends the heartbeats. Each
+// Read sets a new read deadline.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers contains the apps that answer lines. A line and its answer include the line end. The answer is valid
-// until the next line is read, because it may be the line itself.
+// lineHandlers contains a function for each app that answers lines. The function returns the answer to a line. Line and
+// answer include the line end. The answer may share memory with the line.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -28,7 +28,8 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a handler that serves one connection until the connection ends.
+// newConnHandlerForApp returns a function that serves one connection until the connection ends. buffer is the size of
+// the read buffer in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -79,8 +80,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter flushes after every tenth Write. As in the published original, answers after the last flush are
-// lost when the connection ends.
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write. Answers after the last flush are
+// lost when the connection ends, as in the published original.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

@@ -9,10 +9,11 @@ import (
 
 const MaxParked = 64 << 20
 
-// ParkGoroutines starts n goroutines that wait for the same channel. n must be 1 to MaxParked. ParkGoroutines calls
-// sample("ready") before the first goroutine starts, and sample("parked") when all goroutines are waiting. The
-// difference is the memory of goroutines without connections, so the process should do nothing else. If sample fails or
-// ctx ends, ParkGoroutines returns an error. When it returns, all goroutines have ended.
+// ParkGoroutines starts n goroutines that wait on a channel, so that sample can measure their memory. n must be from 1
+// to MaxParked. ParkGoroutines calls sample("ready") before it starts the goroutines, and sample("parked") when all of
+// them wait. The process should do nothing else meanwhile.
+//
+// If sample fails or ctx ends, ParkGoroutines returns an error. When it returns, all goroutines have ended.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {
 	if n < 1 || n > MaxParked {
 		return fmt.Errorf("%d goroutines; expected 1 to %d", n, MaxParked)

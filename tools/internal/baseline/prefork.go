@@ -9,8 +9,8 @@ import (
 type PreforkOptions struct {
 	// Processes is the number of processes, from 1 to 1024.
 	Processes int
-	// Command is the command line of each process. Until SIGTERM, the process must serve InheritedListener with the
-	// design OneEpoll.
+	// Command is the command line of each process. The process must serve InheritedListener with the design OneEpoll,
+	// and exit on SIGTERM.
 	Command []string
 }
 
@@ -29,11 +29,11 @@ func (o *PreforkOptions) validatePrefork() error {
 	return nil
 }
 
-// preforkDescriptor is the number of the descriptor by which a process inherits its listener.
+// preforkDescriptor is the descriptor number of a listener that a process inherits.
 const preforkDescriptor = 3
 
-// InheritedListener returns the listener that this process of the design Prefork has inherited. It must be called only
-// once.
+// InheritedListener returns the listener that this process has inherited from its parent, in the design Prefork. It
+// must be called only once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {

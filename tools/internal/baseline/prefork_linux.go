@@ -14,17 +14,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenReusePort returns a listener whose port other listeners can share.
+// listenReusePort returns a listener that shares its port with other listeners (SO_REUSEPORT).
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewKeepaliveListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with several processes whose listeners share a port. For each new connection, the kernel selects
-// a listener by a hash. The first process inherits ln. The parent keeps no listener, because it accepts no connections.
+// servePrefork serves with several processes. Each process has its own listener, and all listeners share a port. The
+// kernel distributes new connections over the listeners. The first process inherits ln.
 //
-// For each process, a goroutine with a dedicated thread starts the process and waits for it. The kernel kills the
-// process when that thread ends, and therefore also when the parent ends.
+// The processes are killed when this process ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

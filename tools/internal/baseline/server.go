@@ -28,7 +28,7 @@ const (
 
 const MaxLoops = 1024
 
-// Designs of a server. All except PerConn need Linux: see epoll_linux.go.
+// Designs of a server. All designs except PerConn need Linux.
 const (
 	// PerConn has a goroutine for each connection.
 	PerConn = "goroutine"
@@ -52,36 +52,39 @@ const (
 	FlushTenth = "tenth"
 )
 
-// Options configure Serve.
+// Options configures Serve.
 type Options struct {
-	// App is an app of package app, except WebSocket. Only the design PerConn supports Sink and HTTP.
+	// App is the name of an app of package app. WebSocket is not supported. Sink, HTTP and Web require the design
+	// PerConn.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth, which requires PerConn and an app that answers lines.
+	// Flush is FlushEach (the default) or FlushTenth. FlushTenth requires the design PerConn and an app that answers
+	// lines.
 	Flush string
-	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. Only PerConn supports TLS, Heartbeat and
-	// Admin.
+	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. TLS, Heartbeat and Admin require PerConn.
 	Design string
 	// Loops is the number of event loops of the design Epolls, at most MaxLoops. The default is the number of CPUs.
 	Loops int
-	// Prefork is required for the design Prefork. For other designs it must be nil.
+	// Prefork is required for the design Prefork. It must be nil for other designs.
 	Prefork *PreforkOptions
-	// TLS, if not nil, encrypts connections with crypto/tls.
+	// TLS encrypts connections with crypto/tls. Nil disables TLS.
 	TLS *tls.Config
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. The latter two require Heartbeat.
+	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
+	// HeartbeatHeap require a Heartbeat.
 	HeartbeatBy string
-	// Deadline, if not 0, is set before each Read, for reads and writes, as the published server does. Only PerConn
-	// supports it.
+	// Deadline is the timeout that each Read sets for reads and writes, as in the published server. 0 disables it.
+	// Deadline requires the design PerConn.
 	Deadline time.Duration
-	// Admin is a host:port at which package admin serves Go's memory and the number of connections. By default, it is
-	// not served. Admin must be "" for the apps HTTP and Web.
+	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""
+	// disables this. The apps HTTP and Web require "".
 	Admin string
 	// Files is the directory of the files that the app Web serves.
 	Files string
-	// AdminListening, if not nil, is called on another goroutine, with the address on which package admin listens.
+	// AdminListening is called with the address on which package admin listens. It is called on another goroutine. It
+	// may be nil.
 	AdminListening func(net.Addr)
 }
 
@@ -140,7 +143,7 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// ListenForDesign listens on a host:port. For the designs Prefork and Epolls, other listeners can share the port.
+// ListenForDesign listens on addr, a host:port. In the designs Prefork and Epolls, other listeners can share the port.
 func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
@@ -148,13 +151,13 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln. The design PerConn is the way most people write a server on package net: an accept loop, a
-// goroutine and a buffer per connection, and one Write for each Read or line. The other designs are published ones. If
-// a client sends a line longer than the buffer, Serve closes the connection. For the designs Prefork and Epolls, the
-// caller must create ln with ListenForDesign.
+// Serve serves an app on ln. The design PerConn is what most people write with package net: an accept loop, and a
+// goroutine and a buffer per connection. Each Read or line gets one Write. The other designs follow published servers.
+// The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection that sends a line
+// longer than the buffer.
 //
-// If the options are invalid, Serve returns an error at once. Otherwise it returns nil after ctx has ended, or an error
-// if ln fails. By then it has closed ln and all connections, and all goroutines have ended.
+// Serve returns nil after ctx has ended. It returns an error immediately if the options are invalid, and later if ln
+// fails. When Serve returns, ln and all connections are closed, and all goroutines of Serve have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -204,7 +207,7 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	return <-ended
 }
 
-// Delays before the next Accept after a lack of descriptors, as in net/http.
+// Limits of the delay before the next Accept if the process has run out of descriptors, as in net/http.
 const (
 	minAcceptDelay = 5 * time.Millisecond
 	maxAcceptDelay = time.Second
@@ -234,8 +237,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts the event loops of a design, if it has any, until ctx ends. For each listener, it
-// returns a function that serves an accepted connection.
+// startDesignAndServeFuncs starts the event loops of a design, if the design has any. It returns a function for each
+// listener, which serves an accepted connection. The event loops end with ctx.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -258,7 +261,7 @@ func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (
 	}}, nil
 }
 
-// plainServer tracks the connections that Serve must close at its end.
+// plainServer contains the connections that Serve must close when it ends.
 type plainServer struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -266,8 +269,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed adds a connection to those that are closed when the server ends. If the server has ended, it
-// closes the connection at once and returns false.
+// trackConnUnlessClosed adds a connection to the connections that are closed when the server ends. If the server has
+// ended, it closes the connection and returns false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

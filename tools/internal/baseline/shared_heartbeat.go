@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// Shapes of heartbeats.
+// Ways in which heartbeats are sent.
 const (
 	// HeartbeatTickers has a goroutine and a ticker for each connection.
 	HeartbeatTickers = "tickers"
@@ -26,8 +26,9 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds heartbeats of the shape HeartbeatBatches or HeartbeatHeap to a handler. A client that does
-// not read is closed after an interval. Until then, it delays the other heartbeats of its batch or heap.
+// withSharedHeartbeats adds heartbeats to a handler. Several connections share a goroutine that sends them, as in
+// HeartbeatBatches or HeartbeatHeap. A client that does not read delays other heartbeats for up to one interval, and is
+// then closed.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {
@@ -40,7 +41,7 @@ func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.
 	}
 }
 
-// sendHeartbeat sends a heartbeat. If it fails, it closes the connection, which ends the reader, and returns false.
+// sendHeartbeat sends a heartbeat within timeout. If this fails, it closes the connection and returns false.
 func sendHeartbeat(conn net.Conn, timeout time.Duration) (sent bool) {
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := io.WriteString(conn, app.Heartbeat)

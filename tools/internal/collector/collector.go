@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. The function in the field Each computes the
-// samples. It calls emit once for each sample, with the value and the label values.
+// Metric describes a metric that is computed from a snapshot of type S. Each calls emit once for each sample, with the
+// value and the label values.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -29,19 +29,20 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one sample.
+// Gauge returns a gauge with one value. of is a function that computes the value from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one sample.
+// Counter returns a counter with one value. of is a function that computes the value from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. valuesByLabel returns a sample for each value of the label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's values from a snapshot. The
+// keys of its result are the values of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -57,7 +58,7 @@ func BoolToInt(b bool) int {
 	return 0
 }
 
-// Collector implements prometheus.Collector. If its function source is safe for concurrent use, Collector is, too.
+// Collector implements prometheus.Collector. It is safe for concurrent use if its snapshot function is.
 type Collector[S any] struct {
 	source        func() S // called once per scrape
 	err           error    // reason why registration fails
@@ -67,7 +68,8 @@ type Collector[S any] struct {
 }
 
 // NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. Histograms and summaries need a label with the name reserved. If labels contains it, registration fails.
+// scrape. reserved is the name of a label that histograms or summaries need. If labels contains this name, registration
+// fails.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -120,5 +122,5 @@ func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.
 	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
 }
 
-// NewFailingCollector returns a collector whose registration fails with err.
+// NewFailingCollector returns a collector that cannot be registered. Registration fails with err.
 func NewFailingCollector[S any](err error) *Collector[S] { return &Collector[S]{err: err} }

@@ -20,10 +20,10 @@ type Contender interface {
 	Close()
 }
 
-// Contenders maps names to constructors of pools.
+// Contenders maps the name of a pool to the function that creates the pool.
 type Contenders map[string]func(Plan) (Contender, error)
 
-// BuiltInContenders returns the contenders that need only the standard library and Myriad.
+// BuiltInContenders returns the pools that need no module other than Myriad.
 func BuiltInContenders() Contenders {
 	return Contenders{
 		"naive":     func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
@@ -33,7 +33,7 @@ func BuiltInContenders() Contenders {
 	}
 }
 
-// goroutinePerJob starts a goroutine for each job. The number of goroutines is not limited.
+// goroutinePerJob is a pool that starts a goroutine for each job, without a limit.
 type goroutinePerJob struct{}
 
 func (goroutinePerJob) TrySubmit(j *Job) bool {
@@ -43,7 +43,7 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is the pool that most people write: a fixed number of workers read jobs from a buffered channel. If the
+// channelPool is the most common kind of pool: a fixed number of workers that read jobs from a buffered channel. If the
 // channel is full, the pool rejects the job.
 type channelPool struct {
 	jobs    chan *Job
@@ -77,8 +77,9 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// publishedPool is the pool of go-adaptive-pool, written from its description. It starts with 100 workers. Each second,
-// if the queue is at least 0.7 full, it starts a quarter more. A worker that is idle for 30 s exits.
+// publishedPool is a pool that works like go-adaptive-pool, according to that module's description. It starts with 100
+// workers. Each second in which the queue is at least 0.7 full, the number of workers grows by a quarter. Workers above
+// 100 exit after 30 s without a job.
 type publishedPool struct {
 	channelPool
 	running atomic.Int64
@@ -146,8 +147,8 @@ func (c *publishedPool) Close() {
 	c.channelPool.Close()
 }
 
-// myriadPool is package pool with the limits of the plan. The pool does not know the memory or the duration of a job.
-// The context of each job ends at the job's deadline.
+// myriadPool is Myriad's package pool with the limits of a Plan. It does not know in advance how long jobs take or how
+// much memory they need.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

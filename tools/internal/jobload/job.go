@@ -10,10 +10,11 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. The pool that accepts a job calls one of Execute, CountAsExpired and CountAsShed, on any
-// goroutine, and then never uses the job again. If the pool closes first, it need not call any of them.
+// Job is a submitted job. A pool that accepts a job must call exactly one of Execute, CountAsExpired and CountAsShed,
+// on any goroutine. After this call, the pool must not use the job. A pool that is being closed may drop jobs without a
+// call.
 //
-// A Job is also a context, which ends at the job's deadline. Only a call of Done or AfterFunc starts a timer.
+// A Job is also a context.Context that ends at the job's deadline. No timer runs until Done or AfterFunc is called.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -26,7 +27,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the work of the job. After the end of the run, it does nothing.
+// Execute does the job's work. After the run has ended, it does nothing.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -63,10 +64,10 @@ func (j *Job) Execute() {
 	r.writeProgressLineIfDue(now)
 }
 
-// CountAsExpired counts a job that will not run because its context has ended.
+// CountAsExpired counts a job that the pool drops because the job's deadline has passed.
 func (j *Job) CountAsExpired() { j.endWithoutRunning(nExpired) }
 
-// CountAsShed counts an accepted job that will not run although its context has not ended.
+// CountAsShed counts an accepted job that the pool drops before the job's deadline.
 func (j *Job) CountAsShed() { j.endWithoutRunning(nShed) }
 
 func (j *Job) endWithoutRunning(counterIndex int) {
@@ -96,7 +97,8 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. An error other than ErrExpired and ErrShed means that the job counts as unfinished.
+// Dropped implements pool.Dropper. It counts the job as expired or shed. After any other error, the job counts as
+// unfinished.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):
@@ -134,8 +136,7 @@ func (j *Job) Done() (closedAtDeadline <-chan struct{}) {
 	return j.done
 }
 
-// AfterFunc calls f at the deadline. If a Job has derived contexts, package context calls AfterFunc instead of starting
-// a goroutine.
+// AfterFunc calls f at the job's deadline. Package context uses AfterFunc for contexts that are derived from the job.
 func (j *Job) AfterFunc(f func()) (stop func() bool) {
 	return time.AfterFunc(j.timeUntilDeadline(), f).Stop
 }

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Plan describes the pool and the jobs to submit.
+// Plan describes a pool and the jobs to submit to it.
 type Plan struct {
 	// Pool is the name of the contender. Work is the shape of the jobs.
 	Pool, Work string
-	// Rate is the number of jobs to submit per second. If Rate is 0, the load is a closed loop: when fewer than
-	// Inflight jobs are in the pool, a new job is submitted. If Inflight is 0, the value of Workers replaces it.
+	// Rate is the number of jobs to submit per second. If Rate is 0, a new job is submitted whenever fewer than
+	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
 	// Burst multiplies the rate in the first tenth of each second. 0 and 1 are a constant rate.
@@ -22,7 +22,7 @@ type Plan struct {
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the maximum time from the submission to the end of a good job.
+	// Deadline is the maximum time from submission until a job must have ended.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
@@ -69,7 +69,7 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }
 
-// PlanError is an error in a plan. Its text contains the valid values.
+// PlanError describes an invalid value in a Plan. The text states the valid values.
 type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }

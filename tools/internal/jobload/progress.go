@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines and then the final line. If another goroutine is writing, a progress line is
-// dropped, but the final line waits.
+// progressLineWriter writes progress lines, followed by a final line. It drops a progress line while another goroutine
+// is writing. It never drops the final line.
 type progressLineWriter struct {
 	due atomic.Int64 // time of the next line
 
@@ -19,8 +19,8 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil samples peaks and writes due progress lines until stop is closed. Other goroutines write a
-// due line only when a job ends.
+// sampleAndWriteLinesUntil records peaks of resource usage and writes progress lines at regular intervals, until stop
+// is closed.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -48,7 +48,8 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	r.lines.writeLineUnlessBusy(line, now)
 }
 
-// writeLineUnlessBusy drops the line if another goroutine is writing or a later line has been written.
+// writeLineUnlessBusy writes a progress line. It drops the line if another goroutine is writing or a later line has
+// been written.
 func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return

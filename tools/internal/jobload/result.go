@@ -92,8 +92,8 @@ type Result struct {
 	Overran string `json:"overran,omitempty"`
 }
 
-// OutputLine is a line of output. Exactly one field is set: Warming in the warm-up, Progress after the warm-up, and
-// Result in the last line.
+// OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress
+// after the warm-up, or Result in the last line.
 type OutputLine struct {
 	// Warming contains the peaks so far, without counts.
 	Warming  *Result `json:"warming,omitempty"`
@@ -101,7 +101,7 @@ type OutputLine struct {
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseOutputLine parses a line of the output.
+// ParseOutputLine parses one line of a run's output.
 func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -163,7 +163,7 @@ func newCountShards() []countShard {
 
 const maxRecorded = 73 * time.Minute
 
-// newHistogram returns a histogram with two significant digits. Its error is less than 0.8 %.
+// newHistogram returns a histogram of durations with an error below 0.8 %.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxRecorded), 2) }
 
 func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {

@@ -100,9 +100,9 @@ func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run submits the jobs of a plan to one of the contenders. It writes a line of output every quarter of a second, and
-// finally a line with the Result. If ctx ends, the run ends early. Run does not wait for a pool that hangs, so
-// goroutines of that pool may remain. If the plan is invalid, Run returns a PlanError.
+// Run submits the jobs of plan p to a pool from contenders. It writes a line to out every quarter of a second, and
+// finally a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a PlanError. If
+// the pool hangs, goroutines of the pool may remain after Run has returned.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -160,8 +160,8 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits until all jobs of the window have ended or the planned time has passed. It then returns
-// "". If ctx ends earlier, it returns a reason.
+// waitForJobsOrLimit waits until all counted jobs have ended or the planned time has passed, and returns "". If ctx
+// ends first, it returns a reason for the early end.
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -193,8 +193,8 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts the goroutines that submit the jobs of the plan until ctx ends. If jobs have a planned rate,
-// reserve goroutines submit jobs while the first goroutine is blocked.
+// startSubmitters starts goroutines that submit the plan's jobs until ctx ends. For jobs with a planned rate, there are
+// reserve goroutines that submit jobs while the first goroutine is blocked.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
@@ -227,8 +227,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits each job that is late by minLateness or more. In the first goroutine, minLateness is 0:
-// it submits jobs when they are due. In reserve goroutines, minLateness is greater than 0.
+// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. The first goroutine has a
+// minLateness of 0. Reserve goroutines have a greater one, and submit only when the first goroutine is blocked.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
@@ -262,7 +262,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	}
 }
 
-// jobsDueAt returns the number of jobs for each due time of the pacer: more than one in a burst.
+// jobsDueAt returns the number of jobs to submit at a planned time. It is greater than one during a burst.
 func (r *jobRun) jobsDueAt(due time.Duration) int {
 	if due%time.Second < time.Second/10 {
 		return max(r.plan.Burst, 1)
@@ -335,8 +335,8 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// samplePeaksIfDue counts goroutines and workers if sampleInterval has passed since the last count. When the window
-// begins, it also records the resource usage.
+// samplePeaksIfDue counts goroutines and workers, unless it has done this within sampleInterval. Its first call in the
+// measured window also records the resource usage.
 func (r *jobRun) samplePeaksIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Shapes of jobs: what each job does.
+// Shapes of jobs. A shape defines what each job does.
 const (
 	// Published jobs wait for 20 ms and hold 500 KB of memory, as in the experiment of go-adaptive-pool.
 	Published = "published"
@@ -46,8 +46,7 @@ var shapes = map[string][]struct {
 	},
 }
 
-// pickTaskForJob returns the task of the job with the given number. All contenders get the same tasks in the same
-// order.
+// pickTaskForJob returns the task of the job with the given number. The task depends only on shape and number.
 func pickTaskForJob(shape string, number uint64) jobTask {
 	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {
@@ -59,8 +58,8 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task: it allocates memory, computes and then waits. A millisecond of computing
-// takes iterationsPerMillisecond iterations of a loop. inMiddle is set in the middle third of the window.
+// allocateComputeAndWait performs the task: it allocates memory, computes, and waits. iterationsPerMillisecond is the
+// number of loop iterations per millisecond of computing. inMiddle is set in the middle third of the measured window.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddle bool) {
 	if inMiddle && t.waitInMiddle > 0 {
 		t.wait = t.waitInMiddle
@@ -80,8 +79,8 @@ func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddl
 
 var pageSize = os.Getpagesize()
 
-// MeasureSpinsPerMillisecond measures how many iterations of a loop take a millisecond. For the 30 ms that it needs,
-// the machine should do nothing else.
+// MeasureSpinsPerMillisecond measures how many iterations of a loop take a millisecond. It takes about 30 ms, in which
+// the machine should be idle.
 func MeasureSpinsPerMillisecond() uint64 {
 	const try = 1 << 16 // short enough that some tries are not interrupted on a busy machine
 	best := time.Hour
@@ -93,7 +92,7 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed prevents the compiler from removing the computation in spinCPU.
+// computed is a variable that keeps the compiler from removing the loop in spinCPU.
 var computed atomic.Bool
 
 func spinCPU(iterations uint64) {

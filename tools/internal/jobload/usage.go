@@ -31,8 +31,8 @@ func ownProcessUsage() (u processUsage) {
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of the scheduler latencies since before, or 0 if
-// there are none.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies since before was measured.
+// It returns 0 if there were none.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

@@ -32,16 +32,16 @@ var errRows = errors.New("more rows than are read")
 
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListenerPIDs returns, in ascending order, the processes that listen on a TCP port of this machine. Like the
-// kernel, it prefers sockets that listen at addr itself to sockets that listen at the wildcard address. There can be
-// several processes: a group that has inherited one socket, or processes that use SO_REUSEPORT.
+// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order. Like
+// the kernel, it ignores sockets bound to the wildcard address if a socket is bound to addr itself. Several processes
+// can share a port, by inheriting a socket or by SO_REUSEPORT.
 //
-// addr must be an address of this machine. For any other address, FindListenerPIDs returns the processes that listen at
-// the wildcard address. It returns an error if no process listens, or if the processes belong to another user or to
-// another network or process namespace. It searches only the first 16,384 descriptors of a process.
+// addr must be an address of this machine. For any other address, FindListenerPIDs finds the processes that listen on
+// the wildcard address. It returns an error if it finds no process. It cannot find processes of another user, network
+// namespace or process namespace. It searches only the first 16,384 descriptors of a process.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no process, it
-// scans up to 262,144 further descriptors, in threads that have their own descriptor table.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If this finds no process,
+// it scans up to 262,144 descriptors of threads that have their own descriptor table.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -63,8 +63,8 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListenerPIDs is like FindListenerPIDs, but for a unix socket. path is the path to which the socket was bound,
-// or "@name" for an abstract socket. If the socket was bound to a relative path, path must be equal to it.
+// FindUnixListenerPIDs is like FindListenerPIDs, for a unix socket. path is the path to which the socket is bound, or
+// "@name" for an abstract socket. A relative path must be written as it was passed to bind(2).
 func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -101,8 +101,7 @@ func findUnixListenerInode(path, absolutePath string) (oneInodeOrNone []string, 
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// It returns the inode and the path of a listening socket. For any other row, it returns "". It does not use
-// prometheus/procfs, which truncates a path at the first space.
+// It returns the inode and the path of a listening socket. For other rows, it returns "".
 func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -116,8 +115,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank ranks a socket that is bound to an address, for connections to the address dialed. Rank 3 means the
-// same address, 2 the wildcard of the same address family, 1 the IPv6 wildcard, and 0 no match.
+// addrMatchRank returns how well the address of a listening socket matches the address dialed. Rank 3 means equal, 2
+// the wildcard of the same address family, and 1 the IPv6 wildcard. Rank 0 means no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:

@@ -10,7 +10,7 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Machine contains facts that do not change while the machine runs.
+// Machine contains facts about the machine that do not change until it reboots.
 type Machine struct {
 	Kernel string
 	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
@@ -41,18 +41,18 @@ func ReadKernelCPUsAndMemory() (m Machine, err error) {
 	return m, err
 }
 
-// CPUTime describes how the machine's processors have spent their time since boot.
+// CPUTime contains how long the machine's processors have been in each state since boot.
 type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was ready to run but waited for a processor. The kernel averages it over
-	// the processors that had work, so it grows no faster than the clock. Its resolution is a microsecond. Before Linux
-	// 4.20, or without pressure stall information, it is 0.
+	// Stalled is the time in which some task was runnable but waited for a processor. The kernel averages it over the
+	// processors that had work. Its resolution is a microsecond. It is 0 before Linux 4.20, or without pressure stall
+	// information.
 	Stalled time.Duration
 }
 
-// ReadCPUTimeAndPressure reads /proc/stat and /proc/pressure/cpu.
+// ReadCPUTimeAndPressure reads the machine's CPU time and pressure from /proc/stat and /proc/pressure/cpu.
 func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	stat, err := parseProcFS(prom.FS.Stat)
 	all := stat.CPUTotal // the user time includes guest time
@@ -65,7 +65,7 @@ func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration converts seconds to a duration. It rounds to 10 ms, which is the kernel's resolution.
+// secondsToTickDuration converts seconds to a duration. It rounds to the kernel's resolution of 10 ms.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
@@ -79,7 +79,7 @@ type Memory struct {
 	Slab, PageTables, KernelStacks int64
 }
 
-// ReadMemory reads /proc/meminfo.
+// ReadMemory reads the machine's memory usage from /proc/meminfo.
 func ReadMemory() (Memory, error) {
 	info, err := parseProcFS(prom.FS.Meminfo)
 	return Memory{
@@ -89,7 +89,7 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns *n, or 0 if n is nil. If the kernel does not report a number, n is nil.
+// derefOrZero returns *n, or 0 if n is nil.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -97,13 +97,14 @@ func derefOrZero[N int | uint64](n *N) int64 {
 	return int64(*n)
 }
 
-// PhysicalCoreID returns an identifier of a CPU's physical core: the lowest number of the CPUs on that core.
+// PhysicalCoreID returns a number that identifies the physical core of a CPU. CPUs of the same core have the same
+// number.
 func PhysicalCoreID(cpu int) (int, error) {
 	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err
 }
 
-// CountNUMANodes counts the NUMA nodes that have memory. Without NUMA, it returns 1.
+// CountNUMANodes returns the number of NUMA nodes that have memory. On a kernel without NUMA, it returns 1.
 func CountNUMANodes() (int, error) {
 	_, count, err := readNumberList("/sys/devices/system/node/has_memory")
 	if IsNotFoundOrExited(err) {
@@ -120,7 +121,8 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList parses an ascending list such as "0-3,8". It returns the first number and how many there are.
+// parseNumberList parses an ascending list of numbers such as "0-3,8". It returns the first number and the count of
+// numbers.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -142,9 +144,9 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues of a network interface. It reads /sys, which can belong to
-// another network namespace. If the interface in /sys does not have the index wantIndex and the hardware address
-// wantAddress, CountInterfaceQueues returns an error.
+// CountInterfaceQueues counts the receive and send queues of the network interface name. It returns an error if the
+// interface does not have the index wantIndex and the hardware address wantAddress. In that case, /sys belongs to
+// another network namespace.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {

@@ -65,15 +65,14 @@ func (n *Network) readSocketCounts(thread prom.FS) error {
 	return nil
 }
 
-// limitCounters contains the names of the counters in /proc/net/netstat that show that a limit was reached.
+// limitCounters lists counters of /proc/net/netstat that increase when a limit is reached.
 var limitCounters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readTCPCounters reads limitCounters and the number of established connections. It does not use
-// prometheus/procfs, because version 0.22 of that module leaves four counters at zero, including TCPAbortOnMemory.
+// readTCPCounters reads limitCounters and the number of established connections into n.
 func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -89,8 +88,8 @@ func (n *Network) readTCPCounters() error {
 	return err
 }
 
-// readCounterLines reads the two lines of a file that begin with linePrefix, such as "Tcp: RtoMin CurrEstab" and "Tcp:
-// 200 17". The first line contains names, and the second line contains numbers.
+// readCounterLines returns counters by name. The file contains them in two lines that begin with linePrefix. The first
+// line contains names, such as "Tcp: RtoMin CurrEstab". The second line contains values, such as "Tcp: 200 17".
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {
@@ -133,8 +132,8 @@ func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {
 	return nilIfNotFoundOrExited(err) // the file exists only with connection tracking
 }
 
-// NetworkNamespaceFile returns the path of a file with which setns(2) can enter the network namespace of a process. If
-// pid is 0, setns(2) enters the namespace of the calling thread.
+// NetworkNamespaceFile returns the path of a file that represents the network namespace of a process, for setns(2). For
+// pid 0, the file represents the calling thread's namespace.
 func NetworkNamespaceFile(pid int) string {
 	if pid == 0 {
 		return "/proc/thread-self/ns/net"

@@ -9,7 +9,7 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// Stat contains figures of a process from /proc/PID/stat.
+// Stat contains what /proc/PID/stat reports about a process.
 type Stat struct {
 	// PID is the process ID, and Group the process group ID. Parent is 0 if the parent process is not visible.
 	PID, Parent, Group int
@@ -40,8 +40,7 @@ func parseStat(p prom.Proc) (Stat, error) {
 	}, nil
 }
 
-// ticksToDuration converts clock ticks to a duration. A tick is 10 ms (USER_HZ is 100) on every architecture that Go
-// supports.
+// ticksToDuration converts clock ticks of 10 ms to a duration.
 func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
 const (
@@ -81,8 +80,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the IDs of the processes in each given group, in ascending order. A group without
-// processes is missing from the map.
+// PIDsByProcessGroup returns the IDs of the processes in each of the given process groups, in ascending order. The map
+// lacks groups that have no processes.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -94,7 +93,7 @@ func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	return found, err
 }
 
-// ChildPIDs returns the children of a process, in ascending order. It includes zombies.
+// ChildPIDs returns the IDs of the children of a process, in ascending order. Zombies are included.
 func ChildPIDs(parent int) (pids []int, err error) {
 	all, err := ReadAllStats()
 	for _, s := range all {
@@ -105,9 +104,9 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads of processes) whose effective user is user. RLIMIT_NPROC limits the tasks
-// with the same real user. Processes that are not visible (hidepid, another process namespace) are not counted.
-// Counting takes about 3 µs per process.
+// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. RLIMIT_NPROC counts
+// tasks by real user ID instead. Processes that this process cannot see are not counted. Counting takes about 3 µs per
+// process.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -127,14 +126,15 @@ type ProcessMemory struct {
 	Anonymous int64
 }
 
-// ReadProcessMemory reads /proc/PID/status. The time that this takes does not depend on the size of the process.
+// ReadProcessMemory reads the memory usage of a process from /proc/PID/status. The call takes equally long for small
+// and large processes.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
-// waited for something, otherwise involuntary. CountContextSwitches takes about 30 µs per thread.
+// CountContextSwitches counts the context switches of the threads that a process has now. A switch is voluntary if the
+// thread began to wait. Other switches are involuntary. The call takes about 30 µs per thread.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -84,7 +84,7 @@ func readTrimmedFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// dirEntryNames yields the names in a directory. If reading fails, the last pair has an error.
+// dirEntryNames iterates over the names in a directory. If reading fails, the last iteration has an error.
 func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := openFileOnLinux(dir)
@@ -114,8 +114,8 @@ func sysctlPath(name string) string {
 	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
 }
 
-// ReadSysctl reads a kernel setting such as "net.core.somaxconn". It reads network settings of the calling thread's
-// network namespace. If the value has several fields, single spaces separate them.
+// ReadSysctl returns the value of a kernel setting such as "net.core.somaxconn". Network settings are those of the
+// calling thread's network namespace. Single spaces separate the fields of a value.
 func ReadSysctl(name string) (string, error) {
 	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// kcmpFiles is the kcmp(2) type for comparing descriptor tables (KCMP_FILES).
+// kcmpFiles is KCMP_FILES, which makes kcmp(2) compare the descriptor tables of two threads.
 const kcmpFiles = 2
 
 func sharesDescriptorTable(a, b int) (bool, error) {
@@ -26,8 +26,8 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns the effective user of a process and its number of threads. taskDir is /proc/PID/task. Its
-// link count is the number of threads plus 2.
+// threadCountAndOwner returns a process's effective user ID and number of threads. taskDir is the directory
+// /proc/PID/task.
 func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(taskDir, &st); err != nil {
@@ -50,8 +50,7 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited returns -1 if limit means no limit, and limit otherwise. The kernel represents no limit by the
-// largest number or a number close to it.
+// minusOneIfUnlimited returns limit, or -1 if limit means unlimited. A number above 2^62 means unlimited.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
@@ -77,8 +76,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process. If the calling thread is in this namespace, f
-// runs on the calling thread. Otherwise, f runs on a temporary thread. The caller needs the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process. It calls f on a temporary thread, or on the
+// calling thread if that thread is already in this namespace. The caller needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

@@ -10,14 +10,14 @@ func isWritable(string) bool { return false }
 
 func threadCountAndOwner(string) (user uint32, tasks int, err error) { return 0, 0, ErrNotAvailable }
 
-// ReadRlimits needs Linux.
+// ReadRlimits returns ErrNotAvailable.
 func ReadRlimits(int) (Rlimits, error) { return Rlimits{}, ErrNotAvailable }
 
-// ReadExactRSSAndPSS needs Linux.
+// ReadExactRSSAndPSS returns ErrNotAvailable.
 func ReadExactRSSAndPSS(int) (rss, pss int64, err error) { return 0, 0, ErrNotAvailable }
 
-// ReadCPUTimeOfProcess needs Linux.
+// ReadCPUTimeOfProcess returns ErrNotAvailable.
 func ReadCPUTimeOfProcess(int) (time.Duration, error) { return 0, ErrNotAvailable }
 
-// CallInNetworkNamespace needs Linux.
+// CallInNetworkNamespace returns ErrNotAvailable.
 func CallInNetworkNamespace(int, func()) error { return ErrNotAvailable }

@@ -18,7 +18,7 @@ type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
 // ProcessRights describes the user and the privileges of a process.
 type ProcessRights struct {
 	User uint32
-	// Capabilities is the set of effective capabilities, as bits numbered as in linux/capability.h.
+	// Capabilities is the set of effective capabilities. linux/capability.h defines the bit numbers.
 	Capabilities uint64
 	// First reports whether the process is in the machine's initial user namespace. In any other user namespace,
 	// such as that of a rootless container, capabilities apply only to objects of the namespace.
@@ -32,12 +32,13 @@ const (
 	CapSysResource = 24
 )
 
-// HasInFirstUserNamespace reports whether First is set and all given capabilities are effective.
+// HasInFirstUserNamespace reports whether First is set and all given capabilities are effective. capabilities contains
+// bit numbers such as CapNetAdmin.
 func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }
 
-// ReadRights reads the rights of a process from /proc/PID/status and /proc/PID/uid_map.
+// ReadRights reads the user and the privileges of a process.
 func ReadRights(pid int) (ProcessRights, error) {
 	status, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	if err != nil {
@@ -50,8 +51,8 @@ func ReadRights(pid int) (ProcessRights, error) {
 	return ProcessRights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAllUsersToThemselves(users)}, nil
 }
 
-// mapsAllUsersToThemselves reports whether uidMap, the content of /proc/PID/uid_map, maps each user to itself. Usually,
-// only the initial user namespace does this.
+// mapsAllUsersToThemselves reports whether uidMap maps each user ID to itself. uidMap is the content of
+// /proc/PID/uid_map.
 func mapsAllUsersToThemselves(uidMap string) bool {
 	return slices.Equal(strings.Fields(uidMap), []string{"0", "0", "4294967295"})
 }

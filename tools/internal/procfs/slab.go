@@ -6,23 +6,23 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// slabDir is the directory of the kernel's allocator for small objects (SLUB). It contains a directory for each cache.
-// If a cache has several names, each name is a link to the cache's directory.
+// slabDir is the directory in which the kernel lists its caches of small objects (slabs). Each cache is a directory.
+// Additional names of a cache are links to its directory.
 const slabDir = "/sys/kernel/slab"
 
-// maxSlabs limits the number of cache names that are read. A kernel has several hundred.
+// maxSlabs limits how many names of slab caches are read. A kernel has several hundred.
 const maxSlabs = 16 << 10
 
 // Slab is a kernel cache of small objects of equal size.
 type Slab struct {
-	// Objects is the number of objects that the cache can contain without growing.
+	// Objects is the number of objects for which the cache has memory.
 	Objects int64
-	// The field Each is the memory in bytes per object: the size of a slab divided by its number of objects.
+	// Each is the memory per object in bytes. It is the size of a slab divided by the slab's number of objects.
 	Each float64
 }
 
-// ReadSlabCaches returns the kernel's slab caches by name. It reads /proc/slabinfo, which usually only root may read.
-// From /sys, it adds further names of these caches. Reading takes some milliseconds.
+// ReadSlabCaches returns the kernel's slab caches by name. A cache with several names appears under each of them.
+// Usually, only root may read slab caches. Reading takes some milliseconds.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {

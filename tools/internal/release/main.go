@@ -126,7 +126,7 @@ func (w *releaseEnv) tidyModulesDroppingOwnSums() error {
 	return nil
 }
 
-// dropSumsOfOwnModules removes the lines of this repository's modules. Their sums change with each commit.
+// dropSumsOfOwnModules removes the lines for this repository's modules from the text of a go.sum file.
 func dropSumsOfOwnModules(goSum string) string {
 	lines := strings.SplitAfter(goSum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
@@ -181,7 +181,7 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is an example of a program that uses the modules. It must build and run.
+// userProgram is the source of a program that uses the modules. The program must build and run.
 const userProgram = `package main
 
 import (

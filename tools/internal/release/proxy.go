@@ -14,7 +14,7 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released lists the folders of the published modules. Each module comes after the modules that it requires.
+// released lists the directories of the published modules. A module follows the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
 // private lists the folders of modules that are used only in a checkout.
@@ -27,8 +27,8 @@ func modulePathOfFolder(folder string) string {
 	return root + "/" + folder
 }
 
-// writeModuleProxy writes a module proxy to dir, for GOPROXY=file://dir. The proxy contains the checkout's released
-// modules, all with the given version.
+// writeModuleProxy writes a directory that serves as a module proxy (GOPROXY=file://dir). The proxy contains the
+// checkout's published modules, all with the given version.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePathOfFolder(folder), Version: version}

@@ -34,8 +34,9 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value. For each of them it adds an entry to want: the key
-// is the path of the field, and the value is the text that the output must contain.
+// Fill sets each number, duration and string in v to a unique value, and adds each value to want. The keys of want are
+// the paths of the fields. The values of want are the texts that a collector must output. *next is the last number that
+// was used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -79,8 +80,8 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// countValuesAndLabels counts how often each value and each label value occurs in families. The value of a histogram's
-// bucket is the number of values in that bucket alone.
+// countValuesAndLabels counts how often each metric value and each label value occurs in families. The value of a
+// histogram's bucket is the number of values in that bucket alone.
 func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
@@ -110,7 +111,8 @@ func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int 
 	return values
 }
 
-// WantTold checks that the output contains each value in fields exactly once.
+// WantTold checks that the collector outputs each value in fields exactly once. It also checks that fields has at least
+// minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := countValuesAndLabels(Scrape(t, c))
@@ -141,8 +143,8 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors can be registered together if they differ in the value of a label, and that each
-// metric has this label. It also checks that registration fails for each of the reserved labels.
+// Labels checks that two collectors can be registered together if they differ in one label, and that each metric has
+// this label. It also checks that labels named in reserved make registration fail.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

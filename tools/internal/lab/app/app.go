@@ -61,11 +61,11 @@ const (
 	Ping = "ping\n"
 )
 
-// Message is a message and the answer that a client expects. If both are "", the load generator chooses the message.
+// Message is a message and the answer that a client expects. If Text and Answer are "", the load generator chooses the
+// message.
 type Message struct{ Text, Answer string }
 
-// fixedMessages contains the message of each app that ignores the message size of the workload. The answer of Pow takes
-// the server 4,217 hashes, about 0.4 ms.
+// fixedMessages contains the message of each app that ignores the workload's message size.
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
@@ -120,8 +120,8 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends a message ten times and checks the answers. One compared server flushes its output only
-// after every tenth answer, so fewer messages would get no answer.
+// sendTenAndCheckAnswers sends m ten times and checks the ten answers. At least one compared server flushes its output
+// only after every tenth answer.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
@@ -138,8 +138,8 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line and ends its side of the connection. It checks that the server sends nothing
-// except heartbeats, and then closes the connection.
+// checkSinkClosesWithClient sends a line on conn and closes conn for writing. It checks that the server then closes the
+// connection. Until then, the server may send only heartbeats.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -161,7 +161,7 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing checks the answer to PING. The server may send a greeting first.
+// checkPubSubPing sends PING and checks the answer. The server may send a greeting before the answer.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -180,7 +180,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello checks that the answer to a GET has status 200 and the body HelloText.
+// checkHTTPHello sends a GET request and checks that the response has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web for package net/http. It serves the files in filesDir. It applies quick to each
-// handler that does not block, does not compute for long, and does not read large bodies.
+// NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir. NewWebHandler
+// applies quick to handlers that do not block, compute for long or read large bodies.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -67,10 +67,10 @@ func queryNumber(query, key string) (n int) {
 
 var hello, ok = []byte(HelloText), []byte("ok")
 
-// Large is the body of /64k.
+// Large is the response body for the path /64k.
 var Large = []byte(strings.Repeat("0123456789abcde\n", 4<<10))
 
-// Wait2ms waits 2 ms, as long as a query to a near database takes.
+// Wait2ms waits 2 ms, like a handler that queries a nearby database.
 func Wait2ms() []byte {
 	time.Sleep(2 * time.Millisecond)
 	return ok
@@ -78,7 +78,7 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for about 1 ms in one of 1,000 calls, and otherwise returns immediately.
+// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte
@@ -113,7 +113,8 @@ var items = func() (all [50]item) {
 	return all
 }()
 
-// MarshalItems returns the first count of 50 items as JSON, each with a total of price, quantity and factor.
+// MarshalItems returns the first count items of a fixed list as JSON. The list has 50 items. The total of each item is
+// price × quantity × factor.
 func MarshalItems(count, factor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`

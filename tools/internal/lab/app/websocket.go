@@ -9,9 +9,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// ConnForLines returns a connection that exchanges lines with the app. For WebSocket, it performs the handshake and
-// converts each written line to a message, each received message to a line, and each ping to the line Heartbeat. For
-// other apps, it returns conn.
+// ConnForLines returns a connection on which the caller writes and reads lines in the app's protocol. For WebSocket, it
+// performs the client's handshake and converts between lines and messages. A received ping becomes the line Heartbeat.
+// For other apps, it returns conn.
 func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares measured figures with figures that are predicted from a smaller measurement. To is the
-// measurement with the measured figures. From is the smaller one.
+// Prediction compares predicted figures with measured ones. To is the measurement that contains the measured figures.
+// From is a measurement with fewer connections, from which the figures were predicted.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
@@ -27,7 +27,7 @@ type ComparedFigure struct {
 	IsPart bool `json:"part,omitempty"`
 }
 
-// RelativeError returns the error of the prediction as a fraction of the measured value.
+// RelativeError returns Predicted/Measured - 1, or +Inf if Measured is 0.
 func (c *ComparedFigure) RelativeError() float64 {
 	if c.Measured == 0 {
 		return math.Inf(1)
@@ -35,8 +35,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup groups measurements by setup. It predicts the measurements of a group from the one
-// with the fewest connections, which itself is not predicted.
+// PredictFromSmallestOfSameSetup groups measurements by setup. From the measurement with the fewest connections, it
+// predicts the other measurements of the group.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)
@@ -53,7 +53,7 @@ func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predi
 	return predictions
 }
 
-// hasSameSetupAs reports whether m and o are measurements of the same subject, loops, app, message size and TLS.
+// hasSameSetupAs reports whether m and o have the same subject, loops, app, message size and TLS setting.
 func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

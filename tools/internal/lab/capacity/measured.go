@@ -47,7 +47,7 @@ type MeasuredCosts struct {
 	Caveats []string `json:"marked,omitempty"`
 }
 
-// Point is the cost of messages at one rate.
+// Point contains a server's costs at one message rate.
 type Point struct {
 	// Rate is the number of messages per second, each with an answer. Cores is the number of processors that the server
 	// kept busy. Cores never decreases from one point to the next.
@@ -57,15 +57,16 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies the runs of one measurement. These runs may differ in their round and rate only.
+// measuredSetup identifies the runs that belong to one measurement. Such runs may differ only in round and message
+// rate.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs that lack a
-// figure, such as memory. If no run has all figures, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs in which a
+// figure is missing. If this applies to all runs, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -160,8 +161,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit compares the CPU usage of the idle server with and without connections. If connections
-// increased it in every run, it sets IdleCoresPerConn. Otherwise it sets only an upper limit, MaxIdleCoresPerConn.
+// setIdleCoresOrUpperLimit computes the CPU usage per idle connection. If connections increased the idle server's CPU
+// usage in every run, it sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn, an upper limit.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -181,8 +182,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. Then it raises figures that are lower than at the preceding
-// point.
+// sortPointsAndMakeMonotonic sorts the points by rate. It then raises figures so that no figure decreases as the rate
+// increases.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -191,8 +192,8 @@ func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	}
 }
 
-// MeasurementFromLoad returns the measurement from a load run whose server was a process on the same machine. The
-// measurement does not include kernel memory.
+// MeasurementFromLoad returns the measurement from a run of the load generator. The server must have been a process on
+// the same machine. The measurement does not include kernel memory.
 func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
@@ -226,10 +227,10 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 }
 
 // PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// the server has the measured number of loops.
+// it assumes the measured number of event loops.
 //
-// PredictCores makes two assumptions: at a higher rate, the total work is not less, and the cost per message is not
-// more. Between two points, it returns the maximum that both assumptions allow.
+// PredictCores assumes that with a higher rate, total CPU usage does not fall and the cost per message does not rise.
+// Between two measured rates, it returns the maximum under these assumptions.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -241,7 +242,8 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate returns the result of PredictCores for the measured numbers of loops and connections.
+// coresUpperBoundAtRate predicts the number of busy processors at a message rate. It applies to the measured numbers of
+// event loops and connections.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -254,7 +256,8 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point up to the given rate, or -1 if there is none.
+// lastPointIndexUpToRate returns the index of the last point whose rate is at most rate, or -1 if there is no such
+// point.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -263,8 +266,9 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a process in bytes. The memory of buffers is that of the first
-// point with at least the given rate. If there is no such point, buffers are assumed to grow with the rate.
+// PredictUserMemory predicts the resident memory of a server process in bytes. Buffers are assumed to take the memory
+// measured at the given or the next higher rate. Above the highest measured rate, they are assumed to grow with the
+// rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

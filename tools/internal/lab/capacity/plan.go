@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Goal describes the connections to serve and the machines that are available for them.
+// Goal describes the connections to serve and the machines to use for them.
 type Goal struct {
 	// Connections is the total number of connections, from 1 to MaxConnections.
 	Connections int64 `json:"connections"`
@@ -39,7 +39,7 @@ type Goal struct {
 	Return time.Duration `json:"return"`
 }
 
-// Validate returns an error if a value is invalid. The error names the flag of the command "myriad plan".
+// Validate returns an error if a value is invalid. The error names the value's flag of the command "myriad plan".
 func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Its figures apply to one machine while Spare machines are down and
-// the others carry the whole load.
+// Plan describes the machines that a goal requires. Its figures are those of one machine while Goal.Spare other
+// machines are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -110,7 +110,7 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the machine of the measurement. For a zero value, package doctor uses defaults.
+	// Facts describes the machine of the measurement. For fields that are zero, package doctor uses defaults.
 	Facts *doctor.Facts
 }
 
@@ -126,8 +126,8 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the number of event loops of the server on a planned machine. It assumes that the number
-// of open descriptors is not limited.
+// predictServerLoops returns the number of event loops that a server starts on a planned machine. It ignores limits on
+// open descriptors.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
@@ -145,8 +145,7 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory per connection of a server. It uses the measured memory of both
-// ends, if known, and costs that package doctor predicts.
+// serverKernelBytesPerConn returns the kernel memory that one connection takes on a server, in bytes.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)
@@ -172,8 +171,8 @@ const (
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of messages, their answers and acknowledgments. There is one acknowledgment
-// for every two segments. An answer contains the last acknowledgment of its message.
+// predictNetworkTraffic returns the traffic of a server that answers each message with a message of the same size. The
+// traffic includes acknowledgments, one for every two segments.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
@@ -206,7 +205,8 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections on a machine. limitName is the limit that prevents more.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that prevents
+// more.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {
@@ -248,8 +248,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of addresses that a proxy needs to open conns connections to one port, or 0 if
-// this number is unknown.
+// proxyAddrsNeeded returns the number of source addresses that a proxy needs for conns connections to one port. It
+// returns 0 if the number is unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

@@ -32,10 +32,12 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists rules for our own servers. A server is not compared if one of its runs breaks such a rule.
+// ExcludingRules lists rules that our own servers must follow. A server is excluded from comparisons if one of its runs
+// breaks such a rule.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists rules that keep figures trustworthy. If a run breaks one, reports call its figures uncertain.
+// UncertainRules lists the rules that make figures trustworthy. Reports call figures uncertain if their run broke one
+// of these rules.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -127,7 +129,8 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, or if the rate of answers varied much.
+// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, and another if the rate of answers varied
+// much.
 func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
@@ -137,8 +140,7 @@ func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addDisturbedMemoryCaveats adds caveats if memory figures are distorted by other processes or by a wrong number of
-// connections.
+// addDisturbedMemoryCaveats adds caveats if other processes or a wrong number of connections distort memory figures.
 func addDisturbedMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
@@ -190,7 +192,8 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy adds a caveat and returns true if other programs on the machine used too much CPU during the run.
+// AddCaveatIfNoisy checks how much CPU other programs used during the run. If they used too much, it adds a caveat and
+// returns true.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

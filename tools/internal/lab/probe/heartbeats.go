@@ -6,7 +6,7 @@ import (
 )
 
 // heartbeatProbe computes figures of connections that only answer heartbeats. If a server holds fewer connections than
-// requested, the figure beat-cpu-all extrapolates the CPU time to the requested number.
+// requested, beat-cpu-all is extrapolated to the requested number.
 var heartbeatProbe = Probe{
 	Figures: []Figure{
 		{Name: "beat-connections", Heading: "connections"},

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Phases and checkpoints of a run with held connections, in order. At the checkpoint Before, no connection has been
-// opened. At the checkpoint Left, server and load generator have ended.
+// Names of the phases and checkpoints of a run with held (long-open) connections, in order. Before is a checkpoint
+// without any connection. Left is a checkpoint after the server and the load generator have ended.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,8 +24,7 @@ const (
 	Left        = "left"
 )
 
-// Tolerances for the growth of resources during a run. The kernel keeps part of its caches, and other processes also
-// open files.
+// Tolerances for resources that a run leaves behind. Kernel caches and other processes also take some resources.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
@@ -35,7 +34,7 @@ const (
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe computes figures of connections that are kept open through two verifications, heartbeats and a broadcast.
+// heldProbe computes figures of runs with long-open connections.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -132,9 +131,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns the numbers of heartbeats sent and answered, as counted by the server. Every line
-// that the server has received since the first connection counts as an answer, except verificationLines lines and the
-// lines of the lab's own connection.
+// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers to heartbeats it has
+// received. now contains the server's counters. verificationLines is the number of received lines that are no such
+// answers. Heartbeats and lines of the lab's own connection do not count.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -145,10 +144,9 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and of lost heartbeats. It compares the counts of the server with
-// those of the load generator. The server reports its counts after the second verification, and again at the end. If
-// heartbeats may have been in flight at the first report, and the counts at the end differ, the number of lost
-// heartbeats stays unknown.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the server's counts with those of
+// the load generator. If heartbeats may have been in flight during the comparison, the number of lost heartbeats stays
+// unset.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -188,8 +186,8 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ExcessLeftoverResources returns how far resources have grown beyond the tolerances since the checkpoint Before. It is
-// a sum of the numbers of sockets, connections in TIME_WAIT, files, and MiB of kernel memory.
+// ExcessLeftoverResources returns how far resources have grown beyond the permitted growth since the checkpoint Before.
+// The result is a sum: the numbers of sockets, of connections in TIME_WAIT, of files, and of MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Checkpoints at which memory is sampled: Touched after a warm-up, without connections; Subscribed right after all
-// clients have subscribed; Idle with idle connections; Exchanged after one message on each connection.
+// Checkpoints at which memory is sampled. Touched follows a warm-up and has no connections. Subscribed follows the last
+// subscription. Idle has idle connections. Exchanged follows one message on each connection.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -15,8 +15,8 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe computes the memory of idle connections. Server memory is RSS. PSS is unsuitable, because it decreases
-// when another process, such as the load generator, runs the same program.
+// memoryProbe computes the memory of idle connections. Server memory is RSS, because PSS decreases when another process
+// runs the same program.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},

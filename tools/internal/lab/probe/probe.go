@@ -20,12 +20,12 @@ type Figure struct {
 	// Name is the figure's name in scenarios, such as "tps". Names are never reused, because users' reports and
 	// scenarios contain them. Heading is the column heading.
 	Name, Heading string
-	// Unit is the unit of the values: seconds, bytes, fractions of 1 or, for the zero Unit, a count.
+	// Unit is the unit of the values: seconds, bytes, or fractions of 1. The zero Unit means counts.
 	Unit   page.Unit
 	Better Direction
 	// CustomFormat formats values that Unit cannot describe.
 	CustomFormat func(float64) string
-	// Main puts the figure first in the table of a workload. The scenario may name another figure instead.
+	// Main puts the figure first in a workload's table. A scenario may choose another main figure.
 	Main bool
 	// Hidden omits the figure from the tables of workloads. Claims and reference tables may still use it.
 	Hidden bool
@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets the figures of a run. It is nil if the code that executes the run sets them.
+	// Measure computes a run's figures and passes each to set. It is nil if other code sets the figures.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -75,14 +75,14 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection implements scenario.Reader.Figures. exists reports whether the figure exists, and better whether
-// its Better is Lower or Higher.
+// HasBetterDirection looks up a figure by name. exists reports whether the figure exists. better is true if either high
+// or low values of the figure count as better. HasBetterDirection implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
 }
 
-// ScenarioReader reads scenarios and checks the names of their figures.
+// ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
 // SetFiguresCaveatsAndError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
@@ -147,9 +147,9 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy with anything except the server, the load generator and the lab.
-// stolenByHost is the part that the host of a virtual machine took. Both are averages over the window or, for a run
-// without a window, over the whole run.
+// CPUsUsedByOthers returns how many CPUs were busy with other programs than the server, the load generator and the lab.
+// stolenByHost is the number of CPUs that the host of a virtual machine took. Both are averages over the measured
+// window. For a run without a window, they are averages over the run.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -163,9 +163,9 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets two figures of the server since its start: the garbage collector's share of the processor
-// time, and the p99 of the time between a goroutine becoming runnable and running. The p99 is interpolated between the
-// buckets of Prometheus's histogram.
+// setRuntimeFigures sets figures of the server's Go runtime since the server's start. gc-share is the garbage
+// collector's share of CPU time. sched-p99 is the 99th percentile of the time that a runnable goroutine waits until it
+// runs.
 func (in RunInput) setRuntimeFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

@@ -5,7 +5,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe computes figures of publish/subscribe. A latency is the time from the planned time of a message to its
+// publishProbe computes figures of publish/subscribe. Latency is the time from a message's planned send time to its
 // delivery.
 var publishProbe = Probe{
 	Figures: []Figure{

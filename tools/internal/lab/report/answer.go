@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is the answer at the beginning of a scenario's report. It consists of a sentence and a chart.
+// answerText is a scenario's result in one sentence, with a chart. A report begins with it.
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
@@ -48,11 +48,11 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder matches the placeholders for a comparison with the baseline.
+// baselinePlaceholder returns a pattern for placeholders that compare with the baseline, such as {ratio}.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause to the sentence, unless a figure that the clause needs is missing. With the first
-// clause, it also adds the chart.
+// addClauseIfMeasured adds a clause to the sentence if all figures of the clause were measured. The first clause also
+// adds the chart.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

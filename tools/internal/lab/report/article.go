@@ -16,22 +16,23 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// An article is a Markdown page with generated parts. A part begins with a marker and ends with "<!-- end -->":
+// articlePart returns a pattern for the generated parts of an article, a Markdown page. A generated part ends with
+// "<!-- end -->" and begins with one of two markers:
 //
 //	<!-- table SCENARIO REGEXP FIGURE ... -->
 //	<!-- chart SCENARIO REGEXP FIGURE TITLE -->
 //
-// The part contains the runs whose name "workload/subject" matches REGEXP. The columns of a table are workload, subject,
-// the figures and marks. Its header and the line below are written by hand, as is the image of a chart. Each chart is a
-// panel of the page's SVG file.
+// The part shows the runs whose name "workload/subject" matches REGEXP. A table has columns for workload, subject, each
+// figure, and caveats. The author writes the table's two header lines and the reference to the chart's image. Each
+// chart is a panel of the page's SVG file.
 var articlePart = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?s)(<!-- (table|chart) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
 })
 
-// connectionsColumn selects the number of connections instead of a figure.
+// connectionsColumn is the column name that selects the number of connections instead of a figure.
 const connectionsColumn = "connections"
 
-// articleWords contains the words of an article's language that generated parts need.
+// articleWords contains the words of one language that generated parts of an article use.
 type articleWords struct{ published, footer string }
 
 var (
@@ -39,8 +40,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle returns the text of a page and its chart. In the text, it replaces the generated parts by figures of
-// set. It returns an error if a part has no header, an unknown figure, or a scenario without runs.
+// UpdateArticle regenerates the marked parts of an article from set. text is the article's new text. svg is the
+// article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an unknown figure,
+// or a scenario without runs.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {
@@ -69,7 +71,7 @@ type articleUpdate struct {
 	colors map[string]int // colour of each label
 }
 
-// regeneratePart returns the new text between the begin and the end marker of a part. m is the match of articlePart.
+// regeneratePart returns the new text between the two markers of a generated part. m is a match of articlePart.
 func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 	rows, err := a.selectRows(m[3], m[4])
 	if err != nil {
@@ -103,7 +105,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 	return text + "\n" + formatOrigins(rows, a.words) + "\n", nil
 }
 
-// articleRow is a row of a table: a subject, or a published row, which has no runs.
+// articleRow is a table row. It shows either a subject's runs or a published result.
 type articleRow struct {
 	subjectRuns
 	label     string
@@ -113,8 +115,8 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// selectRows returns a row for each subject that matches the pattern. A published row precedes the row of its design.
-// If this design was not run, the published row precedes the first row of its workload.
+// selectRows returns a row for each subject that matches the pattern, and the published rows of the same workloads. A
+// published row precedes the row of its design.
 func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(pattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
@@ -144,8 +146,8 @@ func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []article
 	return rows, nil
 }
 
-// figureCell returns a figure of the row as text and as a number, which is 0 if there is none. A published figure keeps
-// its published text, with its unit.
+// figureCell returns a figure of the row as text and as a number. The number is 0 if there is no figure. A published
+// figure keeps its published text and unit.
 func (row *articleRow) figureCell(figure string) (text string, value float64, err error) {
 	f, ok := probe.FindFigure(figure)
 	switch {
@@ -183,7 +185,8 @@ func (row *articleRow) figureCell(figure string) (text string, value float64, er
 	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), value, nil
 }
 
-// formatOrigins returns a sentence that lists the commits, dates, scales, machines and load averages of the rows' runs.
+// formatOrigins returns a sentence about the origins of the rows' runs: commits, dates, scales, machines and load
+// averages.
 func formatOrigins(rows []articleRow, words articleWords) string {
 	var lists [5][]string
 	for _, row := range rows {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// BarPanel is a part of a bar chart, with its own title. All bars of a panel have the same scale.
+// BarPanel is a section of a bar chart. It has a title, and one scale for all its bars.
 type BarPanel struct {
 	Title  string
 	Groups []BarGroup
@@ -17,7 +17,7 @@ type BarGroup struct {
 	Bars  []Bar
 }
 
-// Bar is a bar with a label. Text is its value as shown. Color is an index into the theme's colours, below BarColors.
+// Bar is a labelled bar. Text is the displayed value. Color is an index from 0 to BarColors-1.
 type Bar struct {
 	Label, Text string
 	Value       float64
@@ -31,7 +31,7 @@ const (
 	AutoTheme
 )
 
-// BarColors is the number of different colours.
+// BarColors is the number of bar colours in a theme.
 const BarColors = 8
 
 // themeVariables contains the CSS variables of the light and of the dark theme: background, text, quiet text, and colours.
@@ -54,8 +54,8 @@ func themeCSS(theme int) string {
 	return rule(theme)
 }
 
-// DrawBarsAsSVG returns an SVG file of the panels. If sideBySide is set, the panels form a row. Otherwise they form a
-// column, so that the chart is legible on a phone.
+// DrawBarsAsSVG returns an SVG image with all panels. theme is LightTheme, DarkTheme or AutoTheme. The panels form a
+// row if sideBySide is set, and a column otherwise.
 func DrawBarsAsSVG(panels []BarPanel, theme int, sideBySide bool) string {
 	const width, row, label, longest = 410, 24, 150, 180
 	var b strings.Builder

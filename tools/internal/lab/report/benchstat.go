@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks, for benchstat. It writes one line for
-// each run, with the figures whose field Better is Lower or Higher.
+// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line. The
+// line contains the figures for which either high or low values are better.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -43,7 +43,8 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns the figures of a run as values and units of a benchmark line, or "" if there are none.
+// benchmarkLineValues returns the figures of a run as values and units of a benchmark line. It returns "" if there are
+// no figures.
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""
@@ -69,7 +70,7 @@ func figureNameAsBenchstatUnit(f probe.Figure) string {
 	return f.Name
 }
 
-// upperFirstLetter makes the first letter of a name upper case, because the name follows "Benchmark".
+// upperFirstLetter returns name with its first letter in upper case.
 func upperFirstLetter(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {

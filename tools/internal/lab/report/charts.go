@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts lists the charts that show how a figure depends on size. Size is the number of connections, of goroutines,
-// or of jobs per second.
+// sizeCharts lists charts that show how a figure depends on the size of the load. The size is a number of connections,
+// of goroutines, or of jobs per second.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -49,8 +49,7 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigitsUnlessWhole rounds a value to four significant digits, which keeps pages small. It does not round
-// whole numbers up to a million, such as sizes.
+// roundToFourDigitsUnlessWhole rounds a value to four significant digits. It keeps whole numbers up to a million.
 func roundToFourDigitsUnlessWhole(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -62,11 +61,12 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 	return four
 }
 
-// sizeSuffix matches the size at the end of a workload's name: "-1000" in "echo-1000", and "-10x" in "cpu-10x".
+// sizeSuffix returns a pattern for the size at the end of a workload's name, such as "-1000" in "echo-1000" or "-10x"
+// in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads whose names differ only in the size. names lists the groups with at least
-// two workloads.
+// familiesDifferingInSize groups workloads whose names differ only in their size. all contains each group by name.
+// names lists the groups with at least two workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -118,7 +118,8 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the curve of published values of a figure, for the first design in the published table.
+// publishedSeries returns the published values of a figure as a curve. It uses only the first design in the published
+// table.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -134,8 +135,8 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildLastRunPercentileChart returns a chart of latency by percentile, with a curve for each subject's last valid run.
-// It returns nil if no run has latencies.
+// buildLastRunPercentileChart returns a chart of latency by percentile. It has one curve per subject, from the
+// subject's last valid run. The chart is nil if no run has latencies.
 func buildLastRunPercentileChart(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

@@ -9,7 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// EvaluateVerdicts sets the verdicts in each report of a set, both those on reference tables and those on claims.
+// EvaluateVerdicts sets the verdicts of each report in s. There are verdicts on comparisons with published results, and
+// verdicts on claims.
 func EvaluateVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
@@ -53,7 +54,8 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) 
 	return all
 }
 
-// checkClaimForSubject checks whether a subject meets a claim. figureOrReason is its figure, or why that is missing.
+// checkClaimForSubject checks whether a subject meets a claim. figureOrReason is the subject's figure, or the reason
+// why the figure is missing.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

@@ -20,7 +20,8 @@ import (
 
 const maxRemarks = 60
 
-// maxNamedClaims limits how many unmet claims the report's first sentence lists by name. It only counts the others.
+// maxNamedClaims is the maximum number of unmet claims that a report's first sentence names. Further claims are only
+// counted.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
@@ -215,7 +216,7 @@ func remarksUpToLimit(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarksUnderHeading returns a heading followed by the remarks, or nil if there are no remarks.
+// remarksUnderHeading returns a heading followed by the remarks. Without remarks, it returns nil.
 func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
 	if len(remarks) == 0 {
 		return nil
@@ -226,7 +227,7 @@ func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Pa
 	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarksPart returns a list that the HTML page shows collapsed. It returns nil if there are no remarks.
+// foldedRemarksPart returns a list of remarks that is collapsed on the HTML page. Without remarks, it returns nil.
 func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	if len(remarks) == 0 {
 		return nil
@@ -234,8 +235,8 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioSection returns the section of a scenario: answer, method, tables of workloads, reference tables, claims
-// and charts.
+// buildScenarioSection returns a scenario's section: answer, method, workload tables, published tables, claims and
+// charts.
 func buildScenarioSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
@@ -316,8 +317,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// jobsAndAutoSubjectNotes returns up to two notes for below a workload's table. One describes the submitted jobs. The
-// other compares the subject that chooses its I/O model itself with the best other subject.
+// jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table. One note describes the submitted
+// jobs. The other compares the subject that chooses its I/O model automatically with the best other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -341,8 +342,8 @@ func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subje
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// buildFigureTable returns a table of the figures of a workload. The first column is the main figure, with its margin
-// (±) and its ratio to the baseline. The other figures are in the order of the probes.
+// buildFigureTable returns a table of a workload's figures. The main figure comes first, with its margin (±) and its
+// ratio to the baseline. The other figures follow in the order of the probes.
 func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
@@ -397,7 +398,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of a run's phases. It returns nil unless the run kept connections open over phases.
+// buildPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns nil.
 func buildPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

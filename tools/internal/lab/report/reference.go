@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares a figure of one of our subjects with the same figure of a published design. Both were measured in
-// the same rounds.
+// comparison compares one of our subjects with a published design by one figure. Both were measured in the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
@@ -28,11 +27,11 @@ type comparison struct {
 	designKilled bool
 }
 
-// oneRoundMargin is the margin (±) that is assumed for a ratio from only one round.
+// oneRoundMargin is the margin (±) that a ratio from only one round is assumed to have.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound computes the ratio of one of our subjects to a published design in each round, and compares
-// the two by these ratios. It adds connsNote to the text.
+// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
+// round. It appends connsNote to the comparison's text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -90,8 +89,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndUncertainty adds the number of rounds and the caveats of both subjects to the text. It sets the
-// outcome to uncertain if at least half of one subject's runs are uncertain.
+// appendCaveatsAndUncertainty appends the number of rounds and both subjects' caveats to the text. If at least half of
+// a subject's runs are uncertain, the outcome becomes uncertain.
 func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -114,13 +113,13 @@ func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratio
 	s.text += "."
 }
 
-// meansNothingWasDone reports whether figure f with value v shows that the subject did no work.
+// meansNothingWasDone reports whether value v of figure f shows that the subject did nothing in the run.
 func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote returns a note if the watchdog killed the design. For the peak memory it returns "", because this
-// figure of a killed design can still be compared.
+// watchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" for the peak memory,
+// because a killed run also has this figure.
 func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -129,8 +128,8 @@ func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// reasonToExcludeOurs returns the reason why our subject must not be compared, or "". Such reasons are a failed run, a
-// run that did no work, and a run that broke one of probe.ExcludingRules.
+// reasonToExcludeOurs returns the reason why our subject must not be compared, or "". A subject is excluded if a run
+// failed, did nothing, or broke one of probe.ExcludingRules.
 func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.describeFailures(); failed != "" {
 		return failed
@@ -157,7 +156,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome. Comparisons with killed designs count only if there are no others.
+// worstComparisonOutcome returns the worst outcome of all comparisons. It ignores comparisons with killed designs if
+// there are others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -181,7 +181,7 @@ func listRatiosWithFigureNames(all []comparison) string {
 	return strings.Join(words, ", ")
 }
 
-// publishedComparisonTable is a published table to which our figures are added.
+// publishedComparisonTable is a table of published figures, with our own measurements added below each row.
 type publishedComparisonTable struct {
 	report      *result.Report
 	reference   *scenario.ReferenceTable
@@ -212,8 +212,8 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a line for a published row. Below it, it adds a line with our measurement of the
-// row's design, and a line for each of our subjects.
+// addPublishedAndMeasuredLines adds a published row, followed by measured rows: one for the published design, and one
+// for each of our subjects.
 func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
 	c.addPublishedLineMarkingUnloaded(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLineMarkingUnloaded adds a published row. It marks the row if its throughput and latency contradict its
-// number of connections, by Little's law.
+// addPublishedLineMarkingUnloaded adds a published row. It marks the row if, by Little's law, the published connections
+// cannot all have been under load.
 func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -304,8 +304,9 @@ func formatCountOrNoFigure(n int) string {
 	return format.Count(n)
 }
 
-// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. If the column has a base,
-// it formats the ratio to the base. If the watchdog killed the base, it adds the figure in parentheses.
+// formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
+// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats
+// both.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -356,7 +357,8 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeRowsAheadOrBehind counts our rows by outcome: ahead of the published design, behind it, or other.
+// summarizeRowsAheadOrBehind returns a summary of our rows: how many are ahead of the published design, behind it, or
+// neither.
 func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {

@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject. For a subject that was not run, it returns an empty subjectRuns.
+// findSubjectRuns returns the runs of a subject. The result contains no runs if rows does not contain the subject.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -46,7 +46,7 @@ func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	return rows[i]
 }
 
-// valuesByRound returns the values of a figure in the valid runs, with their rounds as keys.
+// valuesByRound returns a figure's values in the valid runs. The map's keys are round numbers.
 func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
@@ -85,7 +85,7 @@ func formatRelativeMargin(values []float64) (textOrNoFigure string) {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo returns a ratio for each round: the figure of w divided by the figure of base.
+// ratiosPerRoundTo divides the figure of w by the figure of base in each round, and returns the ratios.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
@@ -126,7 +126,7 @@ func (w subjectRuns) describeFailures() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// whyFigureIsMissing returns the reason why the subject has no value for a figure, or "" if it has one.
+// whyFigureIsMissing returns the reason why the subject has no value of f. It returns "" if there is a value.
 func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
@@ -145,7 +145,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill returns the first kill of a run by the watchdog, or nil if no run was killed.
+// firstWatchdogKill describes the first run that the watchdog killed. It returns nil if there is no such run.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -155,13 +155,13 @@ func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	return nil
 }
 
-// runProblem is a problem of a run, as a word and as a sentence.
+// runProblem describes a problem of a run by a short name and a sentence.
 type runProblem struct {
 	word string
 	page.Remark
 }
 
-// Words for failed and skipped runs. The words for other problems are the names of rules.
+// Short names for failed and skipped runs.
 const (
 	wordFailed = "FAILED"
 	wordNotRun = "not run"
@@ -180,7 +180,7 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemFrequencies returns each problem with its frequency, and the tone of the worst problem.
+// formatProblemFrequencies lists the problems of the runs with their frequencies. tone is that of the worst problem.
 func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
@@ -194,8 +194,8 @@ func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules. It returns "" if none did.
-// atLeastHalf reports whether at least half of them did.
+// describeRuleBreaks says how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
+// atLeastHalf reports whether at least half of the valid runs broke a rule.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {

@@ -18,8 +18,8 @@ const (
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts of a timeline. The functions server and load return a value of a curve, or NaN if it is
-// unknown. If counter is set, the chart shows rates per second instead of totals.
+// timeCharts lists the charts that show how a run's figures change over time. The functions server and load return a
+// curve's value at a tick, or NaN if the value is unknown. If counter is set, the chart shows rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -97,8 +97,8 @@ func buildTimelineSection(r *result.Report) page.Section {
 	return s
 }
 
-// newTickSeries returns a curve of ticks, with gaps at unknown values. If isCounter is set, the curve shows rates per
-// second. It then also has gaps where a counter decreased because its process was replaced.
+// newTickSeries returns a curve of values at ticks. If isCounter is set, the values are rates per second. The curve has
+// gaps where a value is unknown or a counter has decreased.
 func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {

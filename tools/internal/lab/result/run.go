@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Run is the record of one run: a subject under a workload, in one round.
+// Run is the record of one run of a subject under a workload.
 type Run struct {
 	Workload string        `json:"workload"`
 	Subject  string        `json:"subject"`
@@ -51,8 +51,8 @@ type Run struct {
 	Origin Origin `json:"origin,omitzero"`
 }
 
-// Origin describes the command that made a run: the commit of the code, the scale, the machine, and its load average
-// over the minute before the command.
+// Origin describes how a run was made: the commit of the code, the scale and the machine. LoadAverage is the machine's
+// load average over the minute before the run's command started.
 type Origin struct {
 	Commit      string `json:"commit"`
 	Scale       string `json:"scale"`
@@ -84,7 +84,7 @@ func (r *Run) FirstErrorLine() string {
 // IsValid reports whether the run was executed and did not fail. Only figures of valid runs count.
 func (r *Run) IsValid() bool { return r.Error == "" && r.Skipped == "" }
 
-// Phase is a part of a run.
+// Phase is the record of one phase of a run, such as connecting or verifying.
 type Phase struct {
 	Name string        `json:"name"`
 	Took time.Duration `json:"took,omitempty"`
@@ -171,7 +171,8 @@ type Runtime struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's count of its connections or, without a count, the number of its sockets.
+// OpenConns returns the server's number of connections, as the server reports it. If the server does not report it,
+// OpenConns returns the server's number of sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -179,8 +180,8 @@ func (s *Sample) OpenConns() int {
 	return s.Server.Sockets
 }
 
-// Counts contains the server's counters since its start. Only Open is the current number of connections. If the
-// server has worker processes, each number is the sum over these processes.
+// Counts contains a server's counters since the server's start. Open is not a total, but the current number of
+// connections. For a server with several processes, each number is the sum over the processes.
 type Counts struct {
 	Open       int64 `json:"open"`
 	Accepted   int64 `json:"accepted"`
@@ -218,7 +219,7 @@ type Jobs struct {
 	PeakRSS int64 `json:"peak_rss,omitempty"`
 }
 
-// Killed describes how the watchdog killed a process.
+// Killed describes when and why the watchdog killed a process.
 type Killed struct {
 	// After is the time from the start of the process to the kill. WarmingUp reports that the warm-up had not ended.
 	After     time.Duration `json:"after"`
@@ -237,7 +238,7 @@ func (e *Killed) String() string {
 		e.After.Seconds(), warming, float64(e.RSS)/1e9, float64(e.Limit)/1e9)
 }
 
-// Capacity is the maximum rate at which this machine can run jobs of one shape.
+// Capacity is the maximum rate at which this machine completes jobs of one shape. Shape is the name of a kind of job.
 type Capacity struct {
 	Shape string `json:"shape"`
 	// PerSecond is the maximum rate of jobs that ended within their deadline. Side is the name of the contender that
@@ -252,16 +253,16 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast: the numbers of lines it sent and heartbeats it
-// received. If it did not receive the broadcast, Error is the reason.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that the connection
+// sent. Heartbeats is the number of heartbeats that it received. Error is set if it did not receive the broadcast.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
 	Error      string `json:"error,omitempty"`
 }
 
-// Tick is one sample of a run's timeline. Two ticks are at least a second apart, and more than that in long runs.
-// Counters are totals, not differences between ticks. Unknown figures are 0.
+// Tick is one sample in a run's timeline. Ticks are usually at least one second apart. Counters are totals, not
+// differences between ticks. Unknown figures are 0.
 type Tick struct {
 	At     time.Duration `json:"at"`
 	Server load.Usage    `json:"server"`

@@ -54,7 +54,8 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from a report's runs: how they compare with a reference table, or whether they meet a claim.
+// Verdict is a conclusion from the runs of a report. It states how a subject compares with a published result, or
+// whether a subject meets a claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
@@ -160,11 +161,11 @@ func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	return runs, claims
 }
 
-// Interrupted is the reason why an interrupted run was skipped.
+// Interrupted is the value of Run.Skipped for a run that was interrupted.
 const Interrupted = "interrupted"
 
-// RemoveDetails removes phases, samples, timelines, logs and interrupted runs, so that the set can be kept in a
-// repository, and sets the origin of all runs.
+// RemoveDetails makes the set small enough for a repository. It removes phases, samples, timelines, logs and
+// interrupted runs. It sets the origin of all other runs.
 func (s *Set) RemoveDetails(origin Origin) {
 	for _, r := range s.Reports {
 		r.Runs = slices.DeleteFunc(r.Runs, func(x Run) bool { return x.Skipped == Interrupted })
@@ -176,7 +177,8 @@ func (s *Set) RemoveDetails(origin Origin) {
 	}
 }
 
-// AddMissingRuns adds each run of an earlier set for whose workload and subject s has no run.
+// AddMissingRuns copies runs from an earlier set. It copies a run if s has no run with the same scenario, workload and
+// subject.
 func (s *Set) AddMissingRuns(earlier *Set) {
 	for _, old := range earlier.Reports {
 		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })
@@ -234,14 +236,15 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file looks like a Set of any version. beginning contains the file's first bytes.
+// BeginsLikeSet reports whether a file looks like the JSON of a Set. beginning contains the file's first bytes. The Set
+// may be of another version.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically writes a file completely or not at all. If the file exists already, readers see either its old
-// content or its new content.
+// WriteFileAtomically creates or replaces the file name in dir. Readers never see a partly written file. If write
+// fails, an existing file keeps its content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

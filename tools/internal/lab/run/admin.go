@@ -31,8 +31,8 @@ const (
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, such as that of "myriad serve --admin". It uses a new
-// connection for each request and leaves none in TIME_WAIT.
+// adminClient reads a server's figures from the server's admin address. It opens a new connection for each request, and
+// leaves no connection in TIME_WAIT.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -45,7 +45,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes at most maxAdminReplyBytes of the response body to parse.
+// fetchAndParse requests a path and passes the response body to parse. It passes at most maxAdminReplyBytes.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -64,8 +64,8 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC makes the server collect garbage the given number of times, and return memory to the system. It ignores
-// errors.
+// forceServerGC makes the server run several garbage collections and return memory to the system. times is the number
+// of collections. Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
 		_ = a.fetchAndParse(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
@@ -88,8 +88,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout reads the counters repeatedly. It stops when accept returns true, the timeout has passed
-// or ctx has ended, and returns the result of the last request.
+// pollCountersUntilOrTimeout reads the counters repeatedly until accept returns true, timeout has passed or ctx ends.
+// It returns the result of the last request.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -102,8 +102,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of metrics by name. The value of a metric with labels is the sum over all labels. For
-// a label "cause" or "le", there is also a sum for each of the label's values, under a key such as closed{peer}.
+// readMetrics returns the values of all metrics by name. For a metric with labels, the value is the sum over all
+// labels. readMetrics also returns a sum for each value of a label "cause" or "le", with a key such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -146,8 +146,8 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto sets in usage the figures of the server's Go runtime and event loops. It does not set memory
-// figures if the server has worker processes. If the request fails, it sets nothing.
+// readRuntimeUsageInto reads figures of the server's Go runtime and event loops into usage. It omits memory figures if
+// the server has worker processes. If the request fails, usage stays unchanged.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

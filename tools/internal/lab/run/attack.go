@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks, which run at the same time. An attacker opens a new connection when the server has
-// closed the old one.
+// attackers lists the attacks. All attacks run at the same time.
 var attackers = []struct {
 	name  string
 	conns int
@@ -51,8 +50,7 @@ const (
 	spareSockets = 20
 )
 
-// attackRun is the attack phase of one run. It belongs to the run's goroutine. Attackers and honest clients have their
-// own goroutines, which end in the method Stop.
+// attackRun is the state of a run's attack phase. Only the run's goroutine may use it.
 type attackRun struct {
 	*serverMeasurement
 	phase           scenario.Phase
@@ -65,8 +63,8 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackAndCheckServer runs all attackers and honest clients against the server. It returns an error if the attack
-// had an effect on honest clients, or if the server's memory or descriptors grew too much.
+// runAttackAndCheckServer attacks the server while honest clients use it. It returns an error if the attack affected
+// honest clients, or if the server's memory or number of descriptors grew too much.
 func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -176,8 +174,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and then stops the
-// server. It returns one error that lists all problems, or nil.
+// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. It
+// returns one error that lists all problems, or nil.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -221,8 +219,8 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares the medians of memory and of open descriptors in the first and the last
-// quarter of the phase. It adds a problem for each median that has grown too much.
+// checkMemoryAndDescriptorGrowth compares the first and the last quarter of the attack. It calls addProblem if the
+// median of the server's memory or of its open descriptors has grown too much.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert writes a new key (ECDSA P-256) and its certificate for 127.0.0.1 to one PEM file. The certificate
-// is valid for a month, which is longer than any scenario takes.
+// writeSelfSignedCert writes a new ECDSA P-256 key and a certificate for 127.0.0.1 to one PEM file in dir. The
+// certificate is valid for a month.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {

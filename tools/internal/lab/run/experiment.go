@@ -24,35 +24,36 @@ import (
 // Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory for the report. If Dir exists, it must be empty; otherwise it is created. If Dir is "", no
-	// report is written.
+	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
+	// is "", no report is written.
 	Dir string
-	// Evaluate computes the verdicts after the runs, and then Write writes the reports to Dir. Both may be nil.
+	// Write writes the reports to Dir after the runs. Evaluate first computes the verdicts. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict also requires the claims that are optional without the flag --strict.
+	// Strict requires claims that are otherwise optional.
 	Strict bool
-	// Repeat is the maximum number of repetitions of a run that other programs disturbed. Of these runs, the least
-	// disturbed one counts. The default is 0.
+	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
+	// disturbed attempt counts. The default is 0.
 	Repeat int
-	// Progress receives the report's directory and the progress. On a terminal, each line replaces the one before it.
-	// Elsewhere, there is one line per workload. Nil disables progress.
+	// Progress receives the report's directory and the progress. On a terminal, each line replaces the previous line.
+	// Elsewhere, Progress receives one line per workload. Nil disables progress.
 	Progress io.Writer
-	// Self is the path of an executable with the subcommands load and hold, which also replaces "{self}" in commands.
-	// The default "" is the executable of this process.
+	// Self is the path of an executable with the subcommands load and hold. Self also replaces "{self}" in commands.
+	// The default "" means the executable of this process.
 	Self string
-	// Command is the command line to show in the report. The default "" is the command line of this process.
+	// Command is the command line that the report shows. The default "" means the command line of this process.
 	Command string
 }
 
-// RunScenarios runs scenarios one after the other, with one server and one load generator at a time. After a failed
-// run, it continues with the next run.
+// RunScenarios runs scenarios one after the other. At any time, it runs at most one server and one load generator.
+// After a failed run, it continues with the next run.
 //
-// If ctx ends or the reports cannot be written, RunScenarios returns the set so far and an error. If ctx has ended,
-// this error wraps ctx.Err(). If the runs cannot be prepared, for example because of a scenario.Error, the set is nil.
+// If ctx ends or the reports cannot be written, RunScenarios returns the set of the runs so far and an error. An error
+// because of ctx wraps ctx.Err(). If the runs cannot be prepared, for example because of a scenario.Error, the set is
+// nil.
 //
-// When RunScenarios returns, all processes have ended. On Linux, they also end if this process is killed. On Linux,
-// RunScenarios raises the soft limit of open descriptors to the hard limit.
+// When RunScenarios returns, all processes that it started have ended. On Linux, they also end if this process is
+// killed. On Linux, RunScenarios raises this process's soft limit of open descriptors to the hard limit.
 func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -85,7 +86,7 @@ func makeOrRequireEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment executes the steps of all reports in order and collects the reports in a set. It belongs to one goroutine.
+// experiment runs all steps of all scenarios in order and collects the reports. Only one goroutine may use it.
 type experiment struct {
 	runner
 	options Options
@@ -94,7 +95,7 @@ type experiment struct {
 	reports []*result.Report // report of each step
 }
 
-// planExperiment applies the options to the scenarios and returns the experiment. It starts nothing.
+// planExperiment applies the options to the scenarios and returns an experiment that is ready to run.
 func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
@@ -214,7 +215,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step. While other programs disturb it, it repeats the step, up to Options.Repeat
+// runStepUntilUndisturbed runs a step. If other programs disturbed the run, it repeats the step, up to Options.Repeat
 // times.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
@@ -233,7 +234,7 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError names the run in which a set was interrupted. It wraps the error of the context.
+// interruptedError states which run was interrupted. It wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

@@ -32,9 +32,8 @@ const (
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun runs the phases of a server whose connections are kept open. It belongs to the run's goroutine. Phases
-// follow each other without a gap. Each phase except the last ends with an event of the generator. The idle phase ends
-// with a progress event, so it can be longer than planned by the interval of these events.
+// heldConnsRun runs the phases of a run with long-open connections. Only the run's goroutine may use it. Phases follow
+// each other without a gap.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
@@ -121,7 +120,8 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has wantOpen open connections or a timeout has passed. Then it ends the phase.
+// endConnectPhase waits until the server has wantOpen open connections or a timeout has passed. It then ends the phase
+// Connect.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -188,8 +188,8 @@ func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin ends the current phase: it takes a sample, stores it in lastSample, and records the phase. If
-// setFigures is not nil, it completes the record. Then nextPhase begins.
+// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. If setFigures is not nil, it
+// fills in the record's figures.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -234,8 +234,8 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess makes a server collect garbage if it is a single process. With several processes, only the
-// supervisor would collect.
+// forceGCIfOneProcess makes the server run several garbage collections. times is the number of collections. It does
+// nothing if the server has several processes.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
@@ -291,8 +291,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose reads from the connection that requested the broadcast. It closes the connection after timeout
-// without a line or, once the broadcast has arrived, after 1 ms without a line.
+// awaitBroadcastAndClose reads from the connection that requested a broadcast, and closes the connection. It gives up
+// after timeout without input. Once the broadcast has arrived, it stops after 1 ms without input.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

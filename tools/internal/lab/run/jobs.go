@@ -33,14 +33,14 @@ const (
 	watchdogInterval                 = 20 * time.Millisecond
 )
 
-// jobsRun submits more jobs to a pool than it can handle. Each contender is a process that contains a pool and the
-// generator of its jobs. All contenders get the same jobs, deadline and memory.
+// jobsRun submits more jobs to a pool than the pool can run. Each contender is a process that contains a pool and a
+// generator of jobs. All contenders get the same jobs, deadline and memory.
 //
-// The lab measures the capacity for a shape of jobs before the first run with that shape, and stores it in the run's
-// record. The capacity is the maximum rate of jobs that end within their deadline in a closed loop, with the best fixed
-// number of workers or with the adaptive pool.
+// Before the first run with a shape (kind) of jobs, the lab measures the shape's capacity and records it. The capacity
+// is the maximum rate of jobs that end within their deadline in a closed loop. It is the best result of several fixed
+// numbers of workers and the adaptive pool.
 //
-// A jobsRun belongs to one goroutine.
+// Only one goroutine may use a jobsRun.
 type jobsRun struct {
 	*runner
 	phase       scenario.Phase
@@ -98,8 +98,9 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process with limits for memory and time. A process that exceeds its
-// memory is killed. A process that takes too long is terminated, and its last counts are the result.
+// runContenderUnderWatchdog runs a contender's process with limits on memory and time. It kills a process that exceeds
+// the memory limit. It terminates a process that exceeds the time limit, and uses the last counts that this process
+// reported.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -158,8 +159,8 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the capacity for a shape of jobs from the record of an earlier run. If no record
-// contains it, it measures the capacity and stores it in rec.
+// reuseOrMeasureShapeCapacity returns the capacity for the shape (kind) of the jobs, from an earlier run if possible.
+// Otherwise, it measures the capacity and stores it in rec.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -185,8 +186,8 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the capacity with the contenders that the scenario selects. It starts with the contenders
-// that have a fixed number of workers. This number is one per CPU at first, and doubles until the rate of jobs falls.
+// measureCapacity measures the machine's capacity with the contenders that the scenario selects. Contenders with a
+// fixed number of workers start with one worker per CPU. The number doubles until the rate of jobs falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -243,7 +244,7 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacit
 	return perSecond
 }
 
-// memoryLimitKiller kills a process that exceeds a memory limit. Its goroutine runs from start to stop.
+// memoryLimitKiller kills a process that exceeds a memory limit. It has a goroutine that must be ended with stop.
 type memoryLimitKiller struct {
 	maxBytes int64 // bytes
 	cancel   context.CancelFunc
@@ -258,8 +259,7 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills the process if it exceeds the limit. It reads the kernel's record of peak memory, which
-// includes short peaks between two reads. It uses a process handle, because the process ID may have been reused.
+// killWhenOverLimit kills p when its peak memory exceeds the limit. It returns after the kill, or when ctx ends.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure
@@ -276,7 +276,7 @@ func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop ends the checks and returns the peak memory. killed describes the kill, or is nil if there was none.
+// stop ends the memory checks and returns the peak memory in bytes. killed is nil if the process was not killed.
 func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

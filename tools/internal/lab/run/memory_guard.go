@@ -28,8 +28,8 @@ const (
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains, in bytes, the memory that can still be allocated (free) and the total memory. limitedBy is
-// the name of the cgroup limit that restricts free, or "" if no cgroup restricts it.
+// availableMemory contains the free and the total memory in bytes. Free memory is memory that can still be allocated.
+// limitedBy is the name of the cgroup limit that restricts free, or "".
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -39,7 +39,7 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// limitedBySuffix returns " in " and limitedBy, or "" if limitedBy is "".
+// limitedBySuffix returns " in " followed by limitedBy. It returns "" if limitedBy is "".
 func (r availableMemory) limitedBySuffix() string {
 	if r.limitedBy == "" {
 		return ""
@@ -47,9 +47,8 @@ func (r availableMemory) limitedBySuffix() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory reads the memory that is available to this process: the machine's memory, unless a cgroup limits
-// it further. The machine's available memory is computed as free memory and half of the droppable file pages.
-// MemAvailable is not used, because it counts much of the sockets' memory as available.
+// readAvailableMemory returns the memory that this process can use. It takes the machine's memory and the limits of
+// cgroups into account. Half of the file pages that the kernel can drop count as free.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
@@ -69,8 +68,9 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. Its cause
-// states this. The returned function cancels the context and waits until the memory checks have stopped.
+// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. The
+// context's cause describes the lack of memory. The returned function cancels the context and waits until the memory
+// checks have stopped.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

@@ -37,13 +37,11 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one dedicated thread, which lives until close. On Linux, this has three advantages.
-// First, a child inherits the CPU affinity of the thread. The child is therefore pinned before its first instruction,
-// and a Go program sees the right GOMAXPROCS. Second, no other goroutine runs on the thread, so the lab itself is not
-// pinned. Third, the kernel kills a child when the thread ends (Pdeathsig). As the thread lives until close, this
-// happens only if the lab is killed.
+// launcher starts processes from one dedicated OS thread. Each process is pinned to its CPUs from the start. On Linux,
+// the processes are killed when the lab is killed.
 //
-// Each child has its own process group. When the child has ended, the remaining processes of its group are killed.
+// Each process has its own process group. When the process has ended, the launcher kills the other processes in its
+// group.
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -66,7 +64,7 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. All processes must have ended.
+// close ends the launcher's thread. The caller must first wait until all started processes have ended.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
@@ -80,8 +78,8 @@ func (l *launcher) takeLeftoverGroupError() error {
 	return err
 }
 
-// killGroupOrStoreError kills the processes that remain in the group of an ended process. If they do not end within
-// groupExitTimeout, it stores an error in leftoverErr.
+// killGroupOrStoreError kills the processes that remain in the process group of the ended process pid. If they do not
+// end within groupExitTimeout, it stores an error in leftoverErr.
 func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -101,8 +99,8 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. It receives SIGTERM when the context passed at its start ends. tail stores the end of its
-// standard error.
+// process is a child process. It receives SIGTERM when its context ends. tail stores the last bytes of its standard
+// error.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -111,8 +109,9 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. Its standard output goes to out or, if out is nil, to tail. out is closed when
-// the process has ended. The caller must call terminateAndWait, or wait for the channel done.
+// startPinnedProcess starts a program. It sends the program's standard output to out, and closes out when the program
+// has ended. If out is nil, tail receives the output. The caller must call terminateAndWait, or wait for the channel
+// done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -151,14 +150,15 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// terminateAndWait ends the process and waits for the end of its group. It may be called repeatedly and concurrently.
+// terminateAndWait terminates the process and waits until its process group has ended. It may be called repeatedly and
+// concurrently.
 func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// newUnexpectedExitError returns an error with the exit status and the last output of a process that ended by itself.
-// It must be called after the channel done is closed.
+// newUnexpectedExitError describes a process that ended by itself: its exit status and its last output. The caller must
+// first wait for the channel done.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -178,10 +178,9 @@ func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	return ""
 }
 
-// runAndReadLines runs a program until it has ended. It calls onLine with each line of the program's standard output.
-// If onStart is not nil, onStart is called before the first line. If ctx ends, runAndReadLines terminates the program
-// and returns the cause of ctx. If onLine returns an error, it terminates the program and returns this error. The
-// returned process is nil if the program could not be started.
+// runAndReadLines runs a program until it has ended. It calls onStart, if not nil, after the start. It calls onLine for
+// each line of standard output. If ctx ends, it terminates the program and returns the cause of ctx. If onLine returns
+// an error, it terminates the program and returns this error. The returned process is nil if the program did not start.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -230,7 +229,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d. It returns the cause of ctx if ctx ends first.
+// sleepContext waits for d or until ctx ends. If ctx ends first, it returns the cause of ctx.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -274,7 +273,8 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects again and again until the server answers. It returns the connection with the answer.
+// waitUntilAppAnswers connects to the server repeatedly until the server answers. It returns the connection that got
+// the answer.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -296,8 +296,8 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects to a server and checks that it answers as the app. An answer proves that the server has
-// accepted the connection; a successful connect does not.
+// dialAndCheckApp connects to a server and checks that the server answers as the app. The answer also proves that the
+// server has accepted the connection.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -320,7 +320,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	return conn, nil
 }
 
-// dialWithoutTimeWait returns a connection that leaves no TIME_WAIT when it is closed.
+// dialWithoutTimeWait connects to addr. Closing the connection leaves no socket in TIME_WAIT.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -336,8 +336,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a free loopback address. Its port is below the ephemeral ports, so the
-// generator's connections cannot take the port before the server does.
+// freeAddrBelowEphemeralPorts returns a loopback address with a free port. The port is below the range that the kernel
+// assigns to outgoing connections, so outgoing connections do not take it.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

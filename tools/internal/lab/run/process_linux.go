@@ -28,8 +28,7 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	return cmd.Start()
 }
 
-// killGroup kills the remaining processes of a child's process group, if any. The kernel does not reuse the group's ID
-// while a process belongs to the group.
+// killGroup kills the processes in the process group pid, if there are any.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
 func isGroupAlive(group int) bool {

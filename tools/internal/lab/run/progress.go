@@ -37,7 +37,8 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step. It prints the progress on a terminal, or if the workload has changed.
+// setCurrentStepAndPrint sets the current step. On a terminal, it prints the progress. Elsewhere, it prints the
+// progress when the workload changes.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +76,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. A final line stays. A line that is not final describes the progress of the
-// current step: it appears only on a terminal, and later output replaces it.
+// printFinalOrProgressLine prints a line. A final line stays on the screen. A progress line is printed only on a
+// terminal, and the next line overwrites it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

@@ -40,8 +40,9 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. If this machine has no space for its connections, it skips the run or, if the run
-// has a broadcast, reduces their number. earlierRuns contains the earlier runs of the same scenario.
+// runStepIfItFits executes one run. If the machine cannot open all connections, it skips the run. For a run with a
+// broadcast, it reduces the number of connections instead, if possible. earlierRuns contains the earlier runs of the
+// same scenario.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -172,7 +173,8 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// writeConfigFile writes the configuration file of the subject, if it has one, and returns its path.
+// writeConfigFile writes the subject's configuration file and returns the file's path. It returns "" if the subject has
+// no such file.
 func (m *serverMeasurement) writeConfigFile(values scenario.PlaceholderValues) (path string, err error) {
 	text := m.step.Subject.ConfigWithValues(values)
 	if text == "" {
@@ -220,7 +222,8 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runStageAndSampleServer runs the load generator for one stage. isMeasuredStage is false for a warm-up or a check.
+// runStageAndSampleServer runs the load generator for one stage and samples the server. isMeasuredStage is false for a
+// warm-up or a check.
 func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -282,8 +285,8 @@ func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scena
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while the generator keeps its connections idle. First, it waits until
-// the server has accepted all of them and memory is stable. If that exceeds the hold phase, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory while all connections are idle. It first waits until the server has
+// accepted all connections and memory is stable. If this takes longer than the phase hold, it adds a caveat.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -378,7 +381,8 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast on idle connections.
+// withHeldChecksAndBroadcast returns c with additional phases: two verifications, heartbeats, and a broadcast on idle
+// connections.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -394,8 +398,8 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 }
 
 // runLoadGenerator runs the load generator until it has ended. It calls onEvent, if not nil, with each event in order.
-// It terminates the generator and returns an error if ctx ends or onEvent returns an error. If the generator fails and
-// its result contains the reason, runLoadGenerator returns the result without an error.
+// If ctx ends or onEvent returns an error, it terminates the generator and returns an error. If the generator fails and
+// its result states why, the error is nil.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -433,8 +437,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns as reason the limit of this machine that s would exceed, or "" if none is known. If
-// there is a reason, fittingConns is the number of connections that s can still have, or 0.
+// findLimitPreventingRun returns the limit of this machine that the run s would exceed, or "". If there is such a
+// limit, fittingConns is the number of connections that fit within the limit, or 0.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -472,8 +476,8 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts which limits a step with n connections meets on this machine, on which both server
-// and generator run. It assumes that a server other than Myriad uses one goroutine per connection.
+// predictCapacityForStep predicts which limits of this machine the run s reaches with n connections. The server and the
+// load generator share the machine. A server other than Myriad is assumed to use one goroutine per connection.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Parts of a sample: for the start and end of a window, for memory, and for held connections.
+// What a sample contains. windowParts is for samples at the start and the end of a measured window. memoryParts is for
+// samples of memory. heldParts is for long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -85,8 +86,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the generator's resource usage. Before the generator's start, the usage is zero. After its
-// end, only its CPU time is known.
+// generatorUsage returns the load generator's resource usage. The usage is zero before the generator starts. After the
+// generator has ended, only its CPU time is known.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -114,9 +115,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount adds the server's number of connections to s: the server's own count or, without an admin address,
-// the number of the server's sockets. It must be called last in a sample, because counting sockets creates kernel
-// objects.
+// addServerConnCount stores the server's number of connections in s. Without an admin address, it counts the server's
+// sockets. It must be called last in a sample, because counting sockets takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -134,8 +134,8 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and waits until the server has closed its side,
-// at most a second. Then it samples the server, which has no connections.
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection and samples the server, which then has no
+// connections. It first waits up to a second until the server has closed the connection.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -169,9 +169,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true for the number of the
-// load's connections, but not longer than timeout. Then it takes a sample. accepted is the last result of
-// acceptOpenConns.
+// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true. acceptOpenConns
+// receives the number of open connections, without the lab's own. After at most timeout, sampleWhenConnsAndMemorySettle
+// takes a sample. accepted is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -208,8 +208,8 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time: a load phase follows the hold phase, and
-// half of the hold phase is long enough.
+// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time. It returns true if a load phase follows
+// the hold phase and the hold phase is long enough.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
@@ -236,8 +236,8 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample at the start or the end of a window. countSegments adds the number of TCP
-// segments on connections to the server's port.
+// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments on
+// connections to the server's port.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil

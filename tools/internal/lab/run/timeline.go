@@ -20,10 +20,8 @@ const (
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder records the ticks of a run. Its goroutine runs from startTimeline to addLastTickAndStop. The run's
-// goroutine receives the load generator's events and stores their figures in atomics. A tick reads /proc, which takes
-// no time of the server. Runs that measure memory read nothing from the admin address, because such requests take the
-// server's time and memory. A nil *timelineRecorder does nothing, for runs without /proc.
+// timelineRecorder records figures of a run at regular intervals. Its goroutine runs from startTimeline to
+// addLastTickAndStop. The methods of a nil *timelineRecorder do nothing.
 type timelineRecorder struct {
 	record   *result.Run
 	server   int // process group of the server
@@ -39,7 +37,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts the timeline of a run whose server is ready. It returns nil for a run without samples.
+// startTimeline starts to record the figures of a run at regular intervals. It returns nil if the run is not sampled.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil
@@ -65,7 +63,7 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTickUnlessServerEnded records a tick if the server still runs. Figures that cannot be read are 0.
+// sampleTickUnlessServerEnded records the current figures if the server still runs. Figures that cannot be read are 0.
 func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
@@ -114,7 +112,7 @@ func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	t.interval *= 2
 }
 
-// switchGeneratorGroup sets the load generator's process group, or 0 if no generator runs.
+// switchGeneratorGroup sets the process group of the load generator. 0 means that no generator runs.
 func (t *timelineRecorder) switchGeneratorGroup(groupOrZero int) {
 	if t == nil {
 		return

@@ -20,22 +20,22 @@ import (
 
 // Options modify scenarios. The zero value changes nothing.
 type Options struct {
-	// Rounds, if not 0, replaces the scenario's number of rounds. The maximum is 1000.
+	// Rounds replaces the scenario's number of rounds. 0 keeps that number. The maximum is 1000.
 	Rounds int
-	// Duration, if not 0, replaces the duration of Flood, Publish, Jobs and Attack phases, and of Load phases without
-	// heartbeats.
+	// Duration replaces the duration of Flood, Publish, Jobs and Attack phases, and of Load phases without heartbeats.
+	// 0 keeps all durations.
 	Duration    time.Duration
 	Connections int
-	// Only selects the runs whose name "workload/subject" it matches. Nil selects all runs.
+	// Only selects runs by a pattern for their name "workload/subject". Nil selects all runs.
 	Only *regexp.Regexp
-	// Subjects are added to the scenario's subjects.
+	// Subjects contains further subjects to add to the scenario.
 	Subjects []Subject
-	// Scale is the name of one of the scenario's scales, which reduces the scenario. "" applies no scale.
+	// Scale is the name of one of the scenario's scales, which make the scenario smaller. "" applies no scale.
 	Scale string
 }
 
-// Apply returns the scenario as it runs on this machine, with one subject per I/O model and with the options applied.
-// It does not modify s.
+// Apply returns the scenario as this machine runs it, with the options applied and with one subject per I/O model. It
+// does not modify s.
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -74,7 +74,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	return s, s.Validate()
 }
 
-// String lists the options that reduce workloads or change durations.
+// String lists the options that reduce connections or change durations.
 func (o Options) String() string {
 	var words []string
 	if o.Scale != "" && o.Scale != fullScale {
@@ -89,7 +89,8 @@ func (o Options) String() string {
 	return JoinAsEnglishList(words)
 }
 
-// WithPeersExecutable returns a scenario whose commands use the given executable of the module tools/peers.
+// WithPeersExecutable returns a copy of the scenario in which executable replaces "{peers}" in all commands. executable
+// is the program built from the module tools/peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
@@ -106,8 +107,8 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// SubjectsNeedingPeers returns the names of the subjects that run the executable passed to WithPeersExecutable. If it
-// is not called, these subjects are excluded.
+// SubjectsNeedingPeers returns the names of the subjects that need WithPeersExecutable. Without a call to
+// WithPeersExecutable, these subjects do not run.
 func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandHasPlaceholder(peersPlaceholder) {
@@ -131,7 +132,7 @@ type hostLimits struct {
 
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// ownDescriptors is the number of descriptors that a server needs for other purposes than the load's connections.
+// ownDescriptors is the number of descriptors that a server needs in addition to the load generator's connections.
 const ownDescriptors = 100
 
 func readHostLimits() hostLimits {
@@ -150,8 +151,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with only the subjects that can run on h, one for each I/O model. Each
-// subject gets at most as many connections as it can have open. Notes name the subjects that cannot run.
+// adaptSubjectsToHost returns the scenario with the subjects that can run on h, one per I/O model. It limits each
+// subject's connections to what h allows. It adds a note for each subject that cannot run.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -188,7 +189,7 @@ func (s Subject) withModel(model string) Subject {
 	return s
 }
 
-// noteSubjectsWithFewerConns adds a note about each subject that cannot hold all connections of a workload.
+// noteSubjectsWithFewerConns adds a note for each subject that can hold only some of a workload's connections.
 func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -208,7 +209,7 @@ func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	}
 }
 
-// Scale defines how a scenario is reduced. Zero values change nothing.
+// Scale describes how to make a scenario smaller. A zero field changes nothing.
 type Scale struct {
 	// Rounds replaces the number of rounds of the scenario and of its workloads.
 	Rounds      int `json:"rounds,omitempty" toml:"rounds"`
@@ -246,7 +247,8 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns a copy of s reduced to the scale. It drops a workload that equals an earlier one.
+// reduceScenario returns a copy of s with the scale applied. It drops workloads that have become equal to an earlier
+// workload.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -272,8 +274,8 @@ func (x Scale) reduceScenario(s Scenario) Scenario {
 	return s
 }
 
-// limitWorkload limits a workload to the scale. When it shortens a Hold phase, it also shortens the heartbeat interval
-// in proportion.
+// limitWorkload returns w with the limits of the scale applied. If it shortens a Hold phase, it shortens the heartbeat
+// interval in proportion.
 func (x Scale) limitWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -304,8 +306,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes that state how s differs from the original scenario, and which options are the
-// cause. It sets Reduced in reduced workloads.
+// noteAndMarkReductions adds notes that describe how s differs from the original scenario, and why. It sets the field
+// Reduced of reduced workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {

@@ -20,16 +20,16 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Its field Figures is a function that describes a figure: ok reports whether the figure
-// exists, and better whether higher or lower values of it count as better.
+// Reader reads scenarios. Figures is a function that looks up a figure by name. ok reports whether the figure exists.
+// better is true if either high or low values of the figure count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
 const maxFileBytes = 1 << 20
 
-// ReadScenario reads a scenario of at most 1 MiB from TOML. It returns an error if the scenario is invalid as written
-// or at one of its scales.
+// ReadScenario reads a scenario from TOML text of at most 1 MiB. It returns an error if the scenario or one of its
+// scales is invalid.
 func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -46,7 +46,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	return s, r.validateAtAllScales(&s, tomlTableLineNumbers(text))
 }
 
-// tomlTableLineNumbers returns the line numbers of all TOML tables, grouped by the tables' names.
+// tomlTableLineNumbers returns the line numbers of all TOML tables in text. The map's keys are table names.
 func tomlTableLineNumbers(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
@@ -86,8 +86,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// validateAtAllScales checks a scenario as written and at each scale. It assumes a machine without limits. lines
-// contains the line numbers of the tables, which it adds to errors.
+// validateAtAllScales checks a scenario as written, and with each of its scales applied. It assumes a machine without
+// limits. lines contains the line numbers of TOML tables, for error messages.
 func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -153,7 +153,8 @@ func addFileNameToError(name string, err error) error {
 	return nil
 }
 
-// builtInOrder is the order of the built-in scenarios. Scenarios that are not in this list follow at the end.
+// builtInOrder lists the built-in scenarios in the order in which they are shown. Other built-in scenarios follow at
+// the end.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "pool", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table of figures from another publication. The report compares our figures with the table.
+// ReferenceTable is a published table of figures. The report compares our own figures with it.
 type ReferenceTable struct {
 	// Title and Source identify the table. Machine describes the machine on which it was measured.
 	Title   string `json:"title" toml:"title"`
@@ -36,7 +36,8 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps each unit of published tables to a factor. Our figures are divided by it to show them in this unit.
+// UnitFactors maps each unit of published tables to its factor. A published value times the factor is a value in our
+// unit, such as bytes.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -58,7 +59,7 @@ type ReferenceRow struct {
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim states a limit for a figure of the subjects. Exactly one of AtMost and AtLeast must be set.
+// Claim states an upper or a lower limit for a figure. Exactly one of AtMost and AtLeast must be set.
 type Claim struct {
 	Text string `json:"text" toml:"text"`
 	// Subjects lists the subjects to which the claim applies. Nil means all subjects of the workload.
@@ -85,9 +86,9 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the report's first sentence. Text can contain placeholders. {subject} and {baseline} are the
-// names of the compared subjects, {value} and {base} are their figures, {ratio} is value/base, {inverse} is base/value,
-// and {connections} is the workload's number of connections.
+// Clause is a clause of the report's first sentence. Text can contain placeholders. {subject} and {baseline} are the
+// names of the compared subjects. {value} and {base} are their figures. {ratio} is value/base, and {inverse} is
+// base/value. {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
@@ -99,7 +100,7 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// crossReferenceChecker checks that names in a scenario refer to existing parts or figures. It stores the first error.
+// crossReferenceChecker checks that all names in a scenario refer to something that exists. It stores the first error.
 type crossReferenceChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
@@ -121,8 +122,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, it also checks that each figure defines
-// whether higher or lower values are better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures for which neither high
+// nor low values count as better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
@@ -131,8 +132,9 @@ func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDi
 	}
 }
 
-// checkCrossReferences checks the names by which parts of a scenario refer to other parts and to figures. expanded is
-// the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a table's line number to err.
+// checkCrossReferences checks that each name in the scenario refers to an existing subject, workload or figure.
+// expanded is the scenario for a machine without limits. figureInfo is Reader.Figures. atLine adds a table's line
+// number to an error.
 func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -194,8 +196,8 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	}
 }
 
-// ParsePublishedCell parses a published figure, such as "202,830", "994k", "4.9 MiB", or "38.8" in a column whose unit
-// is MiB. It returns the value in the unit of our figure, such as bytes.
+// ParsePublishedCell parses a published figure, such as "202,830", "994k" or "4.9 MiB". A figure without a unit has the
+// column's unit. ParsePublishedCell returns the value in our own unit, such as bytes.
 func (c Column) ParsePublishedCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

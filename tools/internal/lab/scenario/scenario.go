@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Scenario is a question and the measurements that answer it.
+// Scenario is a question about servers, with the measurements that answer the question.
 type Scenario struct {
 	Name     string `json:"name" toml:"name"`
 	Question string `json:"question" toml:"question"`
@@ -129,7 +129,7 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is the approximate number of runs that it takes to measure a capacity.
+// estimatedCalibrationRuns is the approximate number of runs needed to measure the capacity for one kind of jobs.
 const estimatedCalibrationRuns = 11
 
 type Step struct {
@@ -141,9 +141,9 @@ type Step struct {
 
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps returns the runs of a scenario in order of workload, then of round. In each round, every subject runs once,
-// and another subject comes first than in the round before. If filter is not nil, PlanSteps returns only the runs whose
-// name "workload/subject" matches.
+// PlanSteps returns the runs of a scenario, ordered by workload and then by round. In each round, every subject runs
+// once. The subject that runs first changes from round to round. If filter is not nil, PlanSteps returns only runs
+// whose name "workload/subject" matches.
 func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {

@@ -48,8 +48,8 @@ type Subject struct {
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender describes a subject that runs jobs. The lab appends flags of "myriad offer" to its command. The program must
-// accept these flags and print its results in the format of "myriad offer".
+// Contender describes a subject that runs jobs. The lab appends flags of "myriad offer" to the subject's command. The
+// program must accept these flags, and print its results in the format of "myriad offer".
 type Contender struct {
 	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
 	// 5,000.
@@ -59,15 +59,16 @@ type Contender struct {
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// These placeholders are replaced before a scenario runs. {peers} is the executable passed to WithPeersExecutable.
+// Placeholders that are replaced before a scenario runs. {peers} stands for the executable passed to
+// WithPeersExecutable.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
 	autoModel        = models.Auto
 )
 
-// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". If a server supports only some
-// apps, the format is "name:app,app=command line". If isContender is set, the subject is a contender.
+// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}". For a server that supports
+// only some apps, the format is "name:app,app=command line". If isContender is set, the result has a Contender.
 func ParseSubject(nameEqualsCommand string, isContender bool) (Subject, error) {
 	name, line, ok := strings.Cut(nameEqualsCommand, "=")
 	if !ok {
@@ -130,7 +131,7 @@ func (s Subject) validateSubject() error {
 	return nil
 }
 
-// RunsUnderWorkload reports whether the subject supports the workload and is to run under it.
+// RunsUnderWorkload reports whether the subject supports the workload and is selected for it.
 func (s Subject) RunsUnderWorkload(w Workload) bool {
 	return !s.commandHasPlaceholder(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
@@ -138,19 +139,19 @@ func (s Subject) RunsUnderWorkload(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin reports whether the command or Config contains {admin}, the address where the server reports its figures.
+// HasAdmin reports whether the subject has an admin address: whether its command or Config contains {admin}.
 func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
-// HasHeartbeat reports whether the subject can send heartbeats.
+// HasHeartbeat reports whether the subject can send heartbeats: whether its command or Config contains {heartbeat}.
 func (s Subject) HasHeartbeat() bool { return s.commandHasPlaceholder("{heartbeat}") }
 
 func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload. It is 1 unless the command contains
-// {processes}. With an even distribution, each process would use at most three quarters of its descriptor table. The
-// rest is a margin, because the kernel distributes connections randomly.
+// ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command does not contain
+// {processes}. Otherwise, each process uses up to three quarters of its descriptor table, because the kernel
+// distributes connections unevenly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -182,7 +183,7 @@ func (s Subject) HasCompactTLS() bool {
 	return model != "" && model != "goroutine" && !slices.Contains(s.Command, "--disable-compact-tls")
 }
 
-// PlaceholderValues contains the values of a command's placeholders.
+// PlaceholderValues contains values for the placeholders in commands and configuration files.
 type PlaceholderValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
@@ -192,9 +193,9 @@ type PlaceholderValues struct {
 	Connections, Processes int
 }
 
-// CommandWithValues returns the command with its placeholders replaced. {room} is the number of connections that the
-// server must accept. It exceeds the number of the generator's connections for two reasons: the kernel distributes them
-// randomly over processes, and the lab opens connections, too.
+// CommandWithValues returns the command with its placeholders replaced. {room} becomes the number of connections that
+// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and the lab
+// opens connections of its own.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
 }
@@ -223,8 +224,8 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// ServerLimitToMaxLoadConns returns how many connections the generator may open to a server that accepts at most
-// maxServerConns connections.
+// ServerLimitToMaxLoadConns returns how many connections the load generator may open to a server. maxServerConns is the
+// number of connections that the server can accept.
 func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
@@ -232,7 +233,7 @@ func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
 	return (maxServerConns - 1000*p.Processes) * 2 / 3
 }
 
-// allModelNames returns the names of all I/O models, including those that cannot run here.
+// allModelNames returns the names of all I/O models, including models that this system does not support.
 func allModelNames() (names []string) {
 	for _, m := range models.All() {
 		names = append(names, m.Name)

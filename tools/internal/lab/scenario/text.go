@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration. In TOML it is text such as "1.5s". In JSON it is a number of nanoseconds.
+// Duration is a time.Duration that TOML represents as text such as "1.5s". JSON represents it as a number of
+// nanoseconds.
 type Duration time.Duration
 
 // UnmarshalText parses text such as "1.5s".
@@ -25,8 +26,8 @@ func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words contains the words of a command line. In TOML, the command line is one text. It is split at spaces that are not
-// within single or double quotes. No other character is special.
+// Words contains the words of a command line. TOML represents the command line as one text. Spaces separate words,
+// except inside single or double quotes. No other character is special.
 type Words []string
 
 // UnmarshalText splits a command line into words.

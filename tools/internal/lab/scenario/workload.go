@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Workload describes the load on each subject: connections and their phases.
+// Workload describes the load on a subject: connections, and the phases in which they are used.
 type Workload struct {
 	// Name is the workload's name in the report. It has at most 40 bytes and no spaces or slashes.
 	Name string `json:"name" toml:"name"`
@@ -51,7 +51,7 @@ type Workload struct {
 	Phases  []Phase `json:"phases,omitempty" toml:"phases"`
 }
 
-// These are the actions of phases.
+// Values of Phase.Do: the actions of phases.
 const (
 	// Connect opens connections and closes those of earlier phases. If Connect is not the first phase, all connections
 	// are opened before that phase.
@@ -218,8 +218,7 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresSpeed reports whether the workload measures speed, not only memory. Other programs on the machine distort
-// measurements of speed.
+// MeasuresSpeed reports whether the workload measures speed. Other programs on the machine distort such measurements.
 func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
@@ -233,7 +232,7 @@ type Stage struct {
 	Held bool
 }
 
-// FindPhase returns the first phase with the given action, or the zero Phase.
+// FindPhase returns the first phase with the given action. If there is no such phase, it returns the zero Phase.
 func (s *Stage) FindPhase(action string) Phase {
 	for _, p := range s.Phases {
 		if p.Do == action {
@@ -243,7 +242,7 @@ func (s *Stage) FindPhase(action string) Phase {
 	return Phase{}
 }
 
-// Name returns the first action of the stage other than Hold.
+// Name returns the action of the first phase that is not Hold.
 func (s *Stage) Name() string {
 	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
 	return s.Phases[max(i, 0)].Do
@@ -295,7 +294,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error unless min <= value <= max. The error contains value, formatted by valueFormat.
+// checkRange returns an Error if value is less than min or greater than max. valueFormat formats value in the error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -442,7 +441,7 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CapacityRunTime returns the duration of each run by which the lab measures the capacity for a Jobs phase.
+// CapacityRunTime returns the duration of each run that measures the capacity for the jobs of p.
 func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
 func (w Workload) captionOrGenerated() string {
@@ -510,8 +509,7 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns how late a server may send a heartbeat: an eighth of the interval, but at least 400 ms.
-// Servers look for due heartbeats only once in that time.
+// MaxHeartbeatDelay returns how late a server may send a heartbeat. It is an eighth of interval, but at least 400 ms.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// Never is the latency of jobs that never ran. It is larger than any other latency and valid in JSON.
+// Never is the latency of a job that never ran. It is larger than any other latency. JSON can represent it.
 const Never = math.MaxFloat64
 
 // IsNeverLatency reports whether v is Never, or the mean of Never and another latency.
@@ -22,12 +22,12 @@ func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors maps the number of values to a factor. The range of the values times this factor is half of their 95 %
-// confidence interval.
+// rangeFactors maps a number of values to a factor. The range of the values (maximum minus minimum) times this factor
+// is half of the 95 % confidence interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
-// Median returns the median, which for an even number of values is the mean of the two middle ones. It returns false if
-// there are no values.
+// Median returns the median of the values. For an even number of values, it is the mean of the two middle ones. Without
+// values, Median returns false.
 func Median(values []float64) (float64, bool) {
 	if len(values) == 0 {
 		return 0, false
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides the value of each round by the base's value in this round. It skips a round if one of the
-// two is missing or Never, or if the base's value is not positive.
+// RatiosOfSameRounds returns a ratio for each round: the round's value in byRound divided by its value in base. It
+// skips rounds in which a value is missing or Never, or the value in base is not positive.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
