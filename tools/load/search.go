@@ -322,7 +322,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	r.Start, r.Took, r.Interrupted = wholeRunResult.Start, wholeRunResult.Took, wholeRunResult.Interrupted
 	r.ConnectErrors, r.Lost, r.BadStatus = wholeRunResult.ConnectErrors, wholeRunResult.Lost, wholeRunResult.BadStatus
 	r.Mismatched, r.FirstMismatch = wholeRunResult.Mismatched, wholeRunResult.FirstMismatch
-	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}
+	severity := []string{"descriptors", "ports", "memory", "conntrack", "backlog", "socket memory", wallCPU, wallLate, "cpu pressure"}
 	r.Limits = slices.Clone(s.limits)
 	slices.SortStableFunc(r.Limits, func(a, b Limit) int {
 		return slices.Index(severity, a.Wall) - slices.Index(severity, b.Wall)

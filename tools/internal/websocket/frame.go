@@ -27,7 +27,7 @@ const MaxControl = wsframe.MaxControl
 // Close has more than MaxControl bytes. It allocates only if dst lacks capacity.
 func AppendMaskedFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []byte {
 	if op >= OpClose && len(payload) > MaxControl {
-		panic(fmt.Sprintf("websocket: AppendFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))
+		panic(fmt.Sprintf("websocket: AppendMaskedFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))
 	}
 	return wsframe.AppendMaskedFrame(dst, wsframe.Fin|byte(op), mask, payload)
 }
