@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/metrics"
 	"sync/atomic"
@@ -25,10 +26,11 @@ type controller struct {
 	trimAt      int64  // when stopQuarterOfIdleWorkers is due
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 
-	ceiling      int    // limit of workers of the configuration and the memory budget
-	crowdedAt    int64  // since when goroutines wait for processors; 0 if they do not
-	progressAt   int64  // when a job last finished, no job waited, or a worker was added
-	lastFinished uint64 // totals.finished at progressAt
+	ceiling       int    // limit of workers of the configuration and the memory budget
+	crowdedAt     int64  // since when goroutines wait for processors; 0 if they do not
+	lastCrowdedAt int64  // when goroutines last waited for processors; 0 if never
+	progressAt    int64  // when a job last finished, no job waited, or a worker was added
+	lastFinished  uint64 // totals.finished at progressAt
 
 	meanService int64   // moving average of the duration of jobs; 0 if unknown
 	queueLimit  int     // jobs; the capacity, or less in an overload
@@ -145,8 +147,7 @@ func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum t
 	p := c.p
 	sum.refused = p.totalWaits.Load()
 	room := (c.queueLimit + len(p.shards) - 1) / len(p.shards)
-	for i := range p.shards {
-		s := &p.shards[i]
+	for _, s := range p.shards {
 		s.mu.Lock()
 		s.setAdmitLimit(room)
 		s.updateOverloadAndShedOverdue(now, shed)
@@ -194,18 +195,18 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 }
 
 const (
-	// initialPerProc is the initial and minimum limit per processor. With two workers, one can run a job while the
-	// other is on its way to a job.
+	// initialPerProc is the initial and minimum limit per processor: one worker runs a job, another is on its way.
 	initialPerProc = 2
 	// crowdedPerProc and crowdedFor define when the limit is lowered by a 32nd: when more than crowdedPerProc
 	// goroutines have waited for each processor for the time crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// maxBesideOthersPerProc limits the workers per processor that are started because other goroutines wait for
-	// processors. Jobs may have started these goroutines.
+	// slowGrowthFor is the time after which the limit may grow by a quarter again, instead of a 32nd.
+	slowGrowthFor = int64(100 * time.Millisecond)
+	// maxBesideOthersPerProc limits the workers per processor that start although other goroutines are runnable.
 	maxBesideOthersPerProc = 64
-	// starvedFor is the time without a finished job after which a worker is added while jobs wait, even if the
-	// processors are busy, because running jobs may depend on waiting ones.
+	// starvedFor is the time without a finished job after which a worker is added while jobs wait. Running jobs may
+	// depend on waiting ones.
 	starvedFor = int64(50 * time.Millisecond)
 )
 
@@ -218,15 +219,12 @@ func (p *Pool) minLimit() int64 {
 }
 
 // updateWorkerLimit adapts the limit of workers to the load. It raises the limit while jobs wait and processors are
-// idle. It lowers the limit while many goroutines, most of them workers, wait for a processor. If jobs wait and none
-// finishes, it adds a worker from time to time.
+// idle. It lowers the limit while many goroutines wait for a processor. If no waiting job makes progress, it adds a
+// worker from time to time. The method follows Windows' I/O completion ports, which start another thread when a running
+// thread blocks. It ignores throughput, which reacts late and is noisy (dotnet/runtime issues 52701, 53471, 81406).
 //
-// The method approximates Windows' I/O completion ports, which start another thread when a running thread blocks. It
-// ignores throughput, because throughput reacts late and is noisy with mixed jobs (see dotnet/runtime issues 52701,
-// 53471 and 81406).
-//
-// waiting is the number of jobs that wait or were rejected since the last call. runnable is the number of goroutines
-// that wait for a processor. finished is the number of jobs that have finished since the pool was created.
+// waiting counts jobs that wait or were rejected since the last call. runnable counts goroutines that wait for a
+// processor. finished counts the jobs that have finished since the pool was created.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finished uint64) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())
@@ -238,16 +236,20 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 		c.ceiling = min(c.ceiling, int(p.workerCount()))
 		c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
 	}
+	growth := max(1, workers/4)
+	if now-c.lastCrowdedAt < slowGrowthFor {
+		growth = max(1, workers/32)
+	}
 	crowded := runnable > crowdedPerProc*procs
-	if !crowded {
+	if crowded {
+		c.lastCrowdedAt, c.crowdedAt = now, cmp.Or(c.crowdedAt, now)
+	} else {
 		c.crowdedAt = 0
-	} else if c.crowdedAt == 0 {
-		c.crowdedAt = now
 	}
 	if waiting == 0 || finished != c.lastFinished {
 		c.progressAt, c.lastFinished = now, finished
 	}
-	larger, besideOthers := workers+max(1, workers/4), min(runnable/2, maxBesideOthersPerProc*procs)
+	larger, besideOthers := workers+growth, min(runnable/2, maxBesideOthersPerProc*procs)
 	switch {
 	case waiting > 0 && runnable <= procs:
 		limit = max(limit, larger)

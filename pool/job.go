@@ -21,7 +21,7 @@ type Func func(ctx context.Context)
 // Run calls f.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// Dropper is a Job that is notified if it will not run. If the pool drops an accepted job, it calls Dropped.
+// Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped

@@ -1,8 +1,7 @@
 // Package pool runs jobs on a limited number of goroutines. It keeps latency low when more jobs arrive than can run.
 //
 // The number of workers adapts to the load, between Config.Min and Config.Max and within a memory budget. It grows
-// while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors. Jobs
-// that compute therefore get a few workers per processor, and jobs that block many more.
+// while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors.
 //
 // The queue is limited. If it is full, a job is rejected with [ErrFull], or waits in Submit until its context ends. If
 // jobs have waited longer than Config.Target for all of Config.Interval, the pool is overloaded: its queue only adds
@@ -37,7 +36,7 @@ type Pool struct {
 	ctx      context.Context // for jobs without one of their own; cancelled by Close
 	cancel   context.CancelCauseFunc
 
-	shards []shard
+	shards []*shard
 	shift  int // a 64-bit hash shifted right by this is a shard's index
 	parked workerStack
 	wake   chan struct{} // wakes a waiting Submit; capacity 1
@@ -89,7 +88,7 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards()
-	p.control = controller{p: p, runnable: countRunnable, wake: make(chan struct{}, 1), ceiling: cfg.Max, queueLimit: cfg.Queue}
+	p.control = controller{p: p, runnable: countRunnable, wake: make(chan struct{}, 1), ceiling: cfg.Max, queueLimit: cfg.Queue, lastCrowdedAt: -slowGrowthFor}
 	p.control.budget = newMemoryBudgetOrCgroupLimit(cfg.MemoryLimit, cfg.Max)
 	p.limit.Store(p.minLimit())
 	p.ensureMinWorkers()
@@ -135,8 +134,7 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 // Block calls f, which waits for something that more workers cannot speed up, such as a slow client. Call Block only
 // within a job.
 //
-// While f runs, the job does not count towards [Config].Max, and another worker may run. The caller must limit the
-// number of jobs in Block, because each of them occupies a goroutine.
+// While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -146,8 +144,7 @@ func (p *Pool) Block(f func()) {
 }
 
 func (p *Pool) markClosedAndStartDrain() {
-	for i := range p.shards {
-		s := &p.shards[i]
+	for _, s := range p.shards {
 		s.mu.Lock()
 		s.closed = true
 		s.mu.Unlock()
@@ -168,8 +165,7 @@ func (p *Pool) markClosedAndStartDrain() {
 }
 
 func (p *Pool) removeQueued() (dropped []Task) {
-	for i := range p.shards {
-		s := &p.shards[i]
+	for _, s := range p.shards {
 		s.mu.Lock()
 		for s.Len() > 0 {
 			dropped = append(dropped, s.Front().Task)
@@ -201,8 +197,7 @@ func (p *Pool) notifyShed(shed *[]Task) {
 	*shed = (*shed)[:0]
 }
 
-// callPanickedHandlerIfSet passes the recovered value v to Config.Panicked. Call it in the deferred function that has
-// recovered v, because it records the stack. Panics of Config.Panicked are ignored.
+// callPanickedHandlerIfSet passes the recovered value v and the stack to Config.Panicked, whose panics are ignored.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked != nil {
 		defer func() { _ = recover() }()
@@ -210,8 +205,8 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 	}
 }
 
-// Stats contains statistics of a pool. Numbers described with "now" are current. All other numbers count events since
-// New. Numbers may be inconsistent for jobs that are being submitted or finishing.
+// Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
+// Numbers may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
@@ -220,7 +215,6 @@ type Stats struct {
 	// Overloaded reports whether the pool is overloaded now. An overloaded pool accepts fewer jobs and sheds jobs that
 	// wait too long.
 	Overloaded bool
-
 	// Accepted counts accepted jobs, including those that still wait or run.
 	Accepted uint64
 	// Finished counts jobs that have run, including those that panicked. Panicked counts jobs that panicked.
@@ -243,8 +237,7 @@ func (p *Pool) Stats() Stats {
 		Overloaded: p.overload.isActive(p.now()),
 		Accepted:   p.handedOver.Load(), Late: p.late.Load(), Closed: p.refusedClosed.Load(),
 	}
-	for i := range p.shards {
-		s := &p.shards[i]
+	for _, s := range p.shards {
 		s.mu.Lock()
 		st.Queued += s.Len()
 		st.Accepted += s.counts.Accepted

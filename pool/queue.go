@@ -42,21 +42,19 @@ type shard struct {
 	counts       Stats // only the fields that count since New, except Full, Late and Closed
 
 	refused atomic.Uint64
-	_       [128]byte // keeps the next shard's lock on another cache line
+	_       [128]byte // keeps the lock of another shard on another cache line
 }
 
-// makeShards creates the shards of the queue. The number of shards depends on the number of processors. If there are
-// several shards, each has space for at least minPerShard jobs.
+// makeShards creates the shards of the queue. If there are several, each has space for at least minPerShard jobs.
 func (p *Pool) makeShards() {
 	capacity, count := p.cfg.Queue, 1
 	for p.shift = 64; count < 2*int(p.procs) && count < maxShards && capacity/(2*count) >= minPerShard; p.shift-- {
 		count *= 2
 	}
-	p.shards = make([]shard, count)
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.overload, s.cap = &p.overload, (capacity+i)/count
+	for i := range count {
+		s := &shard{overload: &p.overload, cap: (capacity + i) / count}
 		s.setAdmitLimit(s.cap)
+		p.shards = append(p.shards, s)
 	}
 }
 

@@ -3,14 +3,15 @@ package pool
 import (
 	"context"
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
 // Submit submits job to run on a worker. It waits for a worker or queue space until ctx ends. ctx is also the context
 // of the job.
 //
-// If the job is not accepted, the error is [ErrClosed] or [ErrExpired]. An [ErrExpired] error also wraps the cause of
-// ctx's end. Submit panics if job is nil.
+// If the job is not accepted, the error is [ErrClosed], or wraps [ErrExpired] and the cause of ctx's end. Submit panics
+// if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job, Ctx: ctx})
 }
@@ -49,18 +50,14 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries is the number of times that TrySubmit retries in a pool without a queue. Retries help because a
-// worker becomes available only a moment after its job has ended.
+// returningWorkerTries limits the retries of TrySubmit without a queue. A worker is available a moment after its job.
 const returningWorkerTries = 8
 
-// background and todo are contexts that never end and need not be watched.
-var background, todo = context.Background(), context.TODO()
-
-// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if t.Ctx is background or
-// todo.
+// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if t.Ctx is
+// context.Background() or context.TODO(), which never end.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
-	case t.Ctx == nil || t.Ctx == background || t.Ctx == todo:
+	case t.Ctx == nil || t.Ctx == context.Background() || t.Ctx == context.TODO():
 		t.Ctx = nil
 	case t.Ctx.Err() != nil:
 		return &expiredError{context.Cause(t.Ctx)}
@@ -103,8 +100,7 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return err
 }
 
-// handToWorker passes a job to a parked worker or to a new worker. extraWorkers raises the limit of workers for this
-// call.
+// handToWorker passes a job to a parked or new worker. extraWorkers raises the limit of workers for this call.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	q := queuedTask{*t, p.now()}
 	if w := p.popParked(); w != nil {
@@ -123,7 +119,7 @@ func (p *Pool) enqueueInAnyShard(t *Task) error {
 	for round := 0; ; round++ {
 		again := false
 		for i := range p.shards {
-			s := &p.shards[(first+i)&mask]
+			s := p.shards[(first+i)&mask]
 			if s.full.Load() && (mask > 0 || p.searching.Load() == 0) {
 				continue
 			}
@@ -155,15 +151,7 @@ func (p *Pool) enqueueInAnyShard(t *Task) error {
 }
 
 func (p *Pool) hasCapacity() bool {
-	if p.canWakeOrStartWorker() {
-		return true
-	}
-	for i := range p.shards {
-		if !p.shards[i].full.Load() {
-			return true
-		}
-	}
-	return false
+	return p.canWakeOrStartWorker() || slices.ContainsFunc(p.shards, func(s *shard) bool { return !s.full.Load() })
 }
 
 // isFull reports whether the pool certainly can't accept a job now. It takes no locks.

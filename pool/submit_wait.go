@@ -6,15 +6,12 @@ import "context"
 // looks for space. A worker looks at the count after it has taken a job. At least one of the two notices the other.
 //
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
-// space it finds and, if there is more, wakes the next. A worker with short jobs therefore does not spend time on every
-// waiting Submit, and no Submit waits while there is space. If a newcomer has taken the space first, the woken Submit
-// waits again; after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
+// space it finds and, if there is more, wakes the next. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups is the number of times that a waiting Submit may be woken without finding space. After that, new calls
-// of Submit must wait, too.
+// maxVainWakeups limits how often a waiting Submit is woken without finding space. Then, new Submits must wait, too.
 const maxVainWakeups = 3
 
-// wakeWaitingSubmit wakes the first waiting Submit. It does nothing while a woken Submit has not run yet.
+// wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
 func (p *Pool) wakeWaitingSubmit() (woken bool) {
 	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false

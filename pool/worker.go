@@ -13,20 +13,16 @@ import (
 // A worker repeatedly takes a job and runs it. If there is none, the worker searches: it looks a few more times, yields
 // in between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
 // searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
-// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.)
-//
-// A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
+// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.) A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
 // queued a job. At least one of the two therefore notices the other.
 
 const (
 	// searchRounds is the number of times that a searching worker looks again before it parks.
 	searchRounds = 3
-	// searchYield is the maximum duration of a yield of a searching worker. A longer yield means that many goroutines
-	// are runnable, and the worker stops searching.
+	// searchYield is the maximum yield of a searching worker. After a longer yield, the worker stops searching.
 	searchYield = 20 * time.Microsecond
-	// quantum is the time for which a worker runs jobs before it yields. Without a yield, another worker that already
-	// has a job might wait for a processor until Go preempts this worker after 10 ms. A shorter quantum would be worse
-	// with thousands of runnable goroutines. If jobs block, workers do not yield.
+	// quantum is the time for which a worker runs jobs before it yields. Without a yield, a worker that has a job might
+	// wait for a processor until Go preempts this worker after 10 ms. If jobs block, workers do not yield.
 	quantum = time.Millisecond
 )
 
@@ -56,8 +52,7 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countOutcome adds o, the outcome of a worker's last job, to the shard's counters and clears o. The caller holds the
-// shard's lock.
+// countOutcome adds o to the shard's counters and clears o. The caller holds the shard's lock.
 func (s *shard) countOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -83,8 +78,7 @@ func (w *worker) runUntilExit() {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked reports whether a job has
-// panicked.
+// runJobsUntilPanicOrExit runs jobs until the worker must exit, or until a job panics.
 func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	running := false
 	defer func() {
@@ -141,7 +135,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 		again := false
 		for i := range p.shards {
 			at := (w.home + i) & mask
-			s := &p.shards[at]
+			s := p.shards[at]
 			if !s.nonEmpty.Load() {
 				continue
 			}
@@ -252,11 +246,10 @@ func (w *worker) stopSearching() (wasLast bool) {
 	return w.p.searching.Add(-1) == 0
 }
 
-// countOutcomeAndStopSearching counts the outcome of the last job and marks the worker as not searching. Call it before
-// the worker parks or exits.
+// countOutcomeAndStopSearching prepares the worker for parking or its exit.
 func (w *worker) countOutcomeAndStopSearching() {
 	if w.last != (lastOutcome{}) {
-		s := &w.p.shards[w.home]
+		s := w.p.shards[w.home]
 		s.mu.Lock()
 		s.countOutcome(&w.last)
 		s.mu.Unlock()

@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker if the limit of workers allows another one. extraWorkers raises the limit for
-// this call. The new worker begins with the job in first. If first has no job, the worker searches for jobs.
+// startWorkerIfAllowed starts a worker if the limit plus extraWorkers allows another one. The worker begins with the job
+// in first. If first has no job, the worker searches for jobs.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -64,8 +64,8 @@ func (p *Pool) canWakeOrStartWorker() bool {
 }
 
 func (p *Pool) anyQueued() bool {
-	for i := range p.shards {
-		if p.shards[i].nonEmpty.Load() {
+	for _, s := range p.shards {
+		if s.nonEmpty.Load() {
 			return true
 		}
 	}
@@ -96,8 +96,7 @@ func (p *Pool) wakeToSearch(w *worker) {
 	w.wake <- queuedTask{}
 }
 
-// workerStack contains the parked workers. The most recently parked worker is on top, because its memory is most likely
-// still cached.
+// workerStack contains the parked workers. The worker that parked last is on top: its memory is most likely cached.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex
@@ -112,8 +111,7 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes the most recently parked worker from the stack. It returns nil if the stack is empty. The caller
-// must wake the returned worker.
+// popParked removes the worker that parked last, or returns nil. The caller must wake the returned worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {
