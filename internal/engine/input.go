@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler, after any layer has decoded it. p is valid only during the call. Such
-// input ends the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
+// OnPlaintext handles input that the layer, if any, has decoded. p is valid only during the call. Decoded input ends
+// the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -198,8 +198,8 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It then schedules a call
-// of the handler's Drained. In a relay, it resumes reading from the other connection instead.
+// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It also schedules a call
+// of the handler's Drained or, in a relay, resumes reading from the other connection.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()

@@ -56,7 +56,7 @@ func (t *connTable) allConns() []*conn {
 	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
 }
 
-// appendChunkConns appends the connections of chunks fromChunk to endChunk-1 to conns.
+// appendChunkConns appends all connections of the chunks in [fromChunk, endChunk) to conns.
 func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
 	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {
