@@ -258,8 +258,8 @@ func (c *Conn) restartPeerTimeouts() {
 // input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
 // Input of relays and layers' handshakes is not limited.
 
-// readRate records how much of its rate limits for input a connection has used. Only the connection's owner accesses
-// it. A connection without rate limits has no readRate.
+// readRate records how much a connection has used of its rate limits for input. Only the connection's owner accesses
+// readRate. A connection without rate limits has no readRate.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance

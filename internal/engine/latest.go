@@ -107,8 +107,8 @@ func (l *LatestSubscription) replacedCount() int64 {
 	return l.replaced
 }
 
-// AnnounceLatest tells the connection of a newer value of valueSize bytes. The newer value replaces an announced value
-// that the connection has not taken yet.
+// AnnounceLatest tells the connection that there is a newer value, whose size is valueSize bytes. The newer value
+// replaces an announced value that the connection has not taken yet.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():

@@ -17,8 +17,8 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk contains some slots of a connTable. Each slot has a current connection, or nil, and a generation: the number of
-// earlier connections in this slot.
+// chunk contains some slots of a connTable. A slot contains its current connection, or nil. The generation of a slot is
+// the number of earlier connections in this slot.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32

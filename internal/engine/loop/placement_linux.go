@@ -12,9 +12,9 @@ import (
 // Limits that decide where handlers run if Config.AutoWorkers is set: on their event loop or on workers.
 //
 // Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
-// Several slow loop iterations in a row, or a very slow one, move them back to workers. An iteration is slow if it
-// takes long, both in total and per read. It does not count if the thread has mostly waited for a CPU. Each move to
-// workers doubles the minimum time on workers, up to maxTimeOnWorkers.
+// Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if it takes
+// long, both in total and per read. An iteration that has mostly waited for a CPU does not count. Each move to workers
+// doubles the minimum time on workers, up to maxTimeOnWorkers.
 //
 // A handler that blocks forever after its move to a loop freezes that loop. The watchdog then moves the handlers of all
 // other loops to workers.

@@ -64,8 +64,8 @@ func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction is an action to run when a worker returns a connection. If the connection is closed, only actions that
-// deliver requests run, because the senders may wait.
+// deferredAction is an action to run when a worker returns a connection. For a closed connection, only the delivery of
+// requests is run, because the senders may wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
