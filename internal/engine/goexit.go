@@ -16,9 +16,9 @@ import (
 // ErrGoexit is the PanicError.Value after a handler has called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexitThenExit calls f, and repeats the call as long as f ends by runtime.Goexit. All calls run on the
-// caller's thread. After any Goexit, RerunAfterGoexitThenExit does not return, but ends the caller's goroutine, whose
-// deferred functions run. f must call runtime.UnlockOSThread as often as runtime.LockOSThread.
+// RerunAfterGoexitThenExit calls f until a call does not end by runtime.Goexit. All calls run on the caller's thread.
+// If f has called Goexit, RerunAfterGoexitThenExit does not return: it ends the caller's goroutine and runs its
+// deferred functions. f must call runtime.UnlockOSThread as often as runtime.LockOSThread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {
@@ -63,8 +63,7 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit completes an event of the connection after the handler has called
-// runtime.Goexit.
+// updatePauseAndScheduleActionsAfterGoexit finishes the handling of an event if the handler has called runtime.Goexit.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker

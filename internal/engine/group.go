@@ -78,7 +78,7 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes r from the group. A request that is posted to r after Remove arrives after all messages of the group.
+// Remove removes r from the group. A request posted to r after the call arrives after all messages of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -210,8 +210,8 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 	}
 }
 
-// SendLatest makes a copy of p the group's latest value, which replaces values that have not been sent yet. It returns
-// how many connections the value was announced to, and how many had no space for the announcement.
+// SendLatest sets the group's latest value to a copy of p. The copy replaces older values that have not been sent yet.
+// SendLatest returns how many connections the value was announced to, and how many had no space for it.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()

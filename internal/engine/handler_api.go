@@ -88,7 +88,7 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureRare().droppedMessages++
 }
 
-// postedBytesInOutput returns how many bytes of the output other goroutines have posted.
+// postedBytesInOutput returns the number of output bytes that other goroutines have posted.
 func (c *Conn) postedBytesInOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -178,8 +178,8 @@ func (c *Conn) YieldInput() {
 
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory sets the number of received bytes that the handler buffers. The counter Buffered includes these
-// bytes. hasPartialMessage means that a message is incomplete; Limits.MessageTimeout then applies.
+// SetHandlerMemory records how many received bytes the handler buffers. The counter Buffered includes these bytes. If
+// hasPartialMessage is true, a message is incomplete, and Limits.MessageTimeout applies.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && !c.hasRare() {
 		return
@@ -197,7 +197,7 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 }
 
 // SetReadingDespiteUnsentOutput makes reading independent of unsent output. It is for handlers that limit input and
-// output themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
+// output themselves. While this is enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -232,8 +232,8 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns how many bytes of input earlier handler calls have left unused. The current input starts with
-// these bytes.
+// RefusedBytes returns the number of input bytes that earlier handler calls have left unused. The current input starts
+// with these bytes.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }

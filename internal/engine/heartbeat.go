@@ -32,8 +32,8 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat acts as if the peer had just sent something. A Heartbeat.Send whose heartbeat expects no answer calls
-// it.
+// ResetHeartbeat acts as if the peer had just sent something. Heartbeat.Send calls ResetHeartbeat if no answer to the
+// heartbeat is expected.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
@@ -72,8 +72,8 @@ func (s *HeartbeatSweep) Init(rt *Runtime) {
 
 func (s *HeartbeatSweep) IsActive() bool { return s.period > 0 }
 
-// NextDue returns when the owner must next visit connections. numChunks is the number of chunks in which the owner
-// stores its connections.
+// NextDue returns the time at which the owner must next visit connections. numChunks is the number of chunks in which
+// the owner stores its connections.
 func (s *HeartbeatSweep) NextDue(numChunks int) time.Duration {
 	slices := max(min(int(s.period/MinSliceInterval), numChunks), 1)
 	slice := s.nextChunk * slices / max(numChunks, 1)
@@ -88,7 +88,7 @@ func (s *HeartbeatSweep) StartSlice(now time.Duration, numChunks int) {
 	s.silentSince = toCoarseTime(now + s.maxHeartbeatEarliness() - s.runtime.Heartbeat.Every)
 }
 
-// maxHeartbeatEarliness returns how much too early a heartbeat may be sent.
+// maxHeartbeatEarliness returns the maximum time by which a heartbeat may be early.
 func (s *HeartbeatSweep) maxHeartbeatEarliness() time.Duration { return s.period/2 + 1<<24 }
 
 // NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, ok is false.
@@ -161,8 +161,8 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 // Skip counts a connection as visited. The owner calls Skip instead of Visit for a connection that cannot be due.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the upper limit of Conn.NextTimeout for connections that may be due now. For connections with a later
-// timeout, the owner calls Skip.
+// Horizon returns an upper limit for timeouts that may be due now. For connections whose Conn.NextTimeout is later, the
+// owner calls Skip.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.

@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input for the handler, after any layer has decoded it. p is valid only during the call. Such
-// input ends the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
+// OnPlaintext handles input that the layer, if any, has decoded. p is valid only during the call. Decoded input ends
+// the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -198,8 +198,8 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It then schedules a call
-// of the handler's Drained. In a relay, it resumes reading from the other connection instead.
+// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It also schedules a call
+// of the handler's Drained or, in a relay, resumes reading from the other connection.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
@@ -258,8 +258,8 @@ func (c *Conn) restartPeerTimeouts() {
 // input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
 // Input of relays and layers' handshakes is not limited.
 
-// readRate records how much of its rate limits for input a connection has used. Only the connection's owner accesses
-// it. A connection without rate limits has no readRate.
+// readRate records how much a connection has used of its rate limits for input. Only the connection's owner accesses
+// readRate. A connection without rate limits has no readRate.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance

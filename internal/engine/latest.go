@@ -34,7 +34,7 @@ func (t *LatestValue) Set(value []byte) {
 	t.newest.Store(&versionedValue{value, number})
 }
 
-// LatestSubscription records which values of a LatestValue one connection has been told of, and which it has taken.
+// LatestSubscription records for one connection which values of a LatestValue were announced and which were taken.
 type LatestSubscription struct {
 	value   *LatestValue
 	request Shared
@@ -89,7 +89,7 @@ func (l *LatestSubscription) cancelAnnouncement() {
 }
 
 // takeNewest returns the newest value. replaced is the number of values that the connection has skipped since the
-// previous call. unannounced is how many of them announceNewer has not reported.
+// previous call. unannounced is the number of skipped values that announceNewer has not counted as replaced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,8 +107,8 @@ func (l *LatestSubscription) replacedCount() int64 {
 	return l.replaced
 }
 
-// AnnounceLatest tells the connection of a newer value of valueSize bytes. The newer value replaces an announced value
-// that the connection has not taken yet.
+// AnnounceLatest tells the connection that there is a newer value, whose size is valueSize bytes. The newer value
+// replaces an announced value that the connection has not taken yet.
 func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
@@ -130,8 +130,8 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueOrDropLatest queues sub, whose newest value is to be sent. If the connection can send nothing more, it drops the
-// value instead.
+// queueOrDropLatest queues sub, so that its newest value is sent. If the connection can send nothing more, the value is
+// dropped.
 func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {

@@ -103,8 +103,8 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime updates the counted memory of the layer. It also records since when the layer has
-// buffered a partial message.
+// updateLayerMemoryAndPartialTime updates the counted memory of the layer. It also updates the time at which the layer
+// began to buffer a partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
@@ -126,8 +126,8 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	}
 }
 
-// partialMessageSince returns when the layer or the handler began to buffer a partial message. It returns 0 if neither
-// has one.
+// partialMessageSince returns the time at which the layer or the handler began to buffer a partial message. If neither
+// buffers one, it returns 0.
 func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	if c.extra == nil {
 		return 0

@@ -24,8 +24,8 @@ type Listener struct {
 	Network, Addr string
 	// Socket, if set, is used instead of a new socket for Addr. The engine closes Socket.
 	Socket net.Listener
-	// Sockets, if not empty, are used instead of Addr and Socket. They are inherited from the process that this process
-	// replaces. The engine closes them.
+	// Sockets contains listening sockets that were inherited from the process that this process replaces. If Sockets is
+	// not empty, Addr and Socket are ignored. The engine closes Sockets.
 	Sockets []net.Listener
 	// MaxConns limits the open connections of this listener; 0 means no limit.
 	MaxConns int

@@ -54,8 +54,8 @@ func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }
 
-// ConnCallback is a function to call with a connection. As an interface, it can be implemented by an existing object,
-// without an allocation.
+// ConnCallback is a callback with a connection as its argument. An existing object can implement this interface without
+// an allocation.
 type ConnCallback interface{ CallWith(c *Conn) }
 
 // QueueLoopJob makes the loop of c run job after the current iteration. requests is the number of requests that the job

@@ -167,8 +167,8 @@ const (
 	waitersShare = 4
 )
 
-// Limits of all mailboxes of an engine. Together they may use 1/mailboxShare of Limits.MaxBuffered. Each mailbox may
-// use at least minMailboxBytes bytes and minMailboxRequests requests.
+// Limits of all mailboxes of an engine. Together, the mailboxes may use 1/mailboxShare of Limits.MaxBuffered. Each
+// mailbox may use at least minMailboxBytes bytes and minMailboxRequests requests.
 const (
 	mailboxShare       = 16
 	minMailboxBytes    = 64 << 10
@@ -398,7 +398,7 @@ func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a broadcast that was lost because this mailbox of a single connection was full.
+// CountMissedBroadcast counts a broadcast that the mailbox's only connection missed because the mailbox was full.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcastCount() int64 {

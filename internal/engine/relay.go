@@ -47,8 +47,8 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach. A relay or
-// Detach that has only been requested counts, too.
+// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach. It also
+// returns true if a relay or Detach has only been requested.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }

@@ -68,8 +68,8 @@ type Runtime struct {
 	// concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
-	// OnWorkers makes workers call the handlers, instead of the connections' owner. See MakeDeferredHandlerCalls. The
-	// owner may change the fields OnWorkers and Buffers between two events.
+	// OnWorkers selects the caller of the handlers: a worker if true, the connections' owner if false. See
+	// MakeDeferredHandlerCalls. The owner may change the fields OnWorkers and Buffers between two events.
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
@@ -88,12 +88,12 @@ type Runtime struct {
 	directSent int
 	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls makes the engine time every handler call instead of a sample. The owner may change it between two
-	// events.
+	// TimeAllCalls makes the engine measure the time of every handler call, not only of a sample. The owner may change
+	// TimeAllCalls between two events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. Slack saves clock updates if many
-	// owners share a Runtime. For a single owner, ClockSlack is 0.
+	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. A positive ClockSlack saves clock
+	// updates if many owners share a Runtime. For a single owner, ClockSlack is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
 	// LookAhead is the time by which timeouts may fire early. Engines with simulated time set LookAhead to compensate
@@ -128,7 +128,7 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock returns the time of the last SetClock call. The result may be up to ClockSlack ahead of that time.
+// Clock returns the time of the last SetClock call, or a time that is up to ClockSlack later.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
 // coarseNow returns the time of Clock as a coarseTime, rounded up.
@@ -238,7 +238,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is a sampling interval: the engine times the handler calls of one in timingSampleRate reads.
+// timingSampleRate is the sampling interval for handler times: the engine times one in timingSampleRate reads.
 const timingSampleRate = 64
 
 func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, countInHistogram bool) {

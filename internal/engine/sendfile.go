@@ -157,8 +157,8 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer extends the write timeout for the queued files by extension. The start of the timeout moves to at
-// most now.
+// extendProgressTimer extends the write timeout for the queued files. The start of the timeout moves by extension, but
+// never past now.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)

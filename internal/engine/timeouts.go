@@ -249,8 +249,8 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendAfterSuspend extends the time limits by suspended, a period in which the process did not run. Timers and
-// deadlines do not change.
+// ExtendAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
+// Timers and deadlines do not change.
 func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -324,8 +324,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep over numChunks groups of connections into slices. The sweep takes one period. After each
-// interval, a slice checks chunksPerSlice groups.
+// SweepSlices divides a sweep into slices. A sweep takes one period and checks numChunks groups of connections. After
+// each interval, a slice checks chunksPerSlice groups.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

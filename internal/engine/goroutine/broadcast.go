@@ -74,8 +74,8 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsOrCloseSlow puts the broadcasts of batch into the mailbox of c. If the mailbox is full, c is closed.
-// With Config.DropMessages, c misses the broadcasts instead.
+// enqueueBroadcastsOrCloseSlow puts the broadcasts of batch into the mailbox of c. If the mailbox is full, c is closed
+// or, with Config.DropMessages, misses the broadcasts.
 func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

@@ -152,8 +152,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for posted requests and, if the connection wants input, for input. It then handles the
-// requests or reads once.
+// waitForInputOrMail waits for requests or for input, if the connection wants input. It then handles the requests or
+// reads once.
 func (c *conn) waitForInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -170,8 +170,8 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that the sweeper cannot wake, because it always has
-// input or needs memory. acted reports whether a timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that never waits and therefore cannot be woken by the
+// sweeper. Such a connection always has input or needs memory. acted reports whether a timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -234,11 +234,11 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is how long before a timer the connection's goroutine begins to wait with a deadline.
+// timerLead is the time before a timer during which the connection's goroutine waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if at, the time of the next timer, is near. It
-// returns the time at which the sweeper must wake the goroutine. otherDue is the wake-up time for other reasons.
+// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if the next timer is near. at is the timer's
+// time. due is the time at which the sweeper must wake the goroutine. Without the timer, due would be otherDue.
 func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -391,7 +391,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 }
 
 // detachOrFinishExport finishes an export or turns the connection into a new net.Conn. While another goroutine waits
-// for writability, the call only handles input and requests.
+// until the socket is writable, detachOrFinishExport only handles input and requests.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()

@@ -17,8 +17,8 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk contains some slots of a connTable. Each slot has a current connection, or nil, and a generation: the number of
-// earlier connections in this slot.
+// chunk contains some slots of a connTable. A slot contains its current connection, or nil. The generation of a slot is
+// the number of earlier connections in this slot.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32
@@ -56,7 +56,7 @@ func (t *connTable) allConns() []*conn {
 	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
 }
 
-// appendChunkConns appends the connections of chunks fromChunk to endChunk-1 to conns.
+// appendChunkConns appends all connections of the chunks in [fromChunk, endChunk) to conns.
 func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
 	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {

@@ -47,12 +47,12 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the pause after a failed accept, for example for lack of descriptors. A closed connection ends
-// the pause earlier.
+// acceptRetryInterval is the pause after a failed accept, for example for lack of descriptors. The pause ends early
+// when a connection closes.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the interval between updates of the clock that all connections share. The clock may be ahead by this
-// time.
+// clockGrain is the interval between updates of the clock that all connections share. The clock is at most clockGrain
+// ahead.
 const clockGrain = time.Millisecond
 
 // Requests to a connection, as bits of conn.requests.
@@ -230,7 +230,7 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for wake, at most for limit. It returns false if the engine stops first.
+// waitUntilWokenOrTimeout waits for a value on wake, for at most limit. It returns false if the engine stops first.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -277,8 +277,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts the goroutine of an admitted connection, which first calls open. listener is -1 for a
-// dialled connection. If the start fails, it closes netConn and returns false. It also reports a failed dial.
+// startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine first calls open. listener is
+// -1 for a dialled connection. If the start fails, netConn is closed. The failure of a dial is also reported.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

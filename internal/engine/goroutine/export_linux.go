@@ -117,8 +117,8 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish asks further connections to export themselves. If roundDue is true, it may start another round
-// over all connections. exportOver reports whether the hand-over has ended.
+// requestExportsOrFinish asks further connections to export themselves. If roundDue is true and all connections have
+// been asked, it starts another round. exportOver reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,8 +136,8 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop starts a round over all connections that can still be exported. If there are none, it stops
-// the hand-over.
+// listExportableConnsOrStop lists the connections that can still be exported. If there are none, it stops the
+// hand-over.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -250,5 +250,5 @@ func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) 
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared does nothing. This engine never shuts down a listener that another process may use.
+// SetListenersShared does nothing, because this engine never shuts down a listener that another process may use.
 func (e *goroutineEngine) SetListenersShared(bool) {}

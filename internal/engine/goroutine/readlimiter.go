@@ -55,8 +55,8 @@ func (t *readLimiter) releaseToken() {
 }
 
 // waitForMemoryAndReadPermit waits until the connection may read. A connection with much input waits for a read token.
-// A connection with buffers waits while all buffers exceed their limit. permitted is false if a request arrives or
-// memory stays short. Otherwise, the caller must call releaseReadPermit.
+// A connection with buffers waits while the engine's buffers together exceed their limit. permitted is false if a
+// request arrives or memory stays short. Otherwise, the caller must call releaseReadPermit.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {
@@ -81,5 +81,5 @@ func (c *conn) releaseReadPermit() {
 	}
 }
 
-// maxMemoryWaits is the maximum time in milliseconds for which a read waits for buffer memory.
+// maxMemoryWaits is the maximum number of times that a read waits for buffer memory, for a millisecond each.
 const maxMemoryWaits = 50

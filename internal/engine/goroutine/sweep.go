@@ -13,7 +13,7 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the minimum delay of the sweeper that indicates a stopped process, as opposed to a busy machine.
+// stoppedThreshold is a delay of the sweeper. After a longer delay, the process is assumed to have been stopped.
 const stoppedThreshold = time.Second
 
 // runSweeper checks timeouts and sends heartbeats until the engine has ended. It handles one slice of the connections
@@ -108,8 +108,8 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It does not advance while the process is stopped. The sweeper detects
-// stops and corrects the clock. An upper limit prevents large jumps of the clock before the correction.
+// pausableClock is the clock of all time limits. It excludes time in which the process was stopped. The sweeper detects
+// such a stop and corrects the clock. Until then, an upper limit keeps the clock from jumping ahead.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
@@ -125,8 +125,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit returns the clock's current time and sets its next upper limit. Only the sweeper calls it, before
-// and after each wait, to detect that the process was stopped.
+// advanceAndSetLimit corrects the clock after a stop, sets its next upper limit, and returns its time. Only the sweeper
+// calls advanceAndSetLimit, before and after each wait.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -143,8 +143,8 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next slice of connections to sweep. All connections are swept once per period. The period
-// is shorter while some connections are about to expire.
+// nextSweepConns returns the next slice of connections to sweep. A sweep of all connections takes period, or
+// engine.FastSweepPeriod if a connection is about to expire or period is 0.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -167,8 +167,8 @@ func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 }
 
 // closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
-// limit. It stops when an eighth of the limit is free. Connections with less than average buffers are spared. During a
-// concurrent call, it does nothing.
+// limit. It stops when an eighth of the limit is free. Connections with below-average buffers are spared. If another
+// call is in progress, it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.buffersExceedBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -199,8 +199,8 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	}
 }
 
-// bufferAndMailboxBytes returns the size of the connection's mailbox and buffers. The buffers are counted as of the
-// connection's last wait. bufferAndMailboxBytes is safe for concurrent use.
+// bufferAndMailboxBytes returns the size of the connection's mailbox and buffers. The size of the buffers was recorded
+// before the connection's last wait. bufferAndMailboxBytes is safe for concurrent use.
 func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {

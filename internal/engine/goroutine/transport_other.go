@@ -48,7 +48,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout limits a read that must not wait. With an expired deadline, package net would not read at all.
+// tryReadTimeout keeps a read short. It is not 0, because package net does not read after a deadline has passed.
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads once and waits for input for at most tryReadTimeout.

@@ -80,8 +80,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes in from the list of
-// channels that wait for credit. The caller must hold r.mu.
+// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes the channel from the
+// list of channels that wait for credit. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit

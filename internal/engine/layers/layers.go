@@ -19,8 +19,8 @@ type Config struct {
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.
 	Tickets *secure.TicketKeyRing
-	// Ciphers, if set, makes TLS connections compact after the handshake, which saves memory. The TLS configuration of
-	// a server must have been prepared with secure.EnableTakeover.
+	// Ciphers, if set, enables compact TLS connections, which use less memory after the handshake. The TLS
+	// configuration of a server must have been prepared with secure.EnableTakeover.
 	Ciphers *tls13.CipherCache
 	// DropExporters discards the secrets that ExportKeyingMaterial of tls.ConnectionState needs. ExportKeyingMaterial
 	// then fails on compact TLS connections.

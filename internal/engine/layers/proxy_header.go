@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/proxyproto"
 )
 
-// proxyHeaderLayer reads a connection's PROXY header. The next layer then replaces it.
+// proxyHeaderLayer reads a connection's PROXY header. Then, the next layer replaces the proxyHeaderLayer.
 type proxyHeaderLayer struct {
 	cfg    *Config
 	header []byte // the header so far, at most proxyproto.MaxSize

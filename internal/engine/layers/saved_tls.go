@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is the JSON form of a compactTLSLayer, without the field records. Names are byte slices because they
-// may be invalid UTF-8.
+// savedTLSLayer is the JSON form of a compactTLSLayer without its records. Names are byte slices because they may be
+// invalid UTF-8.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -30,8 +30,8 @@ type savedTLSLayer struct {
 	OCSPResponse                              []byte     `json:",omitempty"`
 }
 
-// AppendState implements engine.MovableLayer. It appends the length of a savedTLSLayer, the savedTLSLayer and the state
-// of l.records.
+// AppendState implements engine.MovableLayer. It appends a savedTLSLayer, preceded by its length, and then the state of
+// l.records.
 func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 	p := l.params.Value()
 	saved := savedTLSLayer{

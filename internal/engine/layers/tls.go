@@ -115,8 +115,8 @@ func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
 	return wrapTLSErrorUnlessEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError. It returns nil and io.ErrUnexpectedEOF unchanged, because
-// neither is a TLS error.
+// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError. If err is nil or io.ErrUnexpectedEOF, it returns err
+// unchanged.
 func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -142,7 +142,7 @@ func (l *tlsLayer) SendClose(*engine.Conn) {
 
 func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
-// TLSStateAfterHandshake returns the TLS state of c. It returns nil without TLS and until the handshake has completed.
+// TLSStateAfterHandshake returns the TLS state of c. If c has no TLS or the handshake is incomplete, it returns nil.
 func TLSStateAfterHandshake(c *engine.Conn) *tls.ConnectionState {
 	switch l := c.Layer().(type) {
 	case *compactTLSLayer:

@@ -75,8 +75,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and starts waiting
-// broadcasts. At the end of the connection table, it continues at the first slot.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections. It then adds broadcasts from
+// the queue. After the last slot, the pass continues at the first slot.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -189,8 +189,8 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns stores a broadcast until a worker has returned c to the loop. If the store is full
-// and Config.DropMessages is set, c misses the broadcast. Without this option, c is closed.
+// deferBroadcastUntilWorkerReturns stores a broadcast until a worker has returned c to the loop. If c has too many
+// posted bytes, c is closed or, with Config.DropMessages, misses the broadcast.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

@@ -45,8 +45,8 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 // link in their descriptor field.
 type slotLink uint32
 
-// endOfList is the value of the descriptor field in the last slot of a list of free slots. In the other slots of the
-// list, the field contains endOfList minus the slotLink of the next slot.
+// endOfList is the value of the descriptor field in the last slot of a list of free slots. In an earlier slot, the
+// field contains endOfList minus the slotLink of the next slot.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {

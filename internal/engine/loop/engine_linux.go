@@ -34,8 +34,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the pause in accepting after a failure for lack of descriptors or memory. A closed connection
-// ends the pause earlier.
+// acceptRetryInterval is the pause in accepting after a failure for lack of descriptors or memory. The pause ends early
+// when a connection closes.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {

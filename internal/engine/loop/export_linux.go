@@ -210,8 +210,8 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether the loop may export another connection now. The receiving process limits the
-// number of exports in progress. After all connections have been visited, pending exports must end first.
+// canStartMoreExports reports whether the loop may export another connection now. The number of exports in progress is
+// limited. When all connections have been visited, it returns false until these exports have ended.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -289,7 +289,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
+// packBatchOfReadyConns fills the next batch with connections that are ready for export. credit limits their number.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

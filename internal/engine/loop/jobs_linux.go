@@ -205,7 +205,7 @@ func (*Loop) LeaveToWait() (ok bool) {
 }
 
 // continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine, which is still
-// running a job. jobIsSlow is passed to this job.
+// running a job. jobIsSlow is passed to the job's LoopTaken method.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -249,7 +249,7 @@ func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	}
 }
 
-// jobObservation records the state of a loop and the CPU time used until a check for slow jobs.
+// jobObservation records the state and the CPU times of a loop at a check for slow jobs.
 type jobObservation struct {
 	hold                  *jobHold
 	state                 uint64
@@ -275,8 +275,8 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs moves each loop that a slow job blocks to a new goroutine. seen contains the
-// observations of the previous call. anyJobs reports whether any job has run since that call.
+// continueLoopsDespiteSlowJobs finds loops that a slow job blocks, and continues them on new goroutines. seen contains
+// the observations of the previous call. anyJobs reports whether any job has run since that call.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

@@ -319,7 +319,7 @@ func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend
 	})
 }
 
-// timedTurnsAfterSlow is the number of iterations after a slow loop iteration in which each handler call is timed.
+// timedTurnsAfterSlow is the number of iterations for which every handler call is timed after a slow iteration.
 const timedTurnsAfterSlow = 10_000
 
 func (l *Loop) handleEvents() (handledAny bool) {

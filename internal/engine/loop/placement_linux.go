@@ -12,9 +12,9 @@ import (
 // Limits that decide where handlers run if Config.AutoWorkers is set: on their event loop or on workers.
 //
 // Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
-// Several slow loop iterations in a row, or a very slow one, move them back to workers. An iteration is slow if it
-// takes long, both in total and per read. It does not count if the thread has mostly waited for a CPU. Each move to
-// workers doubles the minimum time on workers, up to maxTimeOnWorkers.
+// Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if it takes
+// long, both in total and per read. An iteration that has mostly waited for a CPU does not count. Each move to workers
+// doubles the minimum time on workers, up to maxTimeOnWorkers.
 //
 // A handler that blocks forever after its move to a loop freezes that loop. The watchdog then moves the handlers of all
 // other loops to workers.
@@ -69,9 +69,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts a slow loop iteration that follows another slow one. After enough counted
-// iterations, or a very slow one, it moves the handlers to workers. Iterations that mostly waited for a CPU do not
-// count.
+// moveToWorkersAfterSlowTurns counts slow loop iterations in a row, except the first. After slowTurnsToMove of these,
+// or a very slow one, it moves the handlers to workers. An iteration that mostly waited for a CPU resets the count.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -109,8 +108,8 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick. It requires
-// quickCallsToReturn quick calls, and then one more check without slow calls.
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick. At least
+// quickCallsToReturn calls must be quick, and also the calls of one more check.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {

@@ -32,8 +32,8 @@ import (
 // poolRetryInterval is the pause between two attempts to submit a connection to a full worker pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is how long submissions to the worker pool are limited after the pool has rejected a connection that
-// must wait.
+// throttleTime is the time for which submissions to the worker pool are throttled. This time begins when the pool has
+// rejected a connection that must wait.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter is the queue of connections that wait for capacity in the worker pool.

@@ -82,8 +82,8 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// isChunkDue reports whether to sweep the next chunk of connections. A fast sweep skips chunks without expiring
-// connections until their normal period has passed.
+// isChunkDue reports whether to sweep the next chunk of connections. A fast sweep skips a chunk in which no connection
+// is about to expire, until the chunk's normal period has passed.
 func (s *expirySweeper) isChunkDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]

@@ -29,7 +29,7 @@ func (l *Loop) runTasks() {
 
 const never = time.Duration(math.MaxInt64)
 
-// nextTaskDue returns the earliest time at which a task is due. If no task has a due time, it returns never.
+// nextTaskDue returns the earliest time at which a task is due, or the constant never.
 func (l *Loop) nextTaskDue() time.Duration {
 	first := never
 	for _, d := range l.tasks {

@@ -64,8 +64,8 @@ func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction is an action that runs when a worker returns a connection. Deferred requests are delivered even if the
-// connection is closed, because their senders may wait.
+// deferredAction is an action to run when a worker returns a connection. For a closed connection, only the delivery of
+// requests is run, because the senders may wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -160,8 +160,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the worker pool has returned. Rejected connections that cannot
-// shed their input wait in the queue again.
+// resumeConnsReturnedByPool resumes the connections that the worker pool has returned. A rejected connection returns to
+// the queue if its handler cannot shed input.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {

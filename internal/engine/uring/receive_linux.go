@@ -40,8 +40,8 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the size in bytes from which a receive counts as large. After a large receive, a connection uses
-// single receives, because a multishot receive fills many buffers before it can be cancelled.
+// multishotMax is the minimum size of a large receive in bytes. After a large receive, a connection uses single
+// receives, because a multishot receive fills many buffers before it can be cancelled.
 const multishotMax = 8 << 10
 
 // chooseReceiveModeBySize selects multishot receives after a small receive. After a receive that was large or filled

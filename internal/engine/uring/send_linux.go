@@ -63,8 +63,8 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues message as a heartbeat, which submitHeartbeats submits. If the completion queue is half full,
-// it sends message immediately instead. It returns the number of bytes queued or sent.
+// queueHeartbeat queues message as a heartbeat until submitHeartbeats is called. If the completion queue is half full,
+// it sends message immediately. It returns the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)

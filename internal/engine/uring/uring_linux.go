@@ -148,8 +148,8 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions. The amount of
-// deferred work is limited by the number of other completions, so that neither kind starves the other.
+// runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions. The number of
+// other completions limits the deferred work, so that neither starves the other.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -227,8 +227,8 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again and then accepts connections. This order is safe if a handler
-// calls runtime.Goexit.
+// rearmListenerPollAndAccept watches the listeners again and then accepts connections. The listeners stay watched even
+// if a handler calls runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()

@@ -208,8 +208,8 @@ func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone 
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context that makes Stop return immediately. Connections that are still open after d of
-// virtual time are closed. If d is 0, there is no such limit.
+// ContextForStopWithin returns a context with which Stop returns immediately. After d of virtual time, the engine
+// closes all connections that are still open. If d is 0, there is no such limit.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }

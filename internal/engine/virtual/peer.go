@@ -106,11 +106,11 @@ func (p *Peer) DiscardReceived(count int) {
 	}
 }
 
-// Closed reports as ok whether the connection was closed or rejected. why is the reason.
+// Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports as ok whether the connection has stopped reading because of too much unsent output. Reading
-// stops above highWater unsent bytes and resumes at lowWater.
+// PausedAtHighWater reports as ok whether too much unsent output has paused reading. Reading stops above highWater
+// unsent bytes and resumes at lowWater.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
