@@ -11,7 +11,7 @@ func (p *Pool) ensureMinWorkers() {
 }
 
 // startWorkerIfAllowed starts a worker if the limit of workers allows another one. extraWorkers raises the limit for
-// this call. The new worker begins with the job in first. If first has no job, the worker searches for jobs.
+// this call. The parameter first contains the worker's first job. If first has no job, the worker searches for jobs.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -50,7 +50,7 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// maxWorkers returns the maximum number of workers. Workers in Block are added to the limit.
+// maxWorkers returns the maximum number of workers: the limit plus the number of workers in Block.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }
