@@ -10,7 +10,7 @@ import (
 
 // memoryBudget reduces the number of workers when memory runs short. With a Go memory limit (GOMEMLIMIT), it measures
 // the live heap after the last garbage collection. Without a limit, it measures the heap size at which the next
-// collection starts. It stops reducing the number if fewer workers do not shrink the heap.
+// collection starts. It stops after several reductions that did not shrink the heap.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	maxWorkers int    // of the configuration
@@ -87,7 +87,7 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of a metric of package runtime/metrics, or unknown if Go does not have the metric.
+// valueOr returns the value of the metric s. If Go does not have this metric, it returns the parameter unknown.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

@@ -37,8 +37,8 @@ type controller struct {
 	slack       float64 // share of recent periods without rejections and waiting jobs
 }
 
-// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait, and for the time stayFast
-// after that.
+// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait. When no jobs wait any
+// more, it keeps fastPeriod for stayFast.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -210,7 +210,7 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-// minLimit returns the lower bound of the limit of workers, which is also the initial limit.
+// minLimit returns the minimum of the worker limit, which is also the initial limit.
 func (p *Pool) minLimit() int64 {
 	if p.cfg.FixedLimit {
 		return int64(p.cfg.Max)

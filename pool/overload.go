@@ -3,7 +3,7 @@ package pool
 import "sync/atomic"
 
 // overload is the overload state of a pool. A job is overdue if it has waited longer than target. An overload begins
-// when the oldest job of a shard was overdue for a whole interval. It ends after an interval without overdue or
+// when the oldest job of a shard has been overdue for a whole interval. It ends after an interval without overdue or
 // rejected jobs.
 type overload struct {
 	target                atomic.Int64 // set by the controller

@@ -131,7 +131,7 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block calls f, which waits for something that more workers cannot speed up, such as a slow client. Call Block only
+// Block calls f, which waits for something that other workers do not affect, such as a slow client. Call Block only
 // within a job.
 //
 // While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
@@ -292,8 +292,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. From 1 µs on, the bound is at most twice the
-// quantile. Without durations, the result is 0.
+// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. If the quantile is 1 µs or more, the bound is
+// at most twice the quantile. Without durations, the result is 0.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }

@@ -100,8 +100,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty, or
-// after shedding maxShedBatch jobs. In the second case, call it again.
+// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty. It
+// also returns false after shedding maxShedBatch jobs; call it again then.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {

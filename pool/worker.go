@@ -26,8 +26,8 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. The fields belong to this goroutine. A goroutine that has popped a parked
-// worker owns the fields until it wakes the worker.
+// worker is a goroutine that runs jobs. The goroutine owns the fields while it runs. For a parked worker, the caller of
+// popParked owns the fields until it wakes the worker.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -167,7 +167,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if jobs wait and the worker has not yielded for quantum. It does not
+// yieldAfterQuantumIfQueued yields the processor if jobs wait and the last yield was at least quantum ago. It does not
 // yield if most running jobs are blocked. now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {

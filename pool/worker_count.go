@@ -50,7 +50,7 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// maxWorkers returns the maximum number of workers. Workers in Block are added to the limit.
+// maxWorkers returns the maximum number of workers: the limit plus the number of workers in Block.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }

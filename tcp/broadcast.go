@@ -30,8 +30,8 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the number of receivers that Server.Broadcast returns if it has queued the message during an upgrade. The
-// real number is not yet known.
+// Held means that Server.Broadcast has queued the message during an upgrade. Broadcast returns Held as the number of
+// receivers, because the real number is not yet known.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
@@ -45,7 +45,7 @@ const Held = broadcastlog.Queued
 // get the message. Server.SlowConsumer applies to connections whose output is full.
 //
 // Broadcast fails with
-//   - ErrFull if 1,024 broadcasts to all connections are already in progress, or Limits.MaxMailBytes of such messages
+//   - ErrFull if 1,024 broadcasts to all connections are in progress, or if their size would exceed Limits.MaxMailBytes
 //   - ErrTooLarge if the message exceeds Limits.MaxUnsent
 //   - ErrServerClosed before the start and after the end
 //   - ErrBadUse for a group if no handler is a BroadcastHandler
@@ -110,8 +110,8 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. If a broadcast must change the handler's state in only one process, change the state where HandedOver
-// returns false.
+// broadcasts. If a broadcast must change the handler's state in only one process, change it in the process in which
+// HandedOver returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }

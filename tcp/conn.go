@@ -35,9 +35,9 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 // Write appends a copy of p to the output. The server sends the output in one system call after the handler has
 // processed all available input. If p has at least 16 KiB, the server sends p immediately if possible, without a copy.
 //
-// Write accepts all of p or nothing. If the unsent output would exceed Limits.MaxUnsent, Server.SlowConsumer selects
-// the result: ErrFull, or ErrSlowConsumer and the connection closes. Check Paused before writing large output. Write
-// also fails with
+// Write accepts all of p or nothing. If the unsent output would exceed Limits.MaxUnsent, Write fails.
+// Server.SlowConsumer selects the error: ErrFull, or ErrSlowConsumer, which closes the connection. Check Paused before
+// writing large output. Write also fails with
 //   - ErrOutsideCall outside of a handler call for this connection
 //   - ErrClosed if the connection is closing
 //   - ErrTooLarge if p alone exceeds Limits.MaxUnsent
@@ -76,7 +76,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is like Close, but sets the close reason that Closed receives to why.
+// CloseWith is like Close, but Closed receives why as the close reason.
 func (c *Conn) CloseWith(why error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(why)
@@ -174,10 +174,10 @@ func (c *Conn) SetDeadline(d time.Duration) {
 	}
 }
 
-// Relay passes all further input of c to another connection of the same server, and vice versa. The Ref to identifies
-// the other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end on to
-// the other peer (half-close). Both connections close after both directions have ended. Closed is the only method of
-// the handlers that is still called.
+// Relay passes all further input of c to another connection of the same server, and vice versa. The parameter to is the
+// Ref of the other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end
+// on to the other peer (half-close). Both connections close after both directions have ended. Closed is the only method
+// of the handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
@@ -191,7 +191,7 @@ func (c *Conn) SetDeadline(d time.Duration) {
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection
-//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if to is its own Ref
+//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if to is c.Ref()
 //   - ErrFull if the mailbox of the other connection is full
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It

@@ -46,7 +46,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 // pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote is either the
 // client's address or the proxy's own address.
 //
-// CloseConns does not wait for the close. A connection whose handler call runs on another goroutine or a pool closes
+// CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
 // only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
 // connections over unix sockets, because they have no valid address.
 //

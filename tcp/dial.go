@@ -31,8 +31,8 @@ type Dial struct {
 	TLSConfig *tls.Config
 	// Source is the local address from which to connect. By default, the kernel chooses an address.
 	Source netip.Addr
-	// Timeout limits the lookup of the host. The same limit applies separately to the connection attempt. On event
-	// loops, each of the two may take up to 400 ms longer. The default is 30 s, the maximum 10 min.
+	// Timeout limits the lookup of the host and, separately, the connection attempt. On event loops, either may take up
+	// to 400 ms longer. The default is 30 s, the maximum 10 min.
 	Timeout time.Duration
 	// Value is the initial Value of the connection.
 	Value any

@@ -51,8 +51,8 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 }
 
 // LengthPrefixed returns a split function for messages with a length prefix. Use the function only with Split; it does
-// not work with bufio.Scanner. The prefix is an integer of prefixBytes bytes in the given byte order. It counts the
-// bytes after the prefix. Each token is a message without its prefix.
+// not work with bufio.Scanner. The prefix is an integer of prefixBytes bytes in the given byte order. Its value is the
+// number of bytes after the prefix. Each token is a message without its prefix.
 //
 // A length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
 // prefixBytes is not 1, 2, 4 or 8, or if order is nil.
@@ -137,8 +137,8 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines from in to the handler. used is the number of bytes of these lines. A later call
-// does not search the same bytes for a line end again.
+// deliverLines passes the complete lines of the input to the handler. used is the number of bytes of these lines. A
+// later call does not search the same bytes for a line end again.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers and makes Run, instead of OnClosed, call the handler's Closed.
+// FreeBuffersAndDeferClosed frees c's buffers. Run then calls the handler's Closed; OnClosed does not.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -31,7 +31,7 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed makes OnClosed call the handler's Closed after all. It is called if no worker will run c.
+// UndeferClosed moves the call of the handler's Closed back to OnClosed. Call UndeferClosed if no worker will run c.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If
@@ -73,8 +73,8 @@ func (c *Conn) CanShed() bool {
 	return c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld && c.callbacks().Shed != nil
 }
 
-// CallShedHandler calls the handler's Shed with the buffered input and rejection as the reason. It must be called on
-// the loop.
+// CallShedHandler passes the buffered input to the handler's Shed, with rejection as the reason. Call it only on the
+// loop.
 func (c *Conn) CallShedHandler(rejection error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedOrShedBuffered(rejection)

@@ -21,10 +21,10 @@ const (
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next and suppresses repetitions. In each Interval, it passes one
-// of several equal records. Records are equal if they have the same level, message and values of distinguishingKeys.
-// distinguishingKeys are keys of attributes outside of groups. After suppressed records, the next equal record has
-// their number in the attribute Suppressed.
+// NewHandler returns a handler that passes records to next and suppresses repetitions. Of equal records, it passes one
+// per Interval. Records are equal if they have the same level, message and values of distinguishingKeys.
+// distinguishingKeys are keys of attributes outside of groups. The attribute Suppressed of a record is the number of
+// equal records that were suppressed before it.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -127,8 +127,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds
-// their counts of suppressed messages to t.shared.
+// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds the
+// counts in these entries to t.shared.
 func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

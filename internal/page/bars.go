@@ -13,7 +13,7 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar of a Bars chart. Text is displayed beside the bar. By default it is Value, formatted with Bars.Unit.
+// Bar is one bar of a Bars chart. The text beside the bar is Text or, by default, Value formatted with Bars.Unit.
 type Bar struct {
 	Name  string
 	Value float64

@@ -49,8 +49,8 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained HTML file. The page's Content-Security-Policy forbids loading anything
-// else, but allows a live page to connect to its own server. In a browser without scripts, the charts are missing.
+// WriteHTML writes the page as a self-contained HTML file. The page's Content-Security-Policy forbids loading other
+// files. A live page may still connect to its own server. In a browser without scripts, the charts are missing.
 //
 // If the page is invalid, WriteHTML returns an error and writes nothing. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }

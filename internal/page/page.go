@@ -51,8 +51,7 @@ type Section struct {
 type Part struct {
 	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as notes. If Fold is set, HTML shows only the headline Fold until the
-	// reader opens the list.
+	// Remarks are sentences in a list, such as notes. If Fold is set, the HTML list is folded under the headline Fold.
 	Remarks []Remark
 	Fold    string
 	Table   *Table

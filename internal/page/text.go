@@ -28,8 +28,7 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeChartsAndEmptyParts returns the sections without charts. It also removes headings and sections that contained
-// only charts.
+// removeChartsAndEmptyParts removes all charts, and the headings and sections that contained only charts.
 func removeChartsAndEmptyParts(sections []Section) (remaining []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse

@@ -65,7 +65,7 @@ func Parse(b []byte) (h Header, length int, err error) {
 }
 
 // checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.
-// For any other b, the error names the first wrong byte and contains expected.
+// For any other b, the error names the first wrong byte and describes what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

@@ -164,8 +164,8 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. isDone reports whether the handshake has ended, and err is its
-// result.
+// takeOutputAndResult returns and clears the output. isDone reports whether the handshake has ended. err is the result
+// of the handshake.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,7 +237,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 }
 
 // waitInputOrEvictIfStalled waits for input. It returns false if the handshake's context has ended, or if the limiter
-// has evicted the handshake. Eviction needs a client that has sent nothing for stallTimeout.
+// has evicted the handshake. The limiter evicts only handshakes whose client has sent nothing for stallTimeout.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

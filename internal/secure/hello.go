@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether in contains a complete ClientHello. in is all input of the connection so far. Each call
-// continues where the previous one stopped. If in is not a ClientHello, scanHello returns an error.
+// scanHello reports whether the connection's input so far contains a complete ClientHello. Each call continues where
+// the previous one stopped. If the input is not a ClientHello, scanHello returns an error.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -93,7 +93,7 @@ func (e *helloError) alertRecord() []byte {
 // plainHTTPAnswer is the answer of net/http to an unencrypted HTTP request on a TLS port.
 const plainHTTPAnswer = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-// looksLikeHTTP reports whether in begins like an unencrypted HTTP request. It checks the same prefixes as net/http.
+// looksLikeHTTP reports whether the input begins like an HTTP request. It checks the same prefixes as net/http.
 func looksLikeHTTP(in []byte) bool {
 	switch string(in[:min(len(in), headerLen)]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -102,7 +102,7 @@ func looksLikeHTTP(in []byte) bool {
 	return false
 }
 
-// checkTLSPrefix returns an error if in cannot be the beginning of a TLS connection.
+// checkTLSPrefix returns an error if the input cannot be the beginning of a TLS connection.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil

@@ -30,9 +30,9 @@ func (againError) Temporary() bool { return true }
 
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
-// Session is one end of a TLS connection. It does no I/O: the owner passes it the received ciphertext and sends the
-// ciphertext that Owner.Emit gets. Received ciphertext goes to FeedHandshake during the handshake, and to Read
-// afterwards. No method blocks.
+// Session is one end of a TLS connection. It does no I/O: its owner receives and sends the ciphertext. The owner passes
+// received ciphertext to FeedHandshake during the handshake, and to Read afterwards. Owner.Emit gets the ciphertext to
+// send. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -56,7 +56,7 @@ type Session struct {
 	mayHavePlaintext bool // crypto/tls may have more plaintext
 }
 
-// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. remote is the client's
+// NewServerSession returns a session that accepts a client. cfg is used as in [tls.Server]. remote is the client's
 // address for the callbacks of cfg, and may be nil. If cfg.NextProtos contains http/1.1, the session answers an
 // unencrypted HTTP request with status 400, and the handshake fails.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
@@ -66,7 +66,7 @@ func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	return s
 }
 
-// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], but renegotiation is
+// NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], but renegotiation is
 // always refused. The first AdvanceHandshake requests a slot of g. Session.TakeOver requires enableTakeover.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
 	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
@@ -166,9 +166,9 @@ func (s *Session) failHandshake(err error) {
 }
 
 // Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
-// used is the number of ciphertext bytes consumed. Repeat the call with the remaining ciphertext until it returns an
-// error. All ciphertext is then consumed, and Read keeps an incomplete record. If n > 0, the error is nil. The errors
-// are:
+// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. Without an error, call Read again with
+// the unconsumed ciphertext. An error means that all ciphertext is consumed; Read stores an incomplete record. The
+// errors are:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.

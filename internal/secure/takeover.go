@@ -163,11 +163,11 @@ func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of keying material in state, after a successful Session.TakeOver. The exporter does
-// not keep state in memory.
+// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver. The
+// exporter holds no reference to state.
 func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
-// SetExporter sets the exporter of keying material in state, after a successful Session.TakeOver.
+// SetExporter stores an exporter of keying material in state. Call it only after a successful Session.TakeOver.
 func SetExporter(state *tls.ConnectionState, exporter Exporter) {
 	*exporterFieldOrNil(state) = exporter
 }

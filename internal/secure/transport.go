@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// transport makes a Session a net.Conn for crypto/tls. During the handshake, only the goroutine of the handshake uses
-// it. Afterwards, only the owner of the session uses it.
+// transport implements net.Conn on a Session, for crypto/tls. During the handshake, only the goroutine of the handshake
+// uses it. Afterwards, only the owner of the session uses it.
 type transport Session
 
-// Read returns bytes of the next complete record. During the handshake, it blocks until a record is complete. After the
-// handshake, it returns ErrAgain instead.
+// Read returns bytes of the next complete record. If no record is complete, it blocks during the handshake, and returns
+// ErrAgain after the handshake.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)

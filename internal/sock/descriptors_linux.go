@@ -5,8 +5,9 @@ import "golang.org/x/sys/unix"
 // spareDescriptors is the number of descriptors that stay free for files while another process hands over connections.
 const spareDescriptors = 32
 
-// MissingDescriptors returns by how many descriptors the calling thread would exceed its limit if it opened needed
-// more. It returns 0 if there is no limit, or if the number of open descriptors is unknown (before Linux 6.2).
+// MissingDescriptors returns by how much the descriptor limit is too low. The calling thread must be able to open
+// needed descriptors and keep spareDescriptors free. The result is 0 if there is no limit, or if the number of open
+// descriptors is unknown (before Linux 6.2).
 func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

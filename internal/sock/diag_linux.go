@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program for the kernel that accepts only sockets with the local port q.localPort.
-// If q.localPort is 0, it returns nil.
+// encodePortFilter returns a filter program for the kernel. The filter accepts only sockets with the local port
+// q.localPort. If q.localPort is 0, encodePortFilter returns nil.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil

@@ -26,9 +26,9 @@ func MaxConnsForDescriptorLimit() int {
 // loop reserves two more.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns the number of loops for conns connections, from minLoops to maxLoops. If
-// connsPerTable is 0, one descriptor table suffices for all loops. Otherwise, each loop needs its own table with space
-// for connsPerTable connections. If maxLoops tables do not suffice, PlanLoopsAndDescriptorTables fails.
+// PlanLoopsAndDescriptorTables returns the number of loops that conns connections need. The number is between minLoops
+// and maxLoops. If connsPerTable is 0, one descriptor table suffices for all loops. Otherwise, each loop needs its own
+// table with space for connsPerTable connections. If maxLoops tables do not suffice, the function fails.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil

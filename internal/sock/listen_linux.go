@@ -141,7 +141,7 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 // maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr allows any port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount listeners on addr that share one port. If another program uses the port,
+// ListenReusePort opens socketCount listeners that share one port of addr. If another program uses the port,
 // ListenReusePort fails. If addr allows any port, ListenReusePort tries several ports. control, if not nil, is called
 // with each socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {

@@ -33,7 +33,7 @@ func NewPoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
-// LimitBatch sets the maximum number of events per call to n. The value is kept between 1 and the batch of NewPoll.
+// LimitBatch limits each TryWait and Wait to n events. n is clamped to the range from 1 to the batch of NewPoll.
 func (p *Poll) LimitBatch(n int) { p.events = p.events[:max(min(n, cap(p.events)), 1)] }
 
 // FD returns the epoll descriptor, which another Poll can watch.

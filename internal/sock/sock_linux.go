@@ -44,8 +44,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends first and up to 63 buffers of rest in one system call, without blocking. first must not be empty.
-// SendBuffers returns the number of bytes sent, or 0 on failure.
+// SendBuffers sends up to 64 buffers in one system call, without blocking. The first buffer must not be empty; rest
+// contains the others. SendBuffers returns the number of bytes sent, or 0 on failure.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

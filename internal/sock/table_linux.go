@@ -163,8 +163,8 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers makes timed waits of the calling thread end at most a microsecond late. The kernel's default
-// is 50 µs. The goroutine must be locked to the thread. The function restore sets the default again.
+// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond. The default is 50 µs. The
+// goroutine must be locked to the thread. The function restore sets the default again.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }

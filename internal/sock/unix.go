@@ -19,7 +19,7 @@ const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 // name without a file. On Windows, it is an error if a file exists at path.
 //
 // If a killed process has left a socket at path, ListenUnixReplacingStale removes this socket first. If a program may
-// still be listening at path, or the file is not a socket, it returns an error that wraps syscall.EADDRINUSE. If two
+// still be listening at path, or the file is not a socket, the result is an error that wraps syscall.EADDRINUSE. If two
 // programs start at the same path simultaneously, either may remove the other's socket.
 //
 // Closing the returned listener removes the file. Closing other descriptors of the socket, such as those of worker

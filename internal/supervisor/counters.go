@@ -73,8 +73,8 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds the counters of an ended worker to ended and clears the block. openConns is the number of
-// connections that the worker had open.
+// addToEndedAndClear adds an ended worker's counters to the sums in ended, and clears the block. openConns is the
+// number of connections that the worker had open.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

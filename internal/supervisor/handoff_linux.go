@@ -75,8 +75,8 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because the supervisor and its workers never shut down listeners.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, the number of connections that the worker last published is
-// added to sum.Unconfirmed.
+// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections is added to
+// sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -174,7 +174,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. The function stop waits for the
+// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. Calling stop ends this after the
 // current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {

@@ -53,8 +53,8 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. When a worker has started,
-// it repeats the current pause or resume command.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. A nil frame, queued for a
+// new worker, repeats the current pause or resume command.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

@@ -21,8 +21,8 @@ import (
 // ClaimListeners.
 //
 // A drain starts on SIGTERM, at the end of ctx, by order of the supervisor, or when the supervisor dies. In the last
-// two cases, Run sends this process a SIGTERM if none has arrived. After an order of the supervisor, further SIGTERMs
-// are discarded.
+// two cases, Run sends this process a SIGTERM, unless it has received one. After an order of the supervisor, further
+// SIGTERMs are discarded.
 //
 // drainTimeout limits the drain. It does not apply after an order of the supervisor, which kills slow workers itself.
 // If the supervisor has died, the process is ended after drainTimeout and the exit timeout.
@@ -149,8 +149,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. It closes drainRequested on a drain request, and
-// orphaned when the supervisor has died. It then waits for drainTimeout and the exit timeout, and calls os.Exit.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. On a drain request, it closes drainRequested. When
+// the supervisor has died, it closes orphaned, waits for drainTimeout and the exit timeout, and calls os.Exit.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -202,7 +202,7 @@ type broadcaster struct {
 }
 
 // broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for at most
-// controlTimeout. After such retries, later calls do not retry for writeTimeout.
+// controlTimeout. Calls within writeTimeout after such retries do not retry.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -216,8 +216,8 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 }
 
 // discardSignal makes sig have no effect on this process. It ends earlier subscriptions to sig. Child processes do not
-// inherit the setting. Do not call discardSignal while another sig is expected, because sig can end the process during
-// the call.
+// inherit the setting. Do not call discardSignal while sig may still arrive, because sig can end the process during the
+// call.
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)

@@ -59,8 +59,8 @@ type execSpawner struct {
 
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// openListeners opens one listener per worker for each address. For an address with sockets in the configuration, it
-// uses these sockets instead.
+// openListeners opens one listener per worker for each address. If the configuration contains sockets for an address,
+// it uses these and opens none.
 func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
 	for i, at := range sp.cfg.Addrs {

@@ -235,8 +235,8 @@ func (s *Supervisor) Loops() (sum int) {
 }
 
 // Counters returns the sum of the counters of all workers, including ended workers. Connections that were open in ended
-// workers are not counted. The counters of a worker are up to publishEvery old. A killed worker loses the counts since
-// its last update.
+// workers are not counted. The counters of a worker may lag by up to publishEvery. A killed worker loses the counts
+// since its last update.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,7 +72,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// ExchangeLine sends the line send and expects the line want in reply. send and want contain no line feeds.
+// ExchangeLine sends one line and expects the line want as the reply. Both lines are given without line feeds.
 func (c *Conn) ExchangeLine(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")

@@ -16,7 +16,7 @@ func WaitFor(t testing.TB, failure string, condition func() bool) {
 	WaitForFunc(t, condition, func() string { return failure })
 }
 
-// WaitForFunc is like WaitFor, but failure returns the message. failure is called only if the test fails.
+// WaitForFunc is like WaitFor, but gets the message from failure. failure is called only if the test fails.
 func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !condition(); time.Sleep(time.Millisecond) {

@@ -101,8 +101,8 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 }
 
 // readExpectedMessage reads a message of the given kind and decodes it into payload. files contains the message's
-// descriptors, even if they arrive in several parts. It fails when ctx ends or timeout has passed. A timeout of 0 means
-// no limit.
+// descriptors, even if they arrive in several parts. The call fails when ctx ends or timeout has passed. A timeout of 0
+// means no limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

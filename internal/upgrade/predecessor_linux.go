@@ -38,8 +38,8 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces. It returns nil if there is no such process, or
-// if it was called before.
+// ClaimPredecessorOnce returns the process that this process replaces. It returns nil if there is no such process.
+// Further calls also return nil.
 func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -162,8 +162,8 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 }
 
 // AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. It waits
-// for the reply and then calls restoreState with the handler's state and the broadcast socket. Either file may be nil,
-// and both are closed after the call. Finally, it calls takeOver with the channels. If the old process continues to
+// for the reply and then calls restoreState with two files: the handler's state and the broadcast socket. Either may be
+// nil, and both are closed afterwards. Finally, it calls takeOver with the channels. If the old process continues to
 // serve, AnnounceReadyAndTakeOver fails.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {

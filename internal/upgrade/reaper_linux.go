@@ -30,7 +30,7 @@ type statusPipe struct {
 	write          *os.File
 }
 
-// ownStatusPipe is the statusPipe of this process. It is nil if no first process keeps running after upgrades.
+// ownStatusPipe is the statusPipe of this process. It is nil unless the first process keeps running after upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
 // KeepRunningAfterUpgradeIfFirst makes this process keep running when another process takes over. It does nothing if an
@@ -47,16 +47,16 @@ func KeepRunningAfterUpgradeIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. It does nothing if no first process keeps
-// running after upgrades.
+// ReportOwnPIDServing reports to the first process that this process serves. It does nothing unless the first process
+// keeps running after upgrades.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExitToFirst waits until the child pid has exited, and reports the exit status to the first process. It
-// does not reap the child. It does nothing if this process is the first process, or if no first process keeps running.
+// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it. It then reports the exit
+// status to the first process, if that is an earlier process that keeps running.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {

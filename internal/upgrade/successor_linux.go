@@ -151,8 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed adds the new process's exit status to err if err means that the process has closed the
-// socket. It waits for the exit. Other errors are returned unchanged.
+// waitAndAddExitStatusIfClosed returns an error with the new process's exit status if err means that the socket was
+// closed. For this, it waits up to replyTimeout for the exit. Otherwise, it returns err.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -186,8 +186,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// ProbeAndKillIfHung kills the new process if it fails to reply twice in a row. It waits for each reply for a third of
-// the reply timeout. killed is true if the new process has been killed or has exited.
+// ProbeAndKillIfHung probes the new process and kills it if two probes in a row fail. A probe fails without a reply
+// within a third of the reply timeout. killed is true if the new process has been killed or has exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})

@@ -81,7 +81,7 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head of a frame at the start of in. If the head is incomplete, h.Len is 0. If the bytes so far
+// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. If the bytes so far
 // are invalid, ParseHead returns an error. The caller must check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {

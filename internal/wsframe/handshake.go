@@ -29,8 +29,8 @@ func CheckResponseHeader(header map[string][]string, key string) error {
 	return nil
 }
 
-// UnexpectedFieldError returns an error about a field of a response that has an unexpected value. name is the field's
-// canonical name, and expected describes the correct value. The error quotes at most 80 bytes of the actual value.
+// UnexpectedFieldError returns an error about a response field with an unexpected value. name is the field's canonical
+// name, and expected describes the correct value. The error quotes at most 80 bytes of the actual value.
 func UnexpectedFieldError(header map[string][]string, name, expected string) error {
 	value := strings.Join(header[name], ", ")
 	if len(value) > 80 {

@@ -9,7 +9,7 @@ import (
 
 // CipherCache keeps the ciphers of active connections, because deriving a cipher takes 3 µs. It holds at most 8,192
 // ciphers, which take 7 MB. A cipher that is not used for 5 to 10 seconds is dropped. The zero value is an empty cache.
-// A CipherCache is safe for concurrent use. It needs no goroutine, and a timer only while it contains ciphers.
+// A CipherCache is safe for concurrent use. It uses no goroutine, and no timer while it is empty.
 //
 // The cache is four-way set-associative. The first bytes of a secret select the set. Secrets are random, so the sets
 // fill evenly.

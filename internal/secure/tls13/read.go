@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// Read decrypts all complete records in ciphertext, in place. plaintext is their application data, and used is the
-// number of ciphertext bytes consumed. plaintext is valid until ciphertext changes or Read is called again. Use
-// plaintext even if Read returns an error. Repeat the call with the remaining ciphertext until it returns an error.
-// Read may write alerts and KeyUpdate answers to out. The errors are:
+// Read decrypts complete records in ciphertext, in place. plaintext is their application data, and used is the number
+// of ciphertext bytes consumed. plaintext is valid until ciphertext changes or Read is called again. Use plaintext even
+// if Read returns an error. If the error is nil, call Read again with the unconsumed ciphertext. Read may write alerts
+// and KeyUpdate answers to out. The errors are:
 //
 //   - ErrAgain: more ciphertext is needed. All ciphertext is consumed, and Read keeps an incomplete record.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
@@ -166,8 +166,8 @@ func (c *Conn) handleAlert(out Output, content []byte) error {
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// handleHandshakeMessages handles the handshake messages in content, the content of one record. A message may extend
-// over several records.
+// handleHandshakeMessages handles the handshake messages in the content of one record. A message may extend over
+// several records.
 func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
 		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -209,8 +209,8 @@ func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	return nil
 }
 
-// handleKeyUpdate changes the key for receiving and sends an answer if the peer has requested one. body is the
-// message's single byte. More bytes in body are a violation of the protocol.
+// handleKeyUpdate changes the key for receiving and sends an answer if the peer has requested one. body must be a
+// single byte; a longer body violates the protocol.
 func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1

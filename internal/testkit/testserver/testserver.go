@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Start starts s and returns its address when s listens. s serves until stop is called or the test ends. If s.Addr is
-// empty, s listens on a free loopback port. The test fails if serving returns an error.
+// Start starts s, waits until s listens, and returns the address. s serves until stop is called or the test ends. If
+// s.Addr is empty, s listens on a free loopback port. The test fails if serving returns an error.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
