@@ -95,8 +95,8 @@ type circularMessageBlock struct {
 	size  int // size of a message
 }
 
-// Sizes of a block of random lines. A block has at most blockBytes bytes, so that other data also fits into a
-// second-level cache. If lines are long, a block has blockMessages lines and can be larger.
+// Sizes of a block of random lines. A block has as many lines as fit into blockBytes, but at least blockMessages.
+// blockBytes leaves space for other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16

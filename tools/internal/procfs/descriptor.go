@@ -42,7 +42,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable describes one of the descriptor tables of a process.
 type DescriptorTable struct {
-	// Thread is the ID of a thread that uses the table. For the table of the first thread, which most threads share, it
+	// Thread is the ID of a thread that uses the table. For the first thread's table, which most threads share, Thread
 	// is the process ID.
 	Thread int
 	Open   int
