@@ -179,8 +179,8 @@ func loopbackAddrs(n int) []netip.Addr {
 }
 
 // safeConnsPerLoopbackSource returns how many connections to plan per loopback source address. The result is at most a
-// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. On systems other than
-// Linux, which do not accept all of 127.0.0.0/8, the result is 0.
+// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. Only Linux accepts all of
+// 127.0.0.0/8. On other systems, the result is 0.
 func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

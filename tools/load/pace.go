@@ -411,8 +411,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 }
 
 // Limits of a flood, in which connections send as fast as possible. All connections share floodBufferTotal bytes
-// equally. Each connection gets at least minFloodBuffer and at most maxFloodBuffer bytes for batches and unsent data.
-// It sends at most floodBatches batches per loop iteration.
+// equally, for batches and unsent data. A share has at least minFloodBuffer and at most maxFloodBuffer bytes. A
+// connection sends at most floodBatches batches per loop iteration.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache stores messages of equal size one after the other in memory: messages to send, or answers to expect.
+// payloadCache stores messages to send or answers to expect. They have the same size and are adjacent in memory.
 type payloadCache struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is a plan whose limits are checked before a command starts.
+// limitCheck is a plan that is compared with the limits of the machine before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.

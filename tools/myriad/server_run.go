@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. When the server is ready, it prints name and the address.
+// serveUntilSignal serves until a signal ends the server. It prints name and the address when the server is ready.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
