@@ -72,9 +72,9 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent counts messages of an open loop from the start of the run to now. due is the number of messages
-// planned for this time. unsent is the number of due messages that no connection has taken. If planned times are
-// random, both numbers are estimates.
+// countDueAndUnsent counts messages of an open loop. due is the number of messages planned from the start of the run to
+// now. unsent is the number of due messages that no connection has taken. If planned times are random, both numbers are
+// estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {

@@ -12,12 +12,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. If the connect rate per second is higher, the connect rate is the
-// limit.
+// maxHalfOpen limits concurrent connection attempts. If the connect rate exceeds maxHalfOpen per second, the dialer may
+// have as many attempts in progress as it starts per second.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts that the dialer assigns to a loop at a time, if enough are due.
-// Smaller batches would be inefficient, because waking a loop can cost more than connecting.
+// minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due. Waking a loop for a
+// smaller batch would be inefficient, because waking can cost more than connecting.
 const minDialBatch = 16
 
 // dialInterval is the time between ticks of the dialer. For example, at 5,000 connections per second, each tick starts
@@ -133,7 +133,7 @@ func (d *dialer) startAttempts(n int) error {
 	return nil
 }
 
-// maxPlannedPerSource limits the number of connections from each source address that is chosen automatically.
+// maxPlannedPerSource limits the number of connections from each automatically chosen source address.
 const maxPlannedPerSource = 20_000
 
 // source is a local address and its number of connections. If addr is the zero Addr, the kernel chooses the address.
@@ -142,9 +142,9 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel normally
-// chooses the source addresses. However, more than maxPerSource connections to a loopback target are distributed over
-// several loopback addresses. If maxPerSource is 0, there is no limit.
+// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel chooses the
+// source address, unless more than maxPerSource connections are opened to a loopback target. Such connections are
+// distributed over several loopback addresses. If maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -179,8 +179,8 @@ func loopbackAddrs(n int) []netip.Addr {
 }
 
 // safeConnsPerLoopbackSource returns how many connections to plan per loopback source address. The result is at most a
-// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. On systems other than
-// Linux, which do not accept all of 127.0.0.0/8, the result is 0.
+// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. Only Linux accepts all of
+// 127.0.0.0/8. On other systems, the result is 0.
 func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

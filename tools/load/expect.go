@@ -183,7 +183,7 @@ func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNa
 	return sum, slowestOrNaN
 }
 
-// nonTimeFiguresByName returns all figures of a result other than times. An unknown figure is NaN.
+// nonTimeFiguresByName returns all figures of a result that are not times. An unknown figure is NaN.
 func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),

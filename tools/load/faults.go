@@ -32,7 +32,7 @@ const (
 	nFaults
 )
 
-// String returns the prefix that causes of kind f have in Interval.Errors.
+// String returns the prefix for causes of kind f in Interval.Errors.
 func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
@@ -137,8 +137,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the first unexpected line of the run. If the
-// argument is nil, it counts a repeated broadcast instead.
+// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the first unexpected line of the run. A nil
+// argument means a repeated broadcast, which is only counted.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -68,7 +68,7 @@ const (
 	holding
 )
 
-// newGenerator returns a handler for an engine with the given number of loops. loops is 0 for a model without loops.
+// newGenerator returns a generator for an engine with the given number of loops (0 for a model without loops).
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -327,8 +327,8 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies, measured from the planned times of messages. A latency counts for the
-// measured window if its planned time is in the window.
+// recordOpenLoopLatencies records latencies, measured from the planned times of messages. If a message was planned for
+// the measured window, its latency counts for the window.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -402,8 +402,7 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the input that begins with the first wrong
-// byte.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

@@ -37,12 +37,12 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 // dominate.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the largest acceptable share of the window in which some program waits for a processor. A larger
-// share is reported as a Limit.
+// highCPUPressure is the largest acceptable share of time during which some program waits for a processor. A larger
+// share of the window is reported as a Limit.
 const highCPUPressure = 0.2
 
-// Limits of the 99th percentile of the delay that the generator itself causes. Above lateP99, the results are doubtful
-// if the delay is at least a tenth of the latency. Above veryLateP99, the results are always doubtful.
+// Limits for the delay that the generator itself causes (99th percentile). Above lateP99, the results are doubtful if
+// the delay is at least a tenth of the latency. Above veryLateP99, the results are always doubtful.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond

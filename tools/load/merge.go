@@ -89,7 +89,7 @@ func MergeEvents(events ...Event) *Event {
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
-//	shared  for several generators, the first value that is set; for successive intervals, as sum
+//	shared  for several generators, the first value that is set; for successive intervals, like sum
 //	min     the smaller number or the earlier time
 //	max     the greater number or the later time; true if either is true
 //	first   the first value that is set
@@ -201,8 +201,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts and summarizes them in the fields of to. It stores the merged
-// histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, this field of to does
+// mergeCompleteHistograms merges the histograms of parts. It stores their summaries in the fields of *to, and the
+// merged histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, that field does
 // not change.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)

@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd returns how many of the wanted messages a connection may send now. Config.Messages limits
-// the messages of a connection. After the window, the result is 0.
+// limitByQuotaAndWindowEnd reduces wanted to the number of messages that a connection may still send; see
+// Config.Messages. After the window, the result is 0.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -36,8 +36,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called at the start of the
-// connection's regular traffic, and again after newAnswers answers.
+// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called when the connection's
+// regular traffic starts, and when answers arrive. newAnswers is the number of these answers.
 func (g *generator) markDueAtStartOrAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -71,8 +71,8 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markPlannedDueAndQueueNext assigns messages whose planned time has come to a connection with capacity. If capacity
-// remains, it queues the connection for the next message.
+// markPlannedDueAndQueueNext gives a connection as many due messages of the plan as the connection can take. If
+// capacity remains, it queues the connection for the next message.
 func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
@@ -106,9 +106,8 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity prepares a connection with capacity for its next planned message. If the plan is
-// shared, the connection enters the shard's ready queue. If the connection has its own plan, the connection gets a
-// timer.
+// queueForNextPlannedIfCapacity makes a connection wait for its next planned message, if the connection has capacity.
+// With a shared plan, the connection enters the shard's ready queue. With its own plan, it gets a timer.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -144,8 +143,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop. If loopOrAll is negative, it covers all
-// shards. The engine calls nudgeDueConnsOfLoop as engine.Config.Pace, and calls it again at nextCall.
+// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop, or for all shards if loopOrAll is negative.
+// It serves as engine.Config.Pace, so the engine calls it again at nextCall.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -208,8 +207,8 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// markConnsWithDueTimers handles the expired timers of a shard. It returns nudges, extended by the connections that
-// need a nudge.
+// markConnsWithDueTimers handles the expired timers of a shard. It appends the connections that need a nudge to the
+// slice nudges.
 func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -244,8 +243,8 @@ func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now ti
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It returns
-// nudges, extended by these connections.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends
+// these connections to the slice nudges.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -332,9 +331,9 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. If the run has a first message, the plan begins
-// now. Otherwise, the plan begins when the connection is established. Different offsets spread the messages of all
-// connections evenly over time.
+// startConnPlanEvenlyOffset starts the message plan of one connection. The plan begins at the time when the connection
+// was established or, in a run with a first message, now. Different offsets spread the messages of all connections
+// evenly over time.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -347,8 +346,8 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits of the random times that are drawn to count the unsent messages of an open loop. skipDraws is the limit for
-// one connection, and skipDrawsAll is the limit for the run. Further messages are estimated.
+// Maximum numbers of random times that are drawn to count unsent messages of an open loop: skipDraws for one
+// connection, and skipDrawsAll for the run. The number of further messages is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -398,8 +397,7 @@ func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasUntakenMessagePlannedInWindow reports whether a plan still has a message in the window that no connection has
-// taken.
+// hasUntakenMessagePlannedInWindow reports whether any message planned for the window has not been taken.
 func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
@@ -413,8 +411,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 }
 
 // Limits of a flood, in which connections send as fast as possible. All connections share floodBufferTotal bytes
-// equally. Each connection gets at least minFloodBuffer and at most maxFloodBuffer bytes for batches and unsent data.
-// It sends at most floodBatches batches per loop iteration.
+// equally, for batches and unsent data. A share has at least minFloodBuffer and at most maxFloodBuffer bytes. A
+// connection sends at most floodBatches batches per loop iteration.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10

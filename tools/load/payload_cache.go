@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache stores messages of equal size one after the other in memory: messages to send, or answers to expect.
+// payloadCache stores messages to send or answers to expect. They have the same size and are adjacent in memory.
 type payloadCache struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
@@ -95,8 +95,8 @@ type circularMessageBlock struct {
 	size  int // size of a message
 }
 
-// Sizes of a block of random lines. A block has at most blockBytes bytes, so that other data also fits into a
-// second-level cache. If lines are long, a block has blockMessages lines and can be larger.
+// Sizes of a block of random lines. A block has as many lines as fit into blockBytes, but at least blockMessages.
+// blockBytes leaves space for other data in a second-level cache.
 const (
 	blockBytes    = 64 << 10
 	blockMessages = 16

@@ -166,9 +166,9 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing starts the traffic on all connections. In a run with Config.Early, it starts the dialer
-// instead. The returned function waits for the started goroutine. The caller must call the function after ctx has
-// ended.
+// startTrafficOrEarlyDialing starts a goroutine that starts the traffic on all connections. In a run with Config.Early,
+// the goroutine dials the connections. After ctx has ended, the caller must call waitForStarter, which waits for the
+// goroutine.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {

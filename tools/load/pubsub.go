@@ -23,8 +23,8 @@ import (
 // Every delivery is compared byte for byte. Each subscriber must receive each message of its topic once, and the
 // messages of one publisher in order. Result.Undelivered, Doubled and Reordered count violations.
 //
-// Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers in
-// its publisher's generator have received it. At the end, the generators exchange the message counts of their
+// Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers of
+// the publisher's generator have received it. At the end, the generators exchange the message counts of their
 // publishers (Config.Published) to find missing deliveries.
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
@@ -166,8 +166,8 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message. publisher is a number among the publishers of all
-// generators. Publishers start at evenly spaced topics, and then use all topics in rotation.
+// topicOfMessage returns the topic of a publisher's message. The publishers of all generators are numbered
+// consecutively. They start at evenly spaced topics, and then use all topics in rotation.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
@@ -389,8 +389,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge of a publisher. It then counts the publisher's oldest messages in
-// flight that all subscribers have received. Counting stops at the first message that a subscriber lacks.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher. It counts the publisher's messages in flight,
+// beginning with the oldest, until it reaches one that a subscriber has not received.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)

@@ -26,8 +26,8 @@ var (
 // reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close. Only some HTTP runs can. A run with
-// Config.Ahead cannot, because a part of the next message has always been sent.
+// detectsOrderlyClose reports whether the run can detect a clean close. Only some HTTP runs can. With Config.Ahead, no
+// run can, because a part of the next message has always been sent.
 func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
@@ -85,7 +85,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState. It returns nil for a socket that is not used because it was opened on the wrong loop.
+// Value returns the connState, or nil for a socket that was opened on the wrong loop. Such a socket is not used.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -140,8 +140,8 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address peer. If no target has this address, the connection
-// used a Unix socket. The result is then the next Unix socket in rotation.
+// targetOfPeerElseNextUnix returns the target that has the address peer. Without such a target, it returns the next
+// Unix socket in rotation, because the connection used a Unix socket.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {

@@ -12,8 +12,8 @@ import (
 )
 
 // Counts contains the counters that Interval and Result have in common. The tags of a field declare its metric, help
-// text and merging; see Counter. In a Result, counters with the tag of:"window" cover only the measured window. Other
-// counters cover the whole run.
+// text and merging; see Counter. In a Result, a counter with the tag `of:"window"` covers only the measured window.
+// Other counters cover the whole run.
 type Counts struct {
 	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`

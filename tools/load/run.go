@@ -241,8 +241,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends. A wait ends when done returns true, when timeout has passed, or when the
-// result of progress has not changed for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends. A wait ends when done returns true, when timeout has passed, or when progress
+// has returned the same number for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool

@@ -37,7 +37,7 @@ type Setting struct {
 	Group string
 	// Help describes the setting. The placeholder for the setting's value is in `backquotes`.
 	Help string
-	// Bare is the value of a flag without a value, and of true in JSON. If Bare is "", the flag requires a value.
+	// Bare is used if the flag has no value, or if the JSON value is true. If Bare is "", the flag requires a value.
 	Bare string
 	// List reports whether the setting accepts several values: a repeated flag, or an array in JSON.
 	List bool
@@ -283,7 +283,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires. It returns "" if given contains that setting.
+// missingRequiredSetting returns the name of the setting that s requires, or "" if it is in given.
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -292,8 +292,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a field if a given setting excludes it, or
-// if a required setting is not given.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a setting that a given setting excludes,
+// and a setting whose required setting is missing.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {

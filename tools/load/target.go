@@ -139,8 +139,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, it stores the path of an
-// address in c.
+// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, the path of an address such as
+// HOST:PORT/chat is stored in c.
 func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// Causes of failed handshakes that crypto/tls does not report.
+// Causes of failed handshakes for which crypto/tls returns no error.
 var (
 	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
@@ -37,8 +37,8 @@ type tlsClient struct {
 	firstState atomic.Pointer[tls.ConnectionState] // state of the first successful handshake
 }
 
-// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. At most maxHalfOpen handshakes run
-// at once; further handshakes wait. Handshakes run outside the loops, on at most half of the processors.
+// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. Handshakes run outside the loops, on
+// at most half of the processors. While maxHalfOpen handshakes are running, further handshakes wait.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
@@ -50,8 +50,7 @@ func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Ciphers.Close()
 }
 
-// newReportingTLSLayer returns a TLS layer for c that reports a failed handshake. It is used for
-// engine.Config.NewLayer.
+// newReportingTLSLayer serves as engine.Config.NewLayer. The TLS layer that it returns reports a failed handshake.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
@@ -156,8 +155,8 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted size in bytes of messages that are sent separately.
-// The result includes the overhead of TLS records (RFC 8446, section 5.2).
+// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages in bytes. Each message is sent
+// separately. The result includes the overhead of TLS records (RFC 8446, section 5.2).
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

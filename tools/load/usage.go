@@ -87,8 +87,8 @@ type processSampler struct {
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
 // newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
-// newUsageSamplerForTargets searches for the server's processes, because a search is cheap before connections exist. If
-// the search fails, the first sample searches again.
+// newUsageSamplerForTargets searches for the server's processes at once, because connections would make a later search
+// slow. If the search fails, the first sample searches again.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()

@@ -62,7 +62,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard divides v.limit equally among the shards that still have connections to ask for their lines.
+// maxInFlightPerShard divides v.limit equally among the shards that have not yet asked all connections for their lines.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -152,7 +152,7 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// tryReserveVerificationLine reserves a line in flight for a connection and returns 0. If no line is available, it
+// tryReserveVerificationLine permits a connection to send its line, and returns 0. If too many lines are in flight, it
 // returns the delay before the next try.
 func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (zeroOrRetryAfter time.Duration) {
 	s.mu.Lock()

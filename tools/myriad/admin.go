@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the token from the file that --admin-token-file names. If this flag is not given, it
-// generates a token and prints the token to out. Without --admin-control, it returns "".
+// loadOrGenerateToken returns the token for --admin-control, or "" without this flag. It reads the token from the file
+// of --admin-token-file. If no file is given, it generates a token and prints the token to out.
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -74,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	return token, nil
 }
 
-// startAdminServer starts an admin server on addr. It returns after it has called onListening with the server's
-// address, on another goroutine. stop stops the server and waits until the server has stopped.
+// startAdminServer starts an admin server on addr. Before startAdminServer returns, another goroutine calls onListening
+// with the server's address. stop stops the server and waits until the server has stopped.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup

@@ -59,8 +59,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set parses a value of the flag --src, which consists of local addresses to connect from. It adds the addresses to the
-// agent's Sources.
+// Set adds the local addresses in text, a value of the flag --src, to the agent's Sources.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)

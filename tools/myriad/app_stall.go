@@ -28,8 +28,8 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 // stallFieldsToFlags replaces field names by flag names in the errors of StallPlan.Check.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// validateAndSetEpochToNow validates the flags. It sets f.epoch to the current time and prints it. The first stall of
-// the server begins at f.epoch.
+// validateAndSetEpochToNow validates the flags. It sets f.epoch to the current time, and prints f.epoch. The first
+// stall of the server begins at f.epoch.
 func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))

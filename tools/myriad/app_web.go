@@ -25,8 +25,8 @@ func (f *appFlags) newWebHandler() tcp.Handler {
 	return web.Handler(app.NewWebHandler(f.files, quick))
 }
 
-// webBroadcastEcho is the example application for WebSockets and event streams. It broadcasts messages that begin with
-// "!" to all sockets and streams, without the "!". It echoes other messages.
+// webBroadcastEcho is the example application for WebSockets and event streams. If a message begins with "!", the
+// application broadcasts the rest to all sockets and streams. It echoes other messages.
 type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group

@@ -133,7 +133,7 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler for an application whose handler blocks. With --shed, the handler
+// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, the handler
 // rejects lines under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
@@ -142,7 +142,7 @@ func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Hand
 	return newLineHandler(onLine)
 }
 
-// busyReplier is a handler that rejects lines under overload with the answer "busy".
+// busyReplier is a line handler that answers "busy" under overload.
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
@@ -196,8 +196,8 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 
 const heartbeatReply = "pong"
 
-// broadcastEcho broadcasts lines that begin with "!" to all connections of the server, including the sender. It removes
-// the "!". It ignores replies to heartbeats, and echoes other lines.
+// broadcastEcho handles lines. If a line begins with "!", it broadcasts the rest of the line to all connections of the
+// server, including the sender. It ignores replies to heartbeats, and echoes other lines.
 type broadcastEcho struct{ server *tcp.Server }
 
 // broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.

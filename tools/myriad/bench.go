@@ -121,8 +121,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosWithPeers reads the named scenarios. In scenarios that need the executable of --peers, it sets this
-// executable.
+// readScenariosWithPeers reads the named scenarios. Scenarios that need the executable of --peers get it.
 func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])

@@ -194,7 +194,7 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 const maxReplyBytes = 64
 
 // askToApplyChanges asks the user whether to make the changes. It waits until the user replies or ctx ends. If ctx ends
-// first, a goroutine that reads in remains.
+// first, a goroutine continues to read the input.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

@@ -136,8 +136,8 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the name of the visible flag that is most similar to given, or "". A similar name begins
-// with given, or differs from it in at most a third of the letters.
+// mostSimilarFlagName returns the name of the visible flag that is most similar to the argument given, or "". A similar
+// name begins with the argument, or differs from it in at most a third of the letters.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

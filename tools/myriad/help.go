@@ -41,7 +41,7 @@ const (
   myriad serve --app ws --addr :8443 --tls-cert cert.pem --tls-key key.pem`
 )
 
-// addHelpFlags adds the flag --help-all, which lists all flags, to cmd and its subcommands. It makes --help list only
+// addHelpFlags adds the flag --help-all to cmd and its subcommands. --help-all lists all flags, and --help lists only
 // common flags.
 func addHelpFlags(cmd *cobra.Command) {
 	all := commandHelp[cmd.Name()].commonFlags == ""

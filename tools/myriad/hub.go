@@ -48,7 +48,7 @@ type hubFlags struct {
 	insecure bool
 }
 
-// Default limits of a hub. A slow subscriber may be at most one minute or 8 MiB behind, like Redis's soft limit.
+// Default limits of a hub. A slow subscriber may be 8 MiB or one minute behind, the values of Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
@@ -138,8 +138,8 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if clients of other machines could connect without authentication. It
-// accepts such clients with --insecure.
+// requireAuthenticatedClients returns an error if clients on other machines could connect without authentication. With
+// --insecure, it returns nil.
 func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
@@ -176,7 +176,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
+// enforceTimeout limits the check of all clients' rights after a reload of the users file.
 const enforceTimeout = 30 * time.Second
 
 // reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. resultText describes

@@ -265,8 +265,8 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line as terminal output, cut to the width of the screen. width is the number of columns
-// that text occupies. Characters that could disturb the layout become "?".
+// renderForScreen returns the line as terminal output, cut to fit the screen. width is the number of columns that the
+// output occupies. Characters that could disturb the layout become "?".
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {

@@ -120,8 +120,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the last step with the lowest rate above found.Rate. If no step has a higher rate
-// than found.Rate, it returns the zero Step.
+// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate, or the zero Step if there is none.
+// Of several steps with this rate, it returns the last.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

@@ -100,7 +100,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds the flags of a group that have no load.Setting. For the command hold, it also adds the
+// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists. For the command hold, it also adds the
 // settings "duration" and "hold-after" to the group "Connections".
 func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {

@@ -62,8 +62,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, it contains only this
-// subcommand, which makes the program start faster.
+// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, the root command
+// contains only this subcommand. This makes the program start faster.
 func newRootCommandForArgs(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",

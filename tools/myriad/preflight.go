@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// limitCheck is a plan whose limits are checked before a command starts.
+// limitCheck is a plan that is compared with the limits of the machine before a command starts.
 type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
@@ -36,7 +36,7 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the fraction of a limit from which a plan counts as near the limit.
+// nearWallShare is the share of a wall's connections (Wall.Holds) above which a plan is near the wall.
 const nearWallShare = 0.8
 
 // formatLimitWarnings returns up to two warnings. One warns about the lowest hard limit that the plan exceeds or comes
@@ -58,9 +58,8 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard limit that the plan exceeds or comes near. With
-// wantPerformanceWalls, it returns the lowest soft limit that the plan exceeds. If there is no such limit, it returns
-// nil.
+// lowestExceededOrNearWall returns the lowest hard wall (a limit of the machine) that the plan exceeds or comes near,
+// or nil. With wantPerformanceWalls, it returns the lowest soft wall that the plan exceeds, or nil.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {

@@ -174,8 +174,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers passes e to all observers. If e contains the plan, it also raises GOMAXPROCS. It serves
-// as load.Config.Observe.
+// raiseProcsAndNotifyObservers raises GOMAXPROCS if e contains the plan, and passes e to all observers. It serves as
+// load.Config.Observe.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)

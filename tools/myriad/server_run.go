@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. When the server is ready, it prints name and the address.
+// serveUntilSignal serves until a signal ends the server. It prints name and the address when the server is ready.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -96,9 +96,9 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling starts a goroutine that handles signals. The first signal ends ctx, so that the server drains.
-// The second signal closes the server. If a certificate or another file can be reloaded, SIGHUP only reloads it. In a
-// worker process, it handles only SIGHUP for reloading. The supervisor handles all other signals.
+// startSignalHandling starts a goroutine that handles signals. The first SIGINT, SIGTERM or SIGHUP ends ctx, so that
+// the server drains. Another SIGINT or SIGTERM closes the server. If there are files to reload, SIGHUP only reloads
+// them. A worker process handles only SIGHUP, to reload files. Its supervisor handles all other signals.
 //
 // stopHandling ends the goroutine. It returns the number of connections that were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
@@ -193,7 +193,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade for the admin page. If an upgrade is already queued, done gets an error.
+// queueOrRefuseUpgrade queues an upgrade that the admin page requested. If one is already queued, done gets an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:

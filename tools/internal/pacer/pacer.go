@@ -36,9 +36,8 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the time at. The first message is due after the fraction phase (0 to 1) of
-// an interval. If c.Poisson is set, the first message is instead due after a random time. poissonSeed determines all
-// random times.
+// NewPlanFrom returns a plan that begins at the time at. phase is the delay of the first message in intervals (0 to 1).
+// If c.Poisson is set, this delay is random instead. poissonSeed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -62,8 +61,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken returns the number of messages that are due by now and before end. Messages that have been taken
-// do not count. If times are random, the number is an estimate.
+// CountDueAndUntaken counts the due messages that have not been taken. A message is due if its time is at most now and
+// before end. If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -76,9 +75,9 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end, and returns their numbers before and in the window. The window
-// begins at windowStart. If times are random, Skip draws at most *randomDrawsLeft times and reduces *randomDrawsLeft by
-// the number of draws. Skip estimates the number of further messages.
+// Skip drops the messages that are due before end, and counts them: messages due before windowStart as Before, and
+// others as Within. If times are random, Skip draws at most *randomDrawsLeft times, and subtracts the number of draws
+// from *randomDrawsLeft. The number of further messages is estimated.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -177,7 +176,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops the messages that are due before now, and returns their numbers. See SendPlan.Skip.
+// Skip drops and counts the messages that are due before now. See SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

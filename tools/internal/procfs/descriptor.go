@@ -17,8 +17,8 @@ type Descriptors struct {
 	Open, Sockets int
 }
 
-// CountDescriptorsAndSockets counts the open descriptors of a process, and how many of them are sockets. If threads
-// have separate descriptor tables, it counts those in the first thread's table. The call takes about a microsecond per
+// CountDescriptorsAndSockets counts the open descriptors of a process, and the sockets among them. If threads have
+// separate descriptor tables, it counts those in the first thread's table. The call takes about a microsecond per
 // descriptor.
 func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
@@ -42,7 +42,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable describes one of the descriptor tables of a process.
 type DescriptorTable struct {
-	// Thread is the ID of a thread that uses the table. For the table of the first thread, which most threads share, it
+	// Thread is the ID of a thread that uses the table. For the first thread's table, which most threads share, Thread
 	// is the process ID.
 	Thread int
 	Open   int

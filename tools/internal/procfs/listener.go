@@ -40,8 +40,8 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // the wildcard address. It returns an error if it finds no process. It cannot find processes of another user, network
 // namespace or process namespace. It searches only the first 16,384 descriptors of a process.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If this finds no process,
-// it scans up to 262,144 descriptors of threads that have their own descriptor table.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no listening
+// process, it scans up to 262,144 descriptors of threads that have their own descriptor table.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -156,8 +156,8 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have descriptors of certain sockets. links contains the targets of such
-// descriptors in /proc, such as "socket:[1073]".
+// socketOwnerSearch searches for processes that have descriptors of certain sockets. links contains the names of these
+// sockets in /proc, such as "socket:[1073]".
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

@@ -18,8 +18,8 @@ type Network struct {
 	// process has, and TCPBuffers is the memory of TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts events which show that a limit was reached, since the network namespace was created. The keys are
-	// names from /proc/net/netstat, such as ListenOverflows, and also nf_conntrack_drop, nf_conntrack_insert_failed,
+	// Counters counts, since the creation of the namespace, events which show that a limit was reached. The keys are
+	// names from /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop, nf_conntrack_insert_failed,
 	// nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }

@@ -104,9 +104,9 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. RLIMIT_NPROC counts
-// tasks by real user ID instead. Processes that this process cannot see are not counted. Counting takes about 3 µs per
-// process.
+// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. By contrast,
+// RLIMIT_NPROC counts tasks by real user ID. Processes that this process cannot see are not counted. Counting takes
+// about 3 µs per process.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -133,8 +133,8 @@ func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts the context switches of the threads that a process has now. A switch is voluntary if the
-// thread began to wait. Other switches are involuntary. The call takes about 30 µs per thread.
+// CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
+// began to wait. Other switches are involuntary. The call takes about 30 µs per thread.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -19,8 +19,8 @@ func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// SmallestNonceForProof returns the smallest nonce with which the SHA-256 of line and nonce begins with leadingZeroBits
-// zero bits. The nonce has 8 bytes, big-endian. leadingZeroBits is from 0 to MaxZeros.
+// SmallestNonceForProof returns the smallest nonce for which the SHA-256 of line and nonce has at least leadingZeroBits
+// leading zero bits. The nonce has 8 bytes, big-endian. leadingZeroBits is from 0 to MaxZeros.
 func SmallestNonceForProof(line []byte, leadingZeroBits int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)

@@ -64,8 +64,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version that the checkout's modules require of each other. It returns an error if the
-// required versions differ, or if a go.mod file has a replace directive.
+// checkGoModFiles returns the version of the checkout's modules that all go.mod files require. It returns an error if
+// the required versions differ, or if a go.mod file has a replace directive.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

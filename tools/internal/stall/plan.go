@@ -69,8 +69,8 @@ func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	return start + left
 }
 
-// PredictLatencies returns the latency of each line: the time from its arrival to the end of its service. Lines are
-// served in the order of arrivals, which must not decrease.
+// PredictLatencies returns the latency of each line: the time from its arrival to the end of its service. Arrival times
+// must not decrease. Lines are served in the same order.
 func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // end of the last service

@@ -17,8 +17,8 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock before the end of a service. Before polling, the station sleeps.
-// Sleeps usually end late by about spinTime.
+// spinTime is how long a LineStation polls the clock, after sleeping, until a service ends. Sleeps usually end late by
+// about spinTime.
 const spinTime = 100 * time.Microsecond
 
 // LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.

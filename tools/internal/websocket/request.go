@@ -89,7 +89,7 @@ func checkOptionalPath(path string) error {
 
 const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// reservedHeaders maps each header name that is not allowed to the reason.
+// reservedHeaders contains the header names that are not allowed, each with the reason.
 var reservedHeaders = map[string]string{
 	"host":                     "the target gives it",
 	"upgrade":                  "it is always sent",

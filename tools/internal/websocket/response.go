@@ -11,7 +11,7 @@ import (
 )
 
 // CheckHandshakeResponse checks the server's response to the handshake request with the key k. in must begin with the
-// response. If the server accepts, n is the size of the response in bytes. Frames may follow the response in in.
+// response. If the server accepts, n is the size of the response in bytes. in may contain frames after the response.
 //
 // If the response is incomplete, n is 0 and err is nil. The caller must then call again with more input. If the server
 // refuses or the response is invalid, err is set. A response of more than 16 KiB is invalid. CheckHandshakeResponse
