@@ -17,8 +17,8 @@ type Group struct{ g engine.Group }
 func (g *Group) Add(r Ref) { g.g.Add(r.r) }
 
 // Remove removes a connection from the group. Broadcasts that start after Remove has returned do not reach the
-// connection. A running broadcast reaches the connection before later messages of Ref.Send, or not at all. A message of
-// the group may still follow later output of Conn.Write, because Conn.Write bypasses the mailbox.
+// connection. A running broadcast reaches the connection before later messages of Ref.Send, or not at all. Conn.Write
+// bypasses the mailbox, so its output may overtake an earlier message of the group.
 func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 
 // Len returns the number of connections in the group, possibly including closed ones.

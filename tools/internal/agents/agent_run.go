@@ -202,8 +202,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendAndRecordUnlessDone sends an event to the coordinator. It records events that heartbeats must repeat. It ignores
-// the event Done.
+// sendAndRecordUnlessDone sends an event to the coordinator, unless the event is Done. It also records an event that
+// heartbeats must repeat.
 func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
