@@ -40,8 +40,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. If all are,
-// handlerField is empty.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. Without such a
+// field, it is empty.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

@@ -97,8 +97,7 @@ type Limits struct {
 	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
 	// empty mailbox accepts a message above the limit. A quarter of the limit is reserved for Ref.SendWait. While a
 	// loop delivers messages, it may use 2*MaxMailBytes more. All mailboxes together are limited to a sixteenth of
-	// MaxBuffered. Broadcasts in progress have a separate limit of MaxMailBytes. The default is 8 MiB; the maximum is 1
-	// GiB.
+	// MaxBuffered. Running broadcasts have a separate limit of MaxMailBytes. The default is 8 MiB, the maximum 1 GiB.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. Further
@@ -149,8 +148,8 @@ type Limits struct {
 	// read yet.
 	Linger time.Duration
 
-	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not limit Shutdown,
-	// whose own context does. The default is 30 s.
+	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not apply to Shutdown,
+	// which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all

@@ -13,7 +13,7 @@ import (
 // connection.
 //
 // The methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection
-// post to a mailbox of limited size (Limits.MaxMail).
+// use a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
 // ID returns the number of the connection, even after the connection has closed. The log shows this number as conn. In

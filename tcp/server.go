@@ -168,10 +168,10 @@ type Server struct {
 	OnTick func()
 	// TickInterval is the time between calls of OnTick, at least 1 ms.
 	TickInterval time.Duration
-	// Stopping, if set, is called once when shutdown begins: by the end of ListenAndServe's context, Drain, Shutdown or
-	// Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent shutdowns do
-	// not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails because the
-	// workers keep ending, Stopping is not called.
+	// Stopping, if set, is called once when shutdown begins: when ListenAndServe's context ends, or when Drain,
+	// Shutdown or Close is called. The goroutine that shuts the server down calls Stopping before it closes anything.
+	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If
+	// ListenAndServe fails because the workers keep ending, Stopping is not called.
 	Stopping func()
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles

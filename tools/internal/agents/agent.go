@@ -131,8 +131,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. If a run is in progress, it then waits until the coordinator
-// has received the result. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends. If a run is then in progress, processUntilStopped waits until
+// the coordinator has received the result. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
