@@ -40,6 +40,6 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Ref.Send. At most one value of a group waits per connection, so use one group per independent value.
 //
 // sent is the number of connections that accepted p. full is the number of connections that did not accept p, because
-// the mailbox was full or p exceeds Limits.MaxUnsent. These connections may still receive an older value, and will
-// receive later values.
+// the mailbox was full or p exceeds Limits.MaxUnsent. These connections may still receive an older value, and remain in
+// the group for later values.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -579,8 +579,8 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 // and the server has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately. The error contains the number of these
-// connections and wraps the cause of ctx. Shutdown then waits at most a second for running handlers, but ListenAndServe
-// and Serve wait without limit.
+// connections and wraps the cause of ctx. Shutdown then waits for running handlers until no connection has closed for a
+// second, but ListenAndServe and Serve wait without limit.
 //
 // Shutdown waits for running handlers. A handler must therefore call Shutdown in a new goroutine, or with a context
 // that ends.
