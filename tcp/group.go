@@ -17,8 +17,8 @@ type Group struct{ g engine.Group }
 func (g *Group) Add(r Ref) { g.g.Add(r.r) }
 
 // Remove removes a connection from the group. Broadcasts that start after Remove has returned do not reach the
-// connection. A running broadcast reaches the connection before later messages of Ref.Send, or not at all. A message of
-// the group may still follow later output of Conn.Write, because Conn.Write bypasses the mailbox.
+// connection. A running broadcast reaches the connection before later messages of Ref.Send, or not at all. Conn.Write
+// bypasses the mailbox, so its output may overtake an earlier message of the group.
 func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 
 // Len returns the number of connections in the group, possibly including closed ones.
@@ -40,6 +40,6 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Ref.Send. At most one value of a group waits per connection, so use one group per independent value.
 //
 // sent is the number of connections that accepted p. full is the number of connections that did not accept p, because
-// the mailbox was full or p exceeds Limits.MaxUnsent. These connections may receive an older value, and receive later
-// values.
+// the mailbox was full or p exceeds Limits.MaxUnsent. These connections may still receive an older value, and remain in
+// the group for later values.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

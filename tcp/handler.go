@@ -68,8 +68,8 @@ type WritableHandler interface {
 	Writable(c *Conn)
 }
 
-// MissedHandler is a Handler or MessageHandler that is told when a connection has missed messages. A peer that reads
-// too slowly misses messages. The handler can then send a complete state, or tell the peer about the gap.
+// MissedHandler is a Handler or MessageHandler that is told when a slow peer has missed messages. The handler can send
+// the peer a complete state, or report the gap.
 type MissedHandler interface {
 	// Missed is called when the peer has caught up: at most Limits.LowWater bytes of output are unsent. If Writable is
 	// due as well, Missed is called first. n is the number of messages missed since the last call, at least 1. Unlike
@@ -116,9 +116,9 @@ type DrainingHandler interface {
 	Draining(c *Conn)
 }
 
-// ShedHandler is a Handler that rejects input under overload. The server calls Shed if the pool Server.Workers is full
-// or has shed the job of a connection. For any other handler, the connection waits, and the server does not read from
-// it. Without Server.Workers, and in the goroutine model, the server never calls Shed.
+// ShedHandler is a Handler that rejects input under overload. The server calls Shed if the pool Server.Workers rejects
+// or sheds a call of Received. For any other Handler, the connection waits for the pool, and the server does not read
+// from the connection. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
 // A Handler must not have the Shed method of a MessageShedHandler. A MessageHandler must not have the Shed method of a
 // ShedHandler. In both cases, the server does not start (ErrBadConfig). To hide an unrelated Shed method of a handler
@@ -168,7 +168,7 @@ func checkShedSignature(fieldName string, h Handler) error {
 	return nil
 }
 
-// Errors for rejected input. Each combines ErrOverloaded with the reason of the pool.
+// Errors for rejected input. Each wraps ErrOverloaded and the error of the pool.
 var (
 	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
@@ -187,8 +187,8 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T, if h implements T. For a result of Lines or Split, it checks the
-// MessageHandler.
+// handlerAs returns h as the optional interface T, if h implements T. If h comes from Lines or Split, handlerAs uses
+// the MessageHandler of h.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)

@@ -13,8 +13,8 @@ type Heartbeat struct {
 	// heartbeats of many connections are due at once, the server spreads them: it delays some by up to one Interval. On
 	// average, the intervals are exact. The minimum is 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is the heartbeat to send. Do not change it while the server runs. A HeartbeatHandler sends its own
-	// heartbeats instead.
+	// Message is the heartbeat to send, except for connections of a HeartbeatHandler. Do not change it while the server
+	// runs.
 	Message []byte
 	// Send, if set, writes the heartbeat instead of Message. It is never called concurrently with another call for the
 	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
@@ -40,8 +40,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a handler that is not a HeartbeatHandler. It is empty if there is
-// none.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. Without such a
+// field, it is empty.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

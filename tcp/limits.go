@@ -13,8 +13,8 @@ import (
 const Never = time.Duration(math.MaxInt64)
 
 // Limits are the limits of a Server. A zero field selects the default; a negative value is an error. The server checks
-// timeouts periodically, so they may take effect late. The maximum delay is 400 ms or an eighth of the timeout,
-// whichever is more.
+// timeouts periodically, so they may take effect late. The maximum delay is the larger of 400 ms and an eighth of the
+// timeout.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -55,9 +55,9 @@ type Limits struct {
 	// arrived without the end of the message. It closes immediately if LengthPrefixed reads a larger length. The
 	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	//
-	// In this case, the client receives the answers to its earlier messages and then the end of the stream. A client
-	// that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger answers,
-	// raise MaxUnsent.
+	// After ErrMessageTooLong, the client receives the answers to its earlier messages and then the end of the stream.
+	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger
+	// answers, raise MaxUnsent.
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
@@ -75,8 +75,8 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. Above the limit, the server
-	// closes the connections with the largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait also
-	// waits above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
+	// closes the connections with the largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait blocks
+	// above the limit, and Ref.Send fails with ErrFull above 5/4 of the limit.
 	//
 	// The limit covers unused input, unsent output, incomplete TLS records and TLS handshakes. It also covers,
 	// approximately, the memory that TLS retains after large records. Messages of Refs, groups and broadcasts count
@@ -95,9 +95,9 @@ type Limits struct {
 	MaxMail int
 
 	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
-	// empty mailbox accepts even a larger message. A quarter of the limit is reserved for Ref.SendWait. A loop that
-	// delivers messages may use another 2*MaxMailBytes of memory. All mailboxes together are limited to a sixteenth of
-	// MaxBuffered. MaxMailBytes also limits broadcasts in progress. The default is 8 MiB; the maximum is 1 GiB.
+	// empty mailbox accepts a message above the limit. A quarter of the limit is reserved for Ref.SendWait. While a
+	// loop delivers messages, it may use 2*MaxMailBytes more. All mailboxes together are limited to a sixteenth of
+	// MaxBuffered. Running broadcasts have a separate limit of MaxMailBytes. The default is 8 MiB, the maximum 1 GiB.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. Further
@@ -120,17 +120,17 @@ type Limits struct {
 
 	// IdleTimeout limits the time without input after the handler has used all earlier input. A connection that is
 	// silent for longer closes with ErrIdleTimeout. The default is Never: an idle peer costs little, and TCP keep-alive
-	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers within the same time, the
-	// server turns keep-alive off.
+	// detects lost peers within 3 minutes. If heartbeats or IdleTimeout detect lost peers within 3 minutes, the server
+	// turns keep-alive off.
 	IdleTimeout time.Duration
 
 	// WriteTimeout limits the time from the writing of a byte until the peer has received the byte. A slower connection
 	// closes with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
-	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3 minutes, because one lost
-	// keep-alive probe must not close an idle connection. With shorter heartbeats or a shorter IdleTimeout, the
-	// kernel's limit may be shorter as well.
+	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. Normally, the kernel's limit is at least 3 minutes, because
+	// one lost keep-alive probe must not close an idle connection. If heartbeats or IdleTimeout detect lost peers
+	// sooner, the kernel's limit may be shorter.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
@@ -148,8 +148,8 @@ type Limits struct {
 	// read yet.
 	Linger time.Duration
 
-	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not limit Shutdown,
-	// whose own context does. The default is 30 s.
+	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not apply to Shutdown,
+	// which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all
@@ -295,5 +295,5 @@ func (l Limits) toEngine() engine.Limits {
 	}
 }
 
-// forever is the longest finite time limit. Longer values mean Never.
+// forever is the shortest time limit that means Never.
 const forever = 365 * 24 * time.Hour

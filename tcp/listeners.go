@@ -28,7 +28,7 @@ type Listener struct {
 	// Handler handles the connections of this listener. It may implement all optional interfaces, such as TimerHandler.
 	// The default is Server.Handler. Listeners may share a Handler.
 	Handler Handler
-	// TLSConfig and TrustedProxies work like the fields of Server. The fields of Server do not apply to this listener.
+	// TLSConfig and TrustedProxies replace Server's fields of the same names for this listener, even if they are nil.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns still limits all listeners
@@ -119,8 +119,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates l and sets l.Network. field is the name of the listener's field of Server, for
-// errors.
+// checkAndNormalizeListener validates l and sets l.Network. field names the listener in errors.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -172,7 +171,7 @@ type engineStarter interface {
 }
 
 // unwrapListenerKeepingSocketFile returns the listener to pass to the engine. Closing this listener does not remove the
-// file of a unix socket. field is the name of the listener's field of Server, for errors.
+// file of a unix socket. field names the listener in errors.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:

@@ -23,9 +23,9 @@ type Migrator interface {
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler that saves connections with their own handlers (Conn.SetHandler). It
-// belongs to a Server or Listener. Without a HandlerMigrator, such connections stay in the old process. The handler may
-// also be a Migrator, for connections without their own handlers.
+// HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves connections that have their own
+// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. To save all other
+// connections, a HandlerMigrator may also be a Migrator.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
 	// unknown. For example, Server.Adopt or Dial may have set h, or h may belong to a NetConn.

@@ -19,8 +19,8 @@ import (
 // an event loop, because Read and Write would block the loop.
 //
 // Several goroutines may call Read and Write concurrently. After a deadline, Read and Write fail with
-// os.ErrDeadlineExceeded. NetConn stops reading from the peer while 64 KiB of input or more are unread. It buffers at
-// most one read (64 KiB) in addition. If more than Limits.HighWater bytes would be unsent, Write blocks until at most
+// os.ErrDeadlineExceeded. NetConn stops reading from the peer while 64 KiB or more of input are unread. It therefore
+// buffers less than 128 KiB of input. If more than Limits.HighWater bytes would be unsent, Write blocks until at most
 // Limits.LowWater bytes are unsent. On Linux, reading and writing do not block each other. On other systems, nothing is
 // read while the kernel accepts no output.
 //

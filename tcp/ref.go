@@ -13,7 +13,7 @@ import (
 // connection.
 //
 // The methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection
-// post to a mailbox of limited size (Limits.MaxMail).
+// use a mailbox of limited size (Limits.MaxMail).
 type Ref struct{ r engine.Ref }
 
 // ID returns the number of the connection, even after the connection has closed. The log shows this number as conn. In
@@ -29,7 +29,7 @@ func (r Ref) RemoteAddr() (addr netip.AddrPort, ok bool) { return r.r.Peer() }
 
 // LocalAddr returns the local address like Conn.LocalAddr, or the zero AddrPort for a unix socket. ok is false if the
 // connection is closing or closed. If loops have their own descriptor tables (Server.Loops), LocalAddr waits for the
-// connection's loop. On any other loop, it does not wait, and ok is false.
+// connection's loop. A call on another event loop does not wait, and ok is false.
 func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr() }
 
 // Value returns the value last set by Conn.SetValue, or nil. ok is false if the connection is closing or closed. If the
@@ -47,10 +47,10 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // can therefore fill the mailbox.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send with backpressure: a goroutine with much to send proceeds at the peer's speed. If p would raise the
-// unsent bytes from Refs above Limits.HighWater, SendWait blocks until at most Limits.LowWater bytes are queued before
-// p. All bytes including p must then also fit in Limits.MaxUnsent. SendWait also blocks while the mailbox is full. If
-// ctx ends first, p is not sent.
+// SendWait is Send with backpressure: a goroutine with much to send proceeds at the peer's speed. SendWait blocks if p
+// would raise the unsent bytes from Refs above Limits.HighWater. It continues when at most Limits.LowWater bytes are
+// queued before p, and p fits in Limits.MaxUnsent together with these bytes. SendWait also blocks while the mailbox is
+// full. If ctx ends first, p is not sent.
 //
 // A handler must not call SendWait, because SendWait would wait for this handler. The errors are:
 //   - context.Cause(ctx) if ctx ends first

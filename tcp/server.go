@@ -57,9 +57,9 @@ type Server struct {
 	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
 	// loops block immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.
 	Spin time.Duration
-	// Workers, if set, is a worker pool that runs the handler instead of the event loops. The goroutine model ignores
-	// Workers. By default, handlers run on the loops, which is fastest for handlers that neither block nor compute for
-	// long. Calls for one connection stay in order, and a connection has at most one job in the pool.
+	// Workers, if set, is a worker pool for handler calls. The goroutine model ignores Workers. By default, handlers
+	// run on the event loops, which is fastest for handlers that neither block nor compute for long. Calls for one
+	// connection stay in order, and a connection has at most one job in the pool.
 	//
 	// If the pool rejects or sheds a call of a ShedHandler, the server calls Shed instead. For any other handler, no
 	// call is lost: the connection waits, its input is not read, and the server submits the call again. For such
@@ -67,9 +67,9 @@ type Server struct {
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. Once Close is called or the context of Shutdown ends, connections that the pool rejects close
-	// with ErrServerClosed. The server ends only after its jobs in the pool have run or been shed. Jobs of other users
-	// of the pool may therefore delay the end.
+	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, connections that the pool rejects
+	// close with ErrServerClosed. The server ends only after its jobs in the pool have run or been shed. Jobs of other
+	// users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
 	// serves. With 2 or more, this process becomes the supervisor. The supervisor starts the program once per worker
@@ -101,7 +101,7 @@ type Server struct {
 	// maximum is 1 s. Waiting messages count for all limits. The goroutine model ignores WriteDelay.
 	//
 	// Output of handler calls and of Ref.SendWait is not delayed. Conn.Write does not wait for delayed messages, and
-	// Conn.Close discards them. A waiting value of Group.SendLatest is replaced by the next value.
+	// Conn.Close discards them. The next value of Group.SendLatest replaces a delayed value.
 	//
 	// The delay ends early
 	//   - for one connection, when Ref.Close or Ref.Do is called
@@ -140,9 +140,9 @@ type Server struct {
 	// connection and lets connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier
 	// process stay compact.
 	DisableCompactTLS bool
-	// DropTLSExporters makes tls.ConnectionState.ExportKeyingMaterial of compact TLS connections fail. Dropping the
-	// exporters saves 120 bytes per connection. Few programs need exporters, for example for channel binding (RFC
-	// 9266).
+	// DropTLSExporters saves 120 bytes per compact TLS connection. With DropTLSExporters, these connections return an
+	// error from tls.ConnectionState.ExportKeyingMaterial. Few programs need this method, for example for channel
+	// binding (RFC 9266).
 	DropTLSExporters bool
 	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. why is ErrTooManyConns,
 	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
@@ -168,10 +168,10 @@ type Server struct {
 	OnTick func()
 	// TickInterval is the time between calls of OnTick, at least 1 ms.
 	TickInterval time.Duration
-	// Stopping, if set, is called once when shutdown begins: by the end of ListenAndServe's context, Drain, Shutdown or
-	// Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent shutdowns do
-	// not wait for Stopping. With Processes, only the supervisor calls Stopping. If ListenAndServe fails because the
-	// workers keep ending, Stopping is not called.
+	// Stopping, if set, is called once when shutdown begins: when ListenAndServe's context ends, or when Drain,
+	// Shutdown or Close is called. The goroutine that shuts the server down calls Stopping before it closes anything.
+	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If
+	// ListenAndServe fails because the workers keep ending, Stopping is not called.
 	Stopping func()
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
@@ -180,10 +180,10 @@ type Server struct {
 	// exist, its binary is the executable of this process.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay keeps this process running after an Upgrade. Set Stay under supervisors that watch the process they started:
-	// an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor process
-	// has ended. The result is an error if the successor has failed. The default is false. Process 1 always stays. A
-	// process started by an Upgrade never stays.
+	// Stay keeps this process running after an Upgrade. Set Stay if a supervisor watches the process that it has
+	// started: an init or shell in a container, runit, supervisord. ListenAndServe then returns when the last successor
+	// process has ended. The result is an error if the successor has failed. The default is false. Process 1 always
+	// stays. A process started by an Upgrade never stays.
 	//
 	// Until ListenAndServe returns, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT,
 	// SIGTERM, SIGUSR1 and SIGUSR2 to the serving process, except signals that a terminal sends to both processes. The
@@ -444,8 +444,8 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns a logger that limits repeated messages, because clients can cause some messages at will. It
-// writes equal messages once per second for each loop, close reason and type of handler.
+// rateLimitedLogger returns a logger that writes repeated messages at most once a second, because clients can cause
+// some messages at will. Repeated messages have the same level, text, loop, limit and handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -578,9 +578,9 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 // message that is arriving is complete and all output has been sent. Shutdown returns when all connections are closed
 // and the server has ended.
 //
-// If ctx ends first, Shutdown closes the remaining connections immediately. It then waits at most a second for running
-// handlers, but ListenAndServe and Serve wait without limit. The error contains the number of these connections and
-// wraps the cause of ctx.
+// If ctx ends first, Shutdown closes the remaining connections immediately. The error contains the number of these
+// connections and wraps the cause of ctx. Shutdown then waits for running handlers until no connection has closed for a
+// second, but ListenAndServe and Serve wait without limit.
 //
 // Shutdown waits for running handlers. A handler must therefore call Shutdown in a new goroutine, or with a context
 // that ends.

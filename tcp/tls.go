@@ -63,7 +63,7 @@ func hasCertificate(c *tls.Config) bool {
 }
 
 // ReloadCertificate loads a certificate and its key from PEM files. It returns a function for
-// tls.Config.GetCertificate, which is safe for concurrent use. The function checks the files during handshakes, at most
+// tls.Config.GetCertificate. The function is safe for concurrent use. It checks the files during handshakes, at most
 // once a second, and loads changed files. If loading fails, the old certificate stays in use, and the error is logged
 // once to log. The default of log is slog.Default().
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {

@@ -354,7 +354,7 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// configuredOrActualAddr returns an address of the listener that is the same in both processes of an upgrade.
+// configuredOrActualAddr returns the address that identifies l in both processes of an upgrade.
 func configuredOrActualAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -387,9 +387,8 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchOtherPredecessorListeners finds successors for the old process's listeners whose address is not in listeners. It
-// matches them by name. An old listener without a match and without its own handler continues as the first listener
-// without a handler.
+// matchOtherPredecessorListeners matches old listeners with new ones by name, if their addresses did not match. If no
+// name matches either, an old listener without its own handler continues as the first new listener without a handler.
 func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

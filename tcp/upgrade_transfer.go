@@ -220,8 +220,8 @@ func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading starts to read the broadcasts of a peer, the successor or predecessor process. It returns
-// false if the server accepts no more peers.
+// addPeerAndStartReading starts to read the broadcasts of peer, which is the successor or predecessor process. It
+// returns false if the server accepts no more peers.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +338,7 @@ func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	return f, errors.Join(err, f.Truncate(at)) // without what failed
 }
 
-// restoreHandlerStates passes each state in f to the handler that continues the handler of the old process.
+// restoreHandlerStates passes each state in f to the handler that replaces the old process's handler.
 func (s *Server) restoreHandlerStates(f *os.File) (err error) {
 	in := bufio.NewReaderSize(f, 1<<16)
 	for header := (stateHeader{}); binary.Read(in, binary.LittleEndian, &header) == nil; {

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits of the real time for which a test waits for goroutines of handlers. pausedWaitTimeout applies while the server
-// does not read because the peer has too much unread output. Any activity restarts pausedWaitTimeout.
+// These timeouts limit how long a test waits, in real time, for goroutines of handlers. pausedWaitTimeout applies while
+// the server does not read because the peer has too much unread output. Any activity restarts pausedWaitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -60,7 +60,7 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, as a client does that half-closes or closes. The server may still answer.
+// CloseWrite ends the peer's direction, like a client's shutdown(2) or close(2). The server may still answer.
 func (p *Peer) CloseWrite() {
 	p.s.runAndSettle(func() {
 		if p.tls != nil {

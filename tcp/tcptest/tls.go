@@ -10,7 +10,7 @@ import (
 
 // StartTLS performs the peer's end of a TLS handshake. The peer is the TLS client or, if the server dialed the
 // connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
-// close_notify. A peer that ends its direction only because the server has ended sends no close_notify. If the
+// close_notify. If the peer ends its direction only because the server has done so, it sends no close_notify. If the
 // handshake fails, StartTLS returns the error and ends the peer's direction.
 func (p *Peer) StartTLS(config *tls.Config) error {
 	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
@@ -31,8 +31,8 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// undiscardedOutput returns the server's output that has not been discarded, decrypted if the peer uses TLS. Call it
-// only within runAndSettle.
+// undiscardedOutput returns the server's output without the discarded part. With TLS, the result is decrypted. Call
+// undiscardedOutput only within runAndSettle.
 func (p *Peer) undiscardedOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()

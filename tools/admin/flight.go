@@ -25,8 +25,8 @@ type FlightConfig struct {
 	// dumps of other processes. The oldest dumps are removed. The default, "", disables automatic dumps. WriteTo and
 	// /debug/flight work without Dir.
 	Dir string
-	// Lag is the duration of a loop iteration that triggers a dump. The maximum is 8.4 s. Lag is rounded up to a power
-	// of two in microseconds. The default, 100 ms, becomes 131 ms.
+	// Lag is the duration above which a loop iteration triggers a dump. The maximum is 8.4 s. Lag is rounded up to a
+	// power of two in microseconds. The default, 100 ms, becomes 131 ms.
 	Lag time.Duration
 	// Log receives errors and the path of each dump. The default is slog.Default().
 	Log *slog.Logger

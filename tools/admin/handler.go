@@ -33,9 +33,9 @@ type Config struct {
 	// Gatherer provides the metrics for /metrics. The default covers Source and the process; see
 	// metrics.NewServerCollector and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
-	// Token is the secret that authorizes control commands, such as to pause accepting, close connections or drain the
-	// server. It must have at least MinToken bytes, and Source must be a Controller. Commands are sent by buttons of
-	// the page or as POST requests; see Handler. The default, "", disables control.
+	// Token is the secret that authorizes control commands, such as commands to pause accepting, close connections or
+	// drain the server. It must have at least MinToken bytes, and Source must be a Controller. Commands are sent by
+	// buttons of the page or as POST requests; see Handler. The default, "", disables control.
 	Token string
 	// Upgrade starts an upgrade of the server when an operator requests it. It requires a Token. Upgrade must return
 	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine. done sends the outcome to

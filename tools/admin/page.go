@@ -146,7 +146,7 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// buildRouteTable returns a table of HTTP routes and where their handlers run. It returns nil if there are no such
+// buildRouteTable returns a table that shows where the handlers of HTTP routes run. It returns nil if there are no HTTP
 // routes.
 func (l *pageState) buildRouteTable() *page.Table {
 	s, ok := l.source.(*tcp.Server)

@@ -138,8 +138,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording to the client. After a Write has failed, the channel failed is closed
-// and every further Write fails. Calls of Write must not overlap.
+// abortingRecordingWriter forwards a recording to the client. After the first error, every further Write fails, and the
+// channel in the field failed is closed. Calls of Write must not overlap.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

@@ -72,8 +72,8 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then shuts down. Pending requests may take endTime more before their
-// connections are closed. When serveUntilContextEnds returns, no handler is running.
+// serveUntilContextEnds serves until ctx ends, and then shuts down. Pending requests have endTime to finish; after
+// that, their connections are closed. When serveUntilContextEnds returns, no handler is running.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{

@@ -22,7 +22,7 @@ const (
 	maxShownTalkers   = 15
 )
 
-// topTalkers contains the connections of a server with the most traffic.
+// topTalkers lists the server's connections with the most traffic.
 type topTalkers struct {
 	at        time.Time
 	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie

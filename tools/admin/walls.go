@@ -34,7 +34,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the number of open connections at which the server reaches wall, a limit of the machine.
+// totalConnsAtWall returns the number of open connections at which the server reaches the limit wall.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -36,8 +36,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of buffer pages per connection that the kernel may refuse. It is 0 if the
-// unread bytes fit into one segment, because the kernel accepts a first segment regardless of limits.
+// refusablePagesPerConn returns the number of buffer pages that the kernel may refuse to one connection. The result is
+// 0 if the unread bytes fit into one segment, because the kernel accepts a first segment regardless of limits.
 func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0

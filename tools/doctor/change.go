@@ -91,8 +91,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value for c's setting that satisfies two requirements, which are given as the values
-// value and other. If no value satisfies both, it returns other.
+// valueSatisfyingBoth returns a value of c's setting that is enough for both value and other. If there is no such
+// value, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -109,8 +109,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField returns the higher number of each field of two values. If isRange is set, it returns the lower number
-// of the first field, which is the lower end of a range. If the values cannot be compared, it returns other.
+// maxOfEachField compares two values field by field and returns the higher numbers. If isRange is set, the first field
+// is the lower end of a range, and its lower number is returned. If the values cannot be compared, the result is other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {

@@ -51,8 +51,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse computes how many connections the ports in TIME_WAIT allow, and stores the result in w. The end
-// that closes a connection first cannot reuse the connection's port for some time.
+// examineTimeWaitReuse computes how many connections are possible while ports are in TIME_WAIT, and stores the result
+// in w. The end that closes a connection first cannot reuse the connection's port for some time.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many open connections fit if open and recently closed connections together are
-// limited to capacity. A closed connection counts for occupiedSeconds. Closes per second are assumed to be proportional
-// to open connections.
+// connsFittingWithClosing returns how many connections can be open. The open and the recently closed connections
+// together are limited to capacity. A closed connection counts for occupiedSeconds. The function assumes that the
+// number of closes per second is proportional to the number of open connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -258,8 +258,8 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns how many bytes io_uring rings lock in memory for a number of connections. Each process
-// also needs a ring to test whether io_uring works.
+// bytesLockedByRings returns the number of bytes that io_uring rings lock in memory for the given connections. Each
+// process also needs a ring to test whether io_uring works.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

@@ -170,8 +170,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise adds to w what a client needs that uses portsNeeded ports over all pairs of source and
-// target. If a wider port range is enough, it adds changes. Otherwise, it advises to use more sources or targets.
+// requireWiderPortsOrAdvise adds to w what a client needs to get portsNeeded ports. portsNeeded is the total over all
+// pairs of source and target. If a wider port range is enough, w gets changes. Otherwise, w gets advice.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)

@@ -25,8 +25,8 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	limits      a file for /etc/security/limits.d
 //
 // The file contains all settings for which the plan needs more than the kernel's default. This includes settings that
-// are already sufficient on this machine, so the file suits other machines, too. A present value that exceeds the
-// plan's needs is kept. The file does not assume that event loops have separate descriptor tables.
+// are already sufficient on this machine, so the file suits other machines, too. If a present value exceeds the plan's
+// needs, the file keeps it. The file does not assume that event loops have separate descriptor tables.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
@@ -145,7 +145,7 @@ func mergeChangesBySetting(list, other []Change) []Change {
 	return list
 }
 
-// Default values of RLIMIT_MEMLOCK. newMemlock applies since Linux 5.16, oldMemlock to older kernels.
+// Default values of RLIMIT_MEMLOCK: newMemlock since Linux 5.16, oldMemlock before.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10

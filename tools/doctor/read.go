@@ -35,8 +35,8 @@ type factReader struct {
 // on a temporary thread, which requires CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe the calling
 // process.
 //
-// To detect connection tracking, Read may send a datagram to its own socket. Read takes some milliseconds, however many
-// connections there are.
+// To detect connection tracking, Read may send a datagram to its own socket. Read takes some milliseconds, regardless
+// of the number of connections.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)

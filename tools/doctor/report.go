@@ -61,7 +61,7 @@ type Wall struct {
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
 // Changes returns the changes that raise all exceeded limits, in the order in which they must be made. Each setting has
-// at most one change. Its value satisfies all limits that need the setting.
+// at most one change. The new value satisfies all limits that need the setting.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {

@@ -19,8 +19,8 @@ const shownFarWalls = 3
 const textWidth = 100
 
 // WriteText writes the report as text. The text states the number of connections that the machine can hold, the limits
-// that the plan exceeds, and the changes that raise these limits. It ends with the commands that run the plan and the
-// sources.
+// that the plan exceeds, and the changes that raise these limits. At the end are the commands that run the plan, and
+// links to sources.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))

@@ -19,8 +19,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Agent waits for coordinators and generates a share of the load that each coordinator requests. It takes part in one
-// run at a time. Its fields must not be changed while Serve runs.
+// Agent generates a share of the load that a coordinator requests. It waits for coordinators, and takes part in one run
+// at a time. Its fields must not be changed while Serve runs.
 type Agent struct {
 	// NATS is the server to which coordinators connect. The default URL is DefaultURL.
 	NATS
@@ -36,7 +36,7 @@ type Agent struct {
 	// EventDir is a directory in which the agent stores the events of each run, in a file named ID.jsonl. ID is the
 	// run's ID. If EventDir is "", events are not stored.
 	EventDir string
-	// Once makes Serve return after one run. Serve then also returns if NATS is unreachable for DefaultSilence.
+	// Once makes Serve return after one run, or with an error if NATS is unreachable for DefaultSilence.
 	Once bool
 	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -131,8 +131,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. If a run is in progress, it then waits until the coordinator
-// has received the result. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends. If a run is then in progress, processUntilStopped waits until
+// the coordinator has received the result. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -193,8 +193,8 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator. If the coordinator is considered lost, it ends the
-// run instead.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator, or ends the run if the coordinator is considered
+// lost.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}

@@ -130,7 +130,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until deadline or until ended is closed, but at most for maxSilence.
+// waitUntilDeadlineOrEnded waits until deadline, or until the channel ended is closed, but at most maxSilence.
 func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -202,8 +202,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendAndRecordUnlessDone sends an event to the coordinator. It records events that heartbeats must repeat. It ignores
-// the event Done.
+// sendAndRecordUnlessDone sends an event to the coordinator, unless the event is Done. It also records an event that
+// heartbeats must repeat.
 func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -255,7 +255,7 @@ func (r *agentRun) sendHeartbeatOrPendingReport() {
 	}
 }
 
-// sendMessage publishes a message of this agent at a NATS subject. It is safe for concurrent use.
+// sendMessage publishes a message from this agent to a NATS subject. It is safe for concurrent use.
 func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
 	if err != nil {

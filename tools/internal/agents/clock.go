@@ -10,7 +10,7 @@ type roundTrip struct {
 }
 
 // clockOffset returns how far the peer's clock is ahead of the local clock. The error of offset is at most uncertainty,
-// however the transfer time is divided between request and reply.
+// even if request and reply take different times.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

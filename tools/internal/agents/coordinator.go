@@ -456,8 +456,7 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersAsHeartbeats sends each agent the orders for this agent. These messages also serve as the coordinator's
-// heartbeats.
+// sendOrdersAsHeartbeats sends each agent its orders. These messages also serve as the coordinator's heartbeats.
 func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

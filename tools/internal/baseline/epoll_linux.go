@@ -39,8 +39,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design. It returns a function for each listener. The caller must pass
-// each connection that the listener accepts to this function.
+// startEpollLoops starts the event loops of a design. It returns one function per listener. The caller must call the
+// function with each connection of the listener.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1

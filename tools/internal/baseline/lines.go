@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers contains a function for each app that answers lines. The function returns the answer to a line. Line and
-// answer include the line end. The answer may share memory with the line.
+// lineHandlers contains a function for each app with a line protocol. The function returns the answer to a line. Both
+// the line and the answer include the line end. The answer may share memory with the line.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {

@@ -152,9 +152,9 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 }
 
 // Serve serves an app on ln. The design PerConn is what most people write with package net: an accept loop, and a
-// goroutine and a buffer per connection. Each Read or line gets one Write. The other designs follow published servers.
-// The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection that sends a line
-// longer than the buffer.
+// goroutine and a buffer per connection. Each Read or line is answered with one Write. The other designs follow
+// published servers. The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection
+// that sends a line longer than the buffer.
 //
 // Serve returns nil after ctx has ended. It returns an error immediately if the options are invalid, and later if ln
 // fails. When Serve returns, ln and all connections are closed, and all goroutines of Serve have ended.
@@ -237,8 +237,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts the event loops of a design, if the design has any. It returns a function for each
-// listener, which serves an accepted connection. The event loops end with ctx.
+// startDesignAndServeFuncs starts the event loops of a design, if the design has any. The event loops end with ctx. The
+// result contains one function per listener. The function serves a connection that the listener has accepted.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -269,8 +269,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed adds a connection to the connections that are closed when the server ends. If the server has
-// ended, it closes the connection and returns false.
+// trackConnUnlessClosed records a connection, so that it is closed when the server ends. If the server has already
+// ended, the connection is closed immediately, and the result is false.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

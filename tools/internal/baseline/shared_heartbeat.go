@@ -26,9 +26,9 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds heartbeats to a handler. Several connections share a goroutine that sends them, as in
-// HeartbeatBatches or HeartbeatHeap. A client that does not read delays other heartbeats for up to one interval, and is
-// then closed.
+// withSharedHeartbeats adds heartbeats to a handler. One goroutine sends the heartbeats of several connections; see
+// HeartbeatBatches and HeartbeatHeap. A client that does not read delays other clients' heartbeats by up to one
+// interval. Its connection is then closed.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {

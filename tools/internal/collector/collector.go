@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. Each calls emit once for each sample, with the
-// value and the label values.
+// Metric describes a metric that is computed from a snapshot of type S. The function Each calls emit once per sample,
+// with the value and the label values.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType

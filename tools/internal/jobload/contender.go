@@ -78,7 +78,7 @@ func (c *channelPool) Close() {
 }
 
 // publishedPool is a pool that works like go-adaptive-pool, according to that module's description. It starts with 100
-// workers. Each second in which the queue is at least 0.7 full, the number of workers grows by a quarter. Workers above
+// workers. Once a second, if the queue is at least 70% full, the number of workers grows by a quarter. Workers above
 // 100 exit after 30 s without a job.
 type publishedPool struct {
 	channelPool

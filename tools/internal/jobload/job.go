@@ -27,7 +27,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the job's work. After the run has ended, it does nothing.
+// Execute does the job's work. After the run has ended, Execute does nothing.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -97,8 +97,8 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. It counts the job as expired or shed. After any other error, the job counts as
-// unfinished.
+// Dropped implements pool.Dropper. It counts a job that has expired or was shed. With any other error, the job counts
+// as unfinished.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):

@@ -17,7 +17,7 @@ type Plan struct {
 	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
 	Rate     float64
 	Inflight int
-	// Burst multiplies the rate in the first tenth of each second. 0 and 1 are a constant rate.
+	// Burst multiplies the rate in the first tenth of each second. With 0 or 1, the rate is constant.
 	Burst int
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
@@ -28,7 +28,7 @@ type Plan struct {
 	Workers, Queue int
 	// Memory is the memory limit of the process in bytes, or 0 for none. Go's memory limit is set to 90 % of Memory.
 	Memory int64
-	// Iterations is the number of loop iterations that compute for a millisecond. If Iterations is 0, Run measures it.
+	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
 }
 

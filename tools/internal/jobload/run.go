@@ -160,8 +160,8 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits until all counted jobs have ended or the planned time has passed, and returns "". If ctx
-// ends first, it returns a reason for the early end.
+// waitForJobsOrLimit waits until all counted jobs have ended, or until the planned time has passed. If ctx ends first,
+// earlyEndReason says why; otherwise, it is "".
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -227,8 +227,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. The first goroutine has a
-// minLateness of 0. Reserve goroutines have a greater one, and submit only when the first goroutine is blocked.
+// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. For the first goroutine,
+// minLateness is 0. Reserve goroutines have a positive minLateness, so they submit only while the first is blocked.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {

@@ -31,8 +31,8 @@ func ownProcessUsage() (u processUsage) {
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies since before was measured.
-// It returns 0 if there were none.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. before is the usage at the
+// start of the period. If the period has no latencies, the result is 0.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

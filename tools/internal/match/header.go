@@ -6,7 +6,7 @@ import (
 )
 
 // cutLineWithinHeadLimit returns the first line of in, which belongs to a head or trailer. line excludes the line end,
-// and n includes it. If the line is incomplete, n is 0. If the whole head is longer than maxHead bytes, err is set.
+// but n counts it. If the line is incomplete, n is 0. If the whole head is longer than maxHead bytes, err is set.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)

@@ -22,13 +22,13 @@ type RateCurve struct {
 	// Poisson makes the times between messages random, as in a Poisson process.
 	Poisson bool
 	// To is the final rate, or 0 for a constant rate. The rate stays at PerSecond for the duration Hold. It then
-	// changes linearly to To within the duration Over.
+	// changes linearly, and reaches To after the duration Over.
 	To         float64
 	Hold, Over time.Duration
 }
 
-// DueTimeOrNever returns the time at which a message is due. It returns Never for a time of 60 days or more after
-// Begin. DueTimeOrNever is the inverse of CountMessagesDue.
+// DueTimeOrNever returns the time at which a message is due. It returns Never if the message is due 60 days or more
+// after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
