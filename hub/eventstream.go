@@ -84,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client after the response head has been sent. The client receives the stored messages
-// after its last id, followed by all new messages.
+// startEventStream subscribes the client after the response head has been sent. If the client has sent a last id, it
+// first receives the stored messages after this id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

@@ -24,7 +24,7 @@ const maxTopicsPerGeneration = 1 << 17
 type topicSequences struct{ sources []sourceSequence }
 
 // sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
-// sequence numbers (see sequencer). A gap counts as a loss only if period equals gapDetector.period.
+// sequence numbers (see sequencer). A gap is ignored if period differs from gapDetector.period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -108,9 +108,9 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe keeps gaps from counting as losses after this node has unsubscribed from subject. A
-// wildcard subject affects all topics. Subjects for which isCovered returns true are not affected, because another
-// subscription covers them.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps after this node has unsubscribed from subject. A wildcard subject
+// affects all topics. Subjects for which isCovered returns true are not affected, because another subscription covers
+// them.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

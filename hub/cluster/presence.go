@@ -47,7 +47,7 @@ type announcement struct {
 //   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
 //   - Otherwise, the answer lists the names that match Pattern.
 //
-// A list contains at most Most bytes of names and, if Largest is set, at most Largest names.
+// The field Most limits the total bytes of a list's names. Largest, if set, limits the number of names.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte

@@ -21,9 +21,9 @@ import (
 type Config struct {
 	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "", only this
-	// process can connect (see Server.Connect). If Cluster is set, clients on this machine that know the Token can
-	// connect, too.
+	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "" and no
+	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, all clients on
+	// this machine that know the Token can connect.
 	Addr string
 	// Token is the secret that clients must send. By default, clients need no secret. If Cluster is set and Addr is "",
 	// the default is a random secret.

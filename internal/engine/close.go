@@ -85,8 +85,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection with close reason why. Output written so far is sent, and the handler gets
-// no more input. If the connection is already closing, CloseWith has no effect.
+// CloseWith starts to close the connection. why becomes the close reason. Output written so far is sent, and the
+// handler gets no more input. If the connection is already closing, CloseWith has no effect.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
@@ -159,7 +159,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the driver's next action for a connection that has sent all output after CloseWrite.
+// nextCloseWriteAction returns the driver's next action after CloseWrite, once all output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
