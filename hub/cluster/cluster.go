@@ -78,7 +78,7 @@ type Peers struct {
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS encrypts the connections between servers. It configures both the accepting and the connecting side. The
+	// TLS encrypts the connections between servers. Accepting and connecting servers use the same configuration. The
 	// default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must

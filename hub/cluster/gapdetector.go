@@ -74,8 +74,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and old
-// sources of newSource's node. If the topic is still full, it removes the oldest source.
+// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and all but
+// the newest source of newSource's node. If the topic is still full, it removes the oldest source.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0

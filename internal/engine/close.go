@@ -167,8 +167,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output, on the first call only. outputPending
-// reports whether there is output to send.
+// appendLayerCloseOnce makes the layer append its closing message to the output. Later calls have no effect.
+// outputPending reports whether there is output to send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -190,7 +190,7 @@ func (c *Conn) CloseWrite() {
 // closing message.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain keeps the connection open after the peer's EOF or during a shutdown, because the handler will write more
+// Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more
 // output. Each Retain needs a Release. After EOF, a retained connection that is idle for Limits.IdleTimeout is closed.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
