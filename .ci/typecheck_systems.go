@@ -56,7 +56,7 @@ type source struct {
 // ours is the prefix of the import paths of this repository's packages.
 const ours = "github.com/myriad-go/myriad"
 
-// typeCheck returns the type errors of this repository's packages on one system. go list gets the argument packages.
+// typeCheck returns the type errors of this repository's packages on one system. packages are arguments of go list.
 func typeCheck(system string, packages []string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {

@@ -17,8 +17,8 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector is a set of commands and the topics for which the commands are allowed. A user may perform an action that
-// at least one of the user's selectors allows.
+// aclSelector allows a set of commands for a set of topics. A user may perform an action if at least one of the user's
+// selectors allows it.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -81,7 +81,7 @@ const categories = " keyspace read write set sortedset list hash string bitmap h
 	" admin fast slow blocking dangerous connection transaction scripting "
 
 // parseCommandSubcommandsOrCategory returns one bit for each selected command. nameOrCategory is a command, a
-// subcommand such as client|kill, or a category such as @pubsub. A command selects all its subcommands, too.
+// subcommand such as client|kill, or a category such as @pubsub. A command includes all its subcommands.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

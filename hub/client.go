@@ -118,7 +118,7 @@ func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	return remaining
 }
 
-// patternCostByAddr stores the total pattern cost of the clients of each address. It is safe for concurrent use.
+// patternCostByAddr maps each address to the total pattern cost of its clients. It is safe for concurrent use.
 type patternCostByAddr struct {
 	mu    sync.Mutex
 	costs map[netip.Addr]int
@@ -151,7 +151,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a published message. It returns false if the message exceeds maxPerSecond.
+// countPublishWithinRate counts a published message. It returns false if the client has exceeded maxPerSecond.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

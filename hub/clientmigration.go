@@ -32,7 +32,7 @@ type savedClient struct {
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy of s.client. A pointer to s.client would keep all of s in memory.
+// copyClient returns a copy of s.client, so that s can be freed.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -57,8 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes a state that appendState has encoded. The subscriptions remain encoded. It fails
-// if the message format is outside minFormat to maxFormat. It also fails if the user no longer exists.
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the client's
+// message format is not between minFormat and maxFormat, or if the user no longer exists.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -152,8 +152,8 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client must stay in the old process of an upgrade. A client must
-// stay during a replay. A client must also stay if the new process already stores messages of the client's topics.
+// checkClientReceivedAllKept returns an error if the client may still lack stored messages. Such a client must not move
+// in an upgrade. Messages may be missing during a replay, or once the new process stores the client's topics.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

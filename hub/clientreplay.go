@@ -17,8 +17,8 @@ import (
 // not suffice, a goroutine runs further steps, at most for Replay.Timeout. Until the goroutine ends, requests of a
 // WebSocket wait, a graceful shutdown waits, and the client cannot move to another process.
 //
-// The last step holds the read lock of the replay buffer until the client receives new messages. Therefore, no message
-// is missed or repeated.
+// The last step holds the read lock of the replay buffer while it sends messages and adds the client to the groups.
+// Therefore, no message is missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -372,8 +372,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has all messages up to pos. Positions of other streams count as reached. The
-// result is false until the stream is loaded. The caller must hold mu.
+// reachedLocked reports whether this node has all messages up to pos. It returns false until the stream is loaded.
+// Afterwards, positions of other streams count as reached. The caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }

@@ -54,7 +54,7 @@ type ClusterMigrator interface {
 
 // ClusterStats contains a node's current state and its counters since the node started.
 type ClusterStats struct {
-	// Connected reports whether the node is connected to NATS. Disconnects counts connections to NATS that were lost.
+	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections to NATS.
 	Connected   bool
 	Disconnects int64
 	// Subjects is the current number of subscribed NATS subjects. All reports whether the node uses wildcard subjects

@@ -22,8 +22,8 @@ type clusterNode struct {
 	portField string // of CLUSTER SHARDS
 }
 
-// clusterNode describes the hub at the address that the client has connected to. For a Unix socket, the host is empty
-// and the port is 0. Clients use the host of their own connection if the host is empty.
+// clusterNode returns the hub's ID and the address to which the client has connected. For a Unix socket, the host is
+// empty and the port is 0. An empty host tells the client to use the host of its own connection.
 func (b *commandBatch) clusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))

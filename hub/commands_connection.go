@@ -9,7 +9,7 @@ const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// handlePing replies with PONG or the argument. A RESP2 client with subscriptions gets an array instead, as in Redis.
+// handlePing replies with PONG or the argument. A RESP2 client with subscriptions gets an array, as in Redis.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))

@@ -37,7 +37,7 @@ func (b *commandBatch) writeRefusalReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes the client to all names in the command. If the user lacks the right to any of the names,
+// handleSubscribe subscribes the client to all names in the command. If the user lacks the right to one of the names,
 // no subscription is made. If a limit is reached, the subscriptions made so far remain.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()

@@ -122,7 +122,7 @@ func (b *commandBatch) writeCommandList(list []*command) {
 const maxCommandNames = 100
 
 // commandsFromArgsOrReplyTooMany returns the commands named by the arguments, or all commands without arguments. An
-// unknown name yields nil. If there are too many arguments, it replies with an error and returns false.
+// unknown name becomes a nil element. If there are too many arguments, it replies with an error and returns false.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

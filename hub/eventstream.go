@@ -65,8 +65,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the request. The header Last-Event-ID takes precedence over the URL parameter
-// since. If no messages of the topics are stored, the header is ignored and the parameter is an error.
+// parseReplayStart sets sub.since from the request. The header Last-Event-ID takes precedence over the parameter
+// "since" in the URL. If no messages of the topics are stored, the header is ignored and the parameter is an error.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -84,8 +84,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client after the response head has been sent. The client receives the stored messages
-// after its last id, followed by all new messages.
+// startEventStream subscribes the client after the response head has been sent. If the client has sent a last id, it
+// first receives the stored messages after this id.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

@@ -82,5 +82,5 @@ func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	}
 }
 
-// Timer implements tcp.TimerHandler. It closes a client that has failed to log in too often.
+// Timer implements tcp.TimerHandler. It closes a client after too many failed logins.
 func (h redisOrHTTPHandler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

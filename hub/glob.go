@@ -179,8 +179,8 @@ func (s *segment) matchesExactly(sameSizeText string) bool {
 	return true
 }
 
-// findFirstEnd returns the offset after the segment's first occurrence in name, or -1. If the segment is not a literal,
-// it uses the Shift-And algorithm.
+// findFirstEnd returns the offset at which the segment's first occurrence in name ends, or -1. To find a segment that
+// is not a literal, it uses the Shift-And algorithm.
 func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {

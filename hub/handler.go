@@ -240,9 +240,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If createIfAbsent is true, missing details are created
-// first. If createIfAbsent is false and the session has no details, set is not called. Empty details are freed
-// afterwards.
+// updateSessionDetails calls set with the session's details. It frees the details if they are empty afterwards. If the
+// session has no details, createIfAbsent selects whether to create them or to do nothing.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -313,8 +312,8 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent. On an open connection, the client would
-// mistake the next reply for the missing one.
+// closeOnSendError closes the connection after a reply could not be sent. If the connection stayed open, the client
+// would mistake the next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {

@@ -419,7 +419,7 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 }
 
 // Largest returns the topics on this hub that begin with prefix and have the most subscribers, largest first. It
-// returns at most limit topics, and never more than 10,000. total is the number of all topics that begin with prefix.
+// returns at most limit topics. A limit above 10,000 counts as 10,000. total counts all topics with this prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -36,7 +36,7 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind is the kind of a broadcast that resumes message delivery by the cluster after an upgrade.
+// resumeClusterKind marks the broadcast that makes the cluster resume delivery after an upgrade.
 const resumeClusterKind = Kind(kindCount)
 
 func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {

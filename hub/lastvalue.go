@@ -48,8 +48,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores the newest message of a topic. If a limit is exceeded, it evicts the least recently used
-// topics. If the message alone exceeds the limit, it removes the topic.
+// storeNewestAndEvict stores the newest message of a topic. If the cache exceeds its limits, the least recently used
+// topics are evicted. If the message alone exceeds LastValueBytes, its topic is removed.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

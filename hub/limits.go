@@ -27,22 +27,22 @@ type Limits struct {
 	// MaxSubscribers limits the number of subscribers of one topic or pattern. The default 0 means no limit.
 	MaxSubscribers int
 	// MaxPatternWork limits the work of matching one message against the patterns of all clients. One unit of work
-	// takes about 10 ns. The work is computed for the most expensive topic name of MaxName bytes. The default is
+	// takes about 10 ns. The limit applies to the most expensive topic name that MaxName permits. The default is
 	// 100,000, about 1 ms.
 	MaxPatternWork int
 	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
 	// a publish (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All
-	// clients of an address together may use twice MaxPatternCost, but at most the unused part of MaxPatternWork. The
-	// default is 25,000.
+	// clients of an address together may use the smaller of twice MaxPatternCost and the unused part of MaxPatternWork.
+	// The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits consecutive failed logins on a connection. All clients of an IPv4 address or IPv6 /64
-	// network together may fail ten times as often per minute. A connection that exceeds a limit is closed. In the
-	// Redis protocol, the connection stays open for one more second. A correct password is always accepted. The default
-	// is 10, the maximum 200.
+	// MaxFailedLogins limits consecutive failed logins on a connection. A second limit of 10 * MaxFailedLogins per
+	// minute applies to all clients of an IPv4 address or IPv6 /64 network together. A connection that exceeds a limit
+	// is closed. In the Redis protocol, the connection stays open for one more second. A correct password is always
+	// accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int
-	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
-	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network
-	// share one limit. The default 0 means no limit. The maximum is 1,000,000,000.
+	// PublishRate limits the number of messages that a client may publish per second. A client may publish them all at
+	// once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network share one limit.
+	// The default 0 means no limit. The maximum is 1,000,000,000.
 	PublishRate int
 	// LastValues limits the number of topics whose newest message is stored for later subscribers. The default is 0:
 	// none. LastValueBytes limits the memory of these messages: names and messages as allocated, plus 104 bytes per

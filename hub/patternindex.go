@@ -14,12 +14,12 @@ import (
 
 // patternIndex finds the patterns that match a topic without trying every pattern.
 //
-// A literal run is a part of a pattern without wildcards. A matching topic contains all literal runs of the pattern.
+// A literal run is a wildcard-free part of a pattern. A matching topic contains all literal runs of the pattern.
 // Therefore the index stores each pattern under only one of its runs, selected so that few patterns share a run. A
 // publish looks up the substrings of its topic and tries the patterns found.
 //
 // Runs are identified by their hash. If two runs have the same hash, a publish tries more patterns than necessary.
-// maxPublishWork limits the work of a publish.
+// maxPublishWork is an upper bound for the work of one publish.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -111,11 +111,11 @@ var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the literal runs in the middle of a pattern that the index considers. A literal run is a part
-// without wildcards.
+// maxInnerRuns limits how many literal runs in the middle of a pattern the index considers. A literal run is a
+// wildcard-free part of a pattern.
 const maxInnerRuns = 16
 
-// roundDownRunSize returns how many leading bytes of a run are hashed. A run is a part of a pattern without wildcards.
+// roundDownRunSize returns how many leading bytes of a run are hashed. A run is a wildcard-free part of a pattern.
 // Large sizes are rounded down to a power of two, because each size in use slows down a publish.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
@@ -124,8 +124,8 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two
 }
 
-// eachLiteralRun calls yield with the literal runs of a pattern until yield returns false. A literal run is a part of
-// the pattern without wildcards. The first run is the beginning of the pattern, even if it is empty.
+// eachLiteralRun calls yield with the literal runs of a pattern until yield returns false. A literal run is a
+// wildcard-free part of the pattern. The first run is the beginning of the pattern, even if it is empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -258,8 +258,8 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// Costs of matching and storing a pattern, in units of about 10 ns. Trying a pattern costs tryUnits. The other
-// constants are numbers of bytes, or of 64-bit words of a mask, that cost one unit.
+// Costs of matching and storing a pattern, in units of about 10 ns. Trying a pattern costs tryUnits. Each other
+// constant is the number of bytes or 64-bit mask words that cost one unit.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -311,7 +311,7 @@ type runLengthWork struct {
 type level struct{ work, n int }
 
 // updateMaxWork records that the work of one bucket has changed from oldWork to newWork. A work of 0 means that the
-// bucket does not exist. A topic name contains at most maxBuckets runs of this length. increase is the change of l.work
+// bucket does not exist. A search for one topic name uses at most maxBuckets buckets. increase is the change of l.work
 // and may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)

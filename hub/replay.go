@@ -40,12 +40,12 @@ type Replay struct {
 	// limits above apply.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
 	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
-	// count. Up to 64 times MaxReplays further clients wait. Any more clients are rejected and must try again. If a
-	// client does not read for a second, its replay stops, and the client waits again.
+	// count. At most 64 * MaxReplays more clients wait. Further clients are rejected and must try again. If a client
+	// does not read for a second, its replay stops, and the client waits again.
 	MaxReplays int
-	// MaxReplaysEach limits the replays of one user that run at the same time. The clients of an IPv4 address or IPv6
-	// /64 network may together run twice as many. Without Users, only the limit per address applies. Up to 64 times
-	// MaxReplaysEach clients of a user may wait. If all clients share a user or a proxy, set MaxReplaysEach to
+	// MaxReplaysEach limits the replays of one user that run at the same time. At most 64 * MaxReplaysEach more clients
+	// of the user wait. For all clients of an IPv4 address or IPv6 /64 network together, both limits are twice as high.
+	// Without Users, only the limits per address apply. If all clients share a user or a proxy, set MaxReplaysEach to
 	// MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits the time of a replay, including the time that the client waits for its start. After Timeout, the
@@ -252,8 +252,8 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message from before this node started. KeepAndDeliver stores an old message, but does not send it to
-	// subscribers.
+	// Old marks a message that was stored before this node started. KeepAndDeliver stores an old message, but does not
+	// send it to subscribers.
 	Old bool
 }
 
@@ -455,14 +455,14 @@ func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	return all[i:]
 }
 
-// newestDroppedSeq returns the sequence number of the newest dropped message of a topic. If that number is unknown, it
-// returns a higher number. All later messages of the topic are stored.
+// newestDroppedSeq returns an upper bound for the sequence numbers of a topic's dropped messages. All messages of the
+// topic with a higher number are stored.
 func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
 // newestDroppedSeqOfPatterns returns the sequence number of the newest dropped message whose topic matches any of the
-// patterns. If the search takes too much work, it returns a higher number. A result up to afterSeq means that no
+// patterns. If the search takes too much work, it returns a higher number. If the result is at most afterSeq, no such
 // message after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {

@@ -147,7 +147,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 }
 
 // pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. Afterwards, it sends the
-// reply and resumes reading. If too many replies are in progress, it returns an error instead.
+// reply and resumes reading. If too many replies are in progress, it does nothing and returns an error.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

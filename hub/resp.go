@@ -223,8 +223,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg decodes an argument from its first quote on, and appends the result to r.unquotedArgs. line
-// begins with this quote. rest is the part of line after the argument.
+// appendUnquotedRestOfArg decodes an argument from its first quote to its end. It appends the result to r.unquotedArgs.
+// line begins with the quote. rest is the part of line after the argument.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

@@ -52,8 +52,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts is the result of sending one message. sent counts the subscribers that will receive the message, and
-// bytes their output. dropped counts subscribers that lose the message because their queues are full.
+// deliveryCounts is the result of sending one message. sent counts the subscribers that will receive the message. bytes
+// is the size of their output. dropped counts subscribers that lose the message because their queues are full.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {

@@ -18,7 +18,7 @@ import (
 )
 
 // subprotocol is the name of the hub's WebSocket protocol. Clients need not negotiate it. Each message is a JSON object
-// with an op. A request may have an id, a number or a string, which the reply repeats:
+// with an op. A request may have an id (a number or a string), which the reply repeats:
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}

@@ -57,14 +57,14 @@ type Config struct {
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
 	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects subscribes to all
-	// topics with wildcards. The default is 100,000.
+	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects uses wildcards to
+	// subscribe to all topics. The default is 100,000.
 	MaxSubjects int
-	// Linger is how long the node stays subscribed to a NATS subject without subscribers. The default is 5 s.
+	// Linger is how long the node stays subscribed to an unused NATS subject. The default is 5 s.
 	Linger time.Duration
-	// Warn is called with each problem, but at most a few times per second. The same line is reported at most once a
-	// minute. With Peers, Warn is also called when the first other hub joins and when the last other hub leaves. Warn
-	// must be safe for concurrent use. The default is nil.
+	// Warn is called with a line for each problem. A line is dropped if it repeats a line of the last minute, or if
+	// there are more than a few lines per second. With Peers, Warn is also called when the first other hub joins and
+	// when the last other hub leaves. Warn must be safe for concurrent use. The default is nil.
 	Warn func(line string)
 }
 
@@ -78,14 +78,14 @@ type Peers struct {
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS encrypts the connections between servers. It configures both the accepting and the connecting side. The
+	// TLS encrypts the connections between servers. Accepting and connecting servers use the same configuration. The
 	// default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
 	// be persistent. Each node needs a directory of its own. With the default "", nothing is stored.
 	//
-	// Servers decide by majority. A new cluster needs a majority of the servers in Join. Later, the cluster needs a
-	// majority of all servers that have ever joined.
+	// Messages are stored only while a majority of the servers is up. For a new cluster, this is a majority of the
+	// servers in Join. Later, it is a majority of all servers that have ever joined.
 	Dir string
 }
 

@@ -24,7 +24,7 @@ const maxTopicsPerGeneration = 1 << 17
 type topicSequences struct{ sources []sourceSequence }
 
 // sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
-// sequence numbers (see sequencer). A gap counts as a loss only if period equals gapDetector.period.
+// sequence numbers (see sequencer). A gap is ignored if period differs from gapDetector.period.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -74,8 +74,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and old
-// sources of newSource's node. If the topic is still full, it removes the oldest source.
+// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and all but
+// the newest source of newSource's node. If the topic is still full, it removes the oldest source.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -108,9 +108,9 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe keeps gaps from counting as losses after this node has unsubscribed from subject. A
-// wildcard subject affects all topics. Subjects for which isCovered returns true are not affected, because another
-// subscription covers them.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps after this node has unsubscribed from subject. A wildcard subject
+// affects all topics. Subjects for which isCovered returns true are not affected, because another subscription covers
+// them.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -47,7 +47,7 @@ type announcement struct {
 //   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
 //   - Otherwise, the answer lists the names that match Pattern.
 //
-// A list contains at most Most bytes of names and, if Largest is set, at most Largest names.
+// The field Most limits the total bytes of a list's names. Largest, if set, limits the number of names.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -283,7 +283,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. If the names do not fit into one message, it sends several queries.
+// Subscribers implements hub.Cluster. Subscribers sends several queries if the names do not fit into one message.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) (onOtherHubs []int) {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

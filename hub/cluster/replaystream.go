@@ -19,8 +19,8 @@ import (
 )
 
 // replayStream is the NATS stream that stores the messages of hub.Replay. One goroutine passes all messages of the
-// stream to the hub, in order. After an error, the goroutine continues after the hub's newest message. The stream also
-// stores messages that other programs publish to its subjects.
+// stream to the hub, in order. After an error, the goroutine resumes with the first message that the hub does not have.
+// The stream also stores messages that other programs publish to its subjects.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream

@@ -196,7 +196,7 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 }
 
 // unsubscribeIdleAndReplaced ends subscriptions that were unused for the linger time or superseded for replaceDelay. It
-// also ends a subscription to all topics once the hub needs at most half of maxSubjects.
+// also ends a subscription to all topics once the hub has at most maxSubjects/2 topics and patterns.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -244,8 +244,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics with wildcards if on is true, and to each topic separately if on is
-// false. Before a call with false, subs.replaced must be empty.
+// switchSubscribeAll subscribes to all topics by means of wildcards if on is true. If on is false, it subscribes to
+// each name separately, and subs.replaced must be empty.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return

@@ -19,8 +19,8 @@ func (l *logger) warnRewordedf(format string, v ...any) {
 	}
 }
 
-// authErrors maps log lines of the NATS server about wrong secrets to clearer texts. %s stands for the address of the
-// other server or client.
+// authErrors contains clearer texts for lines that the NATS server logs about wrong secrets. %s stands for the address
+// of the other server or client.
 var authErrors = []struct {
 	line *regexp.Regexp
 	text string

@@ -21,12 +21,12 @@ import (
 type Config struct {
 	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "", only this
-	// process can connect (see Server.Connect). If Cluster is set, clients on this machine that know the Token can
-	// connect, too.
+	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "" and no
+	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, all clients on
+	// this machine that know the Token can connect.
 	Addr string
-	// Token is the secret that clients must send. By default, clients need no secret. If Cluster is set and Addr is "",
-	// the default is a random secret.
+	// Token is the secret that clients must send. The default "" means no secret. With a Cluster and no Addr, it means
+	// a random secret.
 	Token string
 	// TLS encrypts client connections on Addr. The default nil means no encryption.
 	TLS *tls.Config
@@ -54,8 +54,8 @@ type Cluster struct {
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
-	// TLS encrypts connections between servers. It configures both the accepting and the connecting side. The default
-	// nil means no encryption.
+	// TLS encrypts connections between servers. Accepting and connecting servers use the same configuration. The
+	// default nil means no encryption.
 	TLS *tls.Config
 }
 

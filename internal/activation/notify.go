@@ -17,8 +17,8 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state to send when a program begins to reload or to be replaced (Type=notify-reload). Send
-// READY=1 when the program has finished.
+// ReloadingState returns the state to send before a program reloads or is replaced (Type=notify-reload). Send READY=1
+// afterwards.
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or

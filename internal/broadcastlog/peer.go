@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Kinds of the frames that two Peers exchange. A frame starts with its kind, which these fields follow:
+// Kinds of the frames that two Peers exchange. A frame consists of its kind and these fields:
 //
 //	frameMessage   Kind (a varint), Group, Message
 //	frameAll       Message
@@ -108,9 +108,8 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space and l.closeWhenFull is set, it closes the
-// connection. If there is no space and only waitForSpace is true, it waits. If both are false, it queues m despite the
-// limit.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it closes the connection if l.closeWhenFull is
+// set. Otherwise, it waits for space if waitForSpace is true, and exceeds the limit if waitForSpace is false.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,9 +17,9 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitOrLogRefusal admits an accepted connection: it reserves a slot of the engine, one of the listener and one of the
-// source address. If the connection is refused, AdmitOrLogRefusal logs and counts the refusal, and returns the reason.
-// If peer is a proxy, SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
+// AdmitOrLogRefusal reserves slots of the engine, listener and source address for an accepted connection. If the
+// connection is refused, AdmitOrLogRefusal logs and counts the refusal, and returns the reason. If peer is a proxy,
+// SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
 func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Overload.AdmitConn(peer.Addr()) {
 		rt.Counters.CountRefused(RefusedOverload) // the manager logs
@@ -60,9 +60,9 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported admits a connection from another engine: it reserves a slot of the listener and one of the source
-// address. The caller has already reserved a slot of the engine. AdmitImported changes r.Listener from the other
-// engine's listener number to the number in this engine. If the connection is refused, all of these slots are released.
+// AdmitImported reserves slots of the listener and source address for a connection from another engine. It sets
+// r.Listener to this engine's number of the listener. The caller has already reserved a slot of the engine. If the
+// connection is refused, all reserved slots are released.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	switch n := r.Listener; {
 	case n >= 0 && n < len(rt.PredecessorListeners):
@@ -131,8 +131,7 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason for refusing a connection, or for passing input to the handler's Shed, because of
-// overload.
+// ErrOverloaded is the reason for refusing a connection or calling a handler's Shed under overload.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -169,7 +168,7 @@ func (rt *Runtime) BufferLimit() int64 {
 	return rt.Overload.BufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds the counts of active overload actions and of shed requests to sum.
+// AddOverloadCounts adds the number of shed requests and of active overload actions to sum.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {

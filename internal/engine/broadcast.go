@@ -12,7 +12,7 @@ const MaxBroadcasts = 1024
 
 // BroadcastTracker tracks and limits an engine's broadcasts in progress. It is safe for concurrent use.
 type BroadcastTracker struct {
-	// Counters, if set, counts the memory of broadcasts in the counter Buffered.
+	// Counters, if set, includes the memory of broadcasts in its counter Buffered.
 	Counters *Counters
 
 	mu     sync.Mutex

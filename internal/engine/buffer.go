@@ -94,7 +94,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 }
 
 // grownCap returns the capacity that the buffer needs for extraBytes more bytes. A buffer that must grow doubles its
-// capacity, up to maxCap. If the required capacity is larger, grownCap returns the required capacity.
+// capacity, up to maxCap. If that is not enough, grownCap returns exactly the required capacity.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -134,7 +134,7 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f, which is one of numLists lists that share a part of limits.MaxBuffered.
+// LimitToShare limits the memory of f to 1/numLists of a part of limits.MaxBuffered.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -181,8 +181,8 @@ func (f *FreeList) Put(b *Buffer) {
 // NeedsTrim reports whether the list contains more bytes than FreeIdleBuffers would keep.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// FreeIdleBuffers frees buffers that were not used since its last call. It stops when keptFreeBytes bytes are left in
-// the list. Large and old buffers are freed first.
+// FreeIdleBuffers frees buffers that were not used since the previous call. It stops when keptFreeBytes bytes are left
+// in the list. Large and old buffers are freed first.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0

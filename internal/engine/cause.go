@@ -68,7 +68,7 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf returns the Cause of the close reason why. Unknown errors count as ClosedByHandler.
+// closeCauseOf returns the Cause to which a close reason belongs. Unknown errors count as ClosedByHandler.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {

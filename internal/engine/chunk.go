@@ -79,8 +79,8 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request to send one or more messages to the connections of a chunk. Several messages together have
-// at most maxPieceSize bytes.
+// messageBatch is a request to send one or more messages to the connections of a chunk. A batch of several messages
+// contains at most maxPieceSize bytes.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage

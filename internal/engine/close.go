@@ -85,8 +85,8 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection with close reason why. Output written so far is sent, and the handler gets
-// no more input. If the connection is already closing, CloseWith has no effect.
+// CloseWith starts to close the connection. why becomes the close reason. Output written so far is sent, and the
+// handler gets no more input. If the connection is already closing, CloseWith has no effect.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
@@ -159,7 +159,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the driver's next action for a connection that has sent all output after CloseWrite.
+// nextCloseWriteAction returns the driver's next action after CloseWrite, once all output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -167,8 +167,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output, on the first call only. outputPending
-// reports whether there is output to send.
+// appendLayerCloseOnce makes the layer append its closing message to the output. Later calls have no effect.
+// outputPending reports whether there is output to send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -190,7 +190,7 @@ func (c *Conn) CloseWrite() {
 // closing message.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain keeps the connection open after the peer's EOF or during a shutdown, because the handler will write more
+// Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more
 // output. Each Retain needs a Release. After EOF, a retained connection that is idle for Limits.IdleTimeout is closed.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {

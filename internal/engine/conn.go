@@ -141,8 +141,8 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records that dialling of peer began at the time started, in terms of MonotonicNow. For a unix socket, peer
-// is the zero value.
+// OnDialling records that dialling of peer has begun. started is the start time by MonotonicNow. For a unix socket,
+// peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started

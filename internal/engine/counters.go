@@ -11,7 +11,7 @@ import (
 
 type Counter int
 
-// Values of Counter. Counters below the constant gauges can decrease. All other counters only grow.
+// Values of Counter. The counters before Accepted are gauges, which can decrease. All other counters only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened
@@ -114,7 +114,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters to sum. For OldestBroadcastAge, it stores the greater of both ages instead.
+// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, sum keeps the maximum.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -165,9 +165,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the mean duration of loop iterations, weighted by duration. The result is the expected
-// length of the iteration in progress at a random busy time. before is an earlier snapshot, whose iterations do not
-// count.
+// MeanTurnAtRandomTime returns the expected duration of the loop iteration at a random busy time. This is the mean
+// duration of all iterations, weighted by duration. Iterations in the earlier snapshot before do not count.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {
@@ -239,7 +238,7 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds the counts in named, which ByName has returned, possibly in another process.
+// AddByName adds the counts in named, a result of ByName, possibly from another process.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

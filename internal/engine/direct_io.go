@@ -120,8 +120,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output. It returns the size of the remaining
-// output, and by how much the count of posted bytes has decreased.
+// discardSentAndReleasePosted removes the first sentBytes bytes from the output. unsentBytes is the size of the
+// remaining output. releasedPosted is the number of bytes by which the count of posted bytes has decreased.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -166,8 +166,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes an event of the connection. It starts a layer that was requested, and
-// resets directSentInEvent. If few enough bytes are now unsent, it ends a pause of reading.
+// startPendingLayerAndUpdatePause completes an event of the connection. It starts a requested layer and resets
+// directSentInEvent. It pauses or resumes reading, depending on the number of unsent bytes.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

@@ -161,16 +161,16 @@ type Config struct {
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
 	// wait, too. Models without loops ignore WriteDelay.
 	WriteDelay time.Duration
-	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The call waits
-	// until no more than Limits.LowWater bytes are unsent.
+	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
+	// delays the call until at most Limits.LowWater bytes are unsent.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state for connection c to the slice to. Restore reads this state in another process.
-	// Without Save, connections with a value are not exported.
+	// Save appends the handler's state for connection c to the given slice. Restore reads this state in another
+	// process. Without Save, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
@@ -222,7 +222,7 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Scheduler makes planned calls of the Nudged method of handlers, without using mailboxes. Each loop calls the
+// Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
 // Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls the
 // Scheduler, with loop -1.
 //
@@ -407,8 +407,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx has ended too early. closedConns is the number of connections that
-// were open at that time. stuckConns of them are still open, because a handler has not returned.
+// stopError returns the error of a Stop whose ctx ended while closedConns connections were open. stuckConns of these
+// are still open, because a handler has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -422,8 +422,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain after the time elapsed, at the
-// rate perSecond. If perSecond is 0, there is no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain. elapsed is the time since the
+// stop began. perSecond is the rate. If perSecond is 0, there is no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

@@ -63,8 +63,8 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError converts transportErr to the error that all models report in this case. For a peer that is gone, the
-// result is ECONNRESET.
+// NormalizeError converts transportErr to an error that is the same in all models. For a peer that is gone, the result
+// is ECONNRESET.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

@@ -31,8 +31,7 @@ var Model = engine.Model{
 // detect slow handlers early.
 const eventBatch = 64
 
-// Tokens in epoll events of the loop's own descriptors. In the event of a connection, the token is the connection's
-// slot number.
+// Tokens in the epoll events of the loop's own descriptors. The token of a connection is its slot number.
 const (
 	eventfdToken = -1
 	acceptToken  = -2
