@@ -36,7 +36,7 @@ type Limits struct {
 	// The default is 25,000.
 	MaxPatternCost int
 	// MaxFailedLogins limits consecutive failed logins on a connection. A second limit of 10 * MaxFailedLogins per
-	// minute applies to all clients of an IPv4 address or IPv6 /64 network together. A connection that exceeds a limit
+	// minute applies to all clients of an IPv4 address or IPv6 /64 network together. A connection that reaches a limit
 	// is closed. In the Redis protocol, the connection stays open for one more second. A correct password is always
 	// accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int

@@ -605,8 +605,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection immediately, without sending pending output. It waits at most a second for running
-// handlers, including a handler that calls Close.
+// Close closes every connection immediately, without sending pending output. It waits for running handlers until no
+// connection has closed for a second. A handler may call Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
