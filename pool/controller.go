@@ -107,6 +107,10 @@ func (c *controller) tick() (nextPeriod int64) {
 		c.lastWaitAt = now
 	}
 	runnable := c.runnable()
+	if waiting > 0 && runnable > int(p.procs) {
+		runtime.Gosched() // lets goroutines run that have waited only for a moment
+		runnable = c.runnable()
+	}
 	p.blocking.Store(int64(s.busy) > 2*(p.procs+int64(runnable)))
 	if !p.cfg.FixedLimit {
 		c.updateWorkerLimit(now, waiting, runnable, s.finished)
