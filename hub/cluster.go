@@ -106,8 +106,8 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
-// maxBytes. omitted counts further names.
+// namesOnOtherHubs returns the names on other hubs that match pattern, up to a total of maxBytes. omitted counts
+// further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages for other nodes in the order of publication. Enqueueing never blocks. One goroutine dequeues
-// and sends the messages. Messages that exceed the limits of the outbox are lost.
+// outbox queues messages for other nodes in the order of publication. Messages that exceed the limits of the outbox are
+// lost.
 type outbox struct {
 	boundedQueue
 	queued    []outgoing // not yet dequeued
@@ -81,8 +81,7 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message to the outbox. If the outbox is full or closed, the message is lost and counted. A
-// lost message uses up a sequence number, so that receivers notice the loss.
+// enqueueOrCountLost adds a message to the outbox. If the outbox is full or closed, it counts the message as lost.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -106,8 +105,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages, and removes and returns all of them. It returns no messages once the outbox is
-// closed and empty. The outbox reuses the memory of emptyQueue.
+// waitAndDequeueAll waits for messages and removes all of them. It returns no messages once the outbox is closed and
+// empty. The outbox reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,8 +124,8 @@ func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.removeLocked(m, !sent)
 }
 
-// sequencer numbers the messages that this node sends, separately for each topic. To limit memory, it restarts all
-// numbers after maxSequencedTopics topics. era counts these restarts.
+// sequencer numbers the messages that this node sends, separately for each topic. To limit memory, it sometimes
+// restarts all numbers.
 type sequencer struct {
 	origin string
 	era    int
