@@ -85,6 +85,7 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
+	// A random delay keeps clients from reconnecting all at once.
 	retry := minRetry + rand.N(maxRetry-minRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
 	if err := api.subscribeAndReplayEventStream(c, sub); err != nil {

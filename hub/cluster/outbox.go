@@ -90,6 +90,7 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// A lost message uses up a sequence number, so that receivers notice the loss.
 	m.id = o.sequencer.nextSequenceHeader(subject)
 	size := m.memoryBytes() + len(message)
 	if o.closed || o.isFullLocked(size) {

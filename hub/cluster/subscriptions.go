@@ -214,6 +214,7 @@ func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 		subs.countMu.Unlock()
 		subs.unsubscribeAndNotify(s.sub)
 	}
+	// Earlier, a NATS server could drop messages that it has already assigned to the old subscription.
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
 		for _, sub := range subs.replaced {
 			subs.unsubscribeAndNotify(sub)
@@ -304,6 +305,7 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
+	// The node delivers a message without a sequence number once, as it arrives once per matching subscription.
 	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
 	if subs.allTopicSubs != nil {
 		return all

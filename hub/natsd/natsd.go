@@ -60,7 +60,7 @@ type Cluster struct {
 }
 
 const (
-	// clusterName and clusterUser are the same in all clusters. Only the secret tells clusters apart.
+	// clusterName and clusterUser are the same in all clusters.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
@@ -69,7 +69,7 @@ const (
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond
 	writeDeadline     = 10 * time.Second
-	// After maxPings unanswered pings, the peer is considered lost.
+	// A peer is considered lost after maxPings unanswered pings.
 	pingInterval = 5 * time.Second
 	maxPings     = 2
 )
