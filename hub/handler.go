@@ -306,8 +306,7 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent, because the client would mistake the next
-// reply for it.
+// closeOnSendError closes the connection, because the client would mistake the next reply for the unsent one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {

@@ -41,12 +41,9 @@ type announcement struct {
 }
 
 // query asks another node about its topics. The fields determine the kind of answer:
-//
-// - If Of is set, the answer contains the number of subscribers of each name in Of.
-//
-// - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
-//
-// - Otherwise, the answer lists the names that match Pattern.
+//   - If Of is set, the answer contains the number of subscribers of each name in Of.
+//   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
+//   - Otherwise, the answer lists the names that match Pattern.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte

@@ -105,8 +105,7 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid. It returns
-// nil if there are none. An empty variable is treated as unset.
+// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

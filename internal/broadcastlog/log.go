@@ -32,7 +32,7 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the number of bytes that m occupies in a queue, including a fixed overhead.
+// queueSize returns the number of bytes that m occupies in a queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
 // Queued is returned as the number of receivers of a queued broadcast. The actual number is not known yet.
@@ -40,13 +40,13 @@ const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
 
-// pausedOffset is added to Log.active while the log is paused, which makes active negative.
+// pausedOffset is added to Log.active while the log is paused.
 const pausedOffset = -1 << 62
 
 // replaySpeedup is the factor by which queued broadcasts are delivered faster than they arrived.
 const replaySpeedup = 8
 
-// retryInterval is the pause before another attempt to deliver a broadcast for which there was no space.
+// retryInterval is the pause before another attempt to deliver a broadcast.
 const retryInterval = time.Millisecond
 
 // Log delivers broadcasts, or queues them while it is paused. Set the exported fields before use. A Log is safe for
@@ -135,8 +135,7 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. While there is no space, it
-// retries until ctx ends. It reports a failed delivery to OnDropped.
+// deliverWhenSpaceThenForward delivers m, retrying until ctx ends, and then forwards m to all peers except origin.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -162,8 +161,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
-// Peer.enqueueBroadcastOrAbortIfFull.
+// forwardToPeers queues m for all peers other than except, which may be nil.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -176,7 +174,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster. If the log is paused, it returns false.
+// beginBroadcastUnlessPaused counts the caller as an active broadcaster, or returns false if the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -270,8 +268,8 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, notifies peerToNotify if
-// not nil, and returns ok = false. If rejectNew is true, the log rejects new broadcasts for the rest of the pause.
+// dequeueOrResume returns the next queued broadcast, or ends the pause if the queue is empty. If rejectNew is true, the
+// log rejects new broadcasts meanwhile.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

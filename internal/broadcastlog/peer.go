@@ -97,7 +97,7 @@ func (l *Peer) markClosedAndDiscardPending() {
 	l.changed.Broadcast()
 }
 
-// isClosedOrHasSpaceFor reports whether the connection has ended or m can be queued without waiting.
+// isClosedOrHasSpaceFor reports whether the connection has ended or has space for m.
 func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +108,8 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it closes the connection if l.closeWhenFull is
-// set. Otherwise, it waits for space if waitForSpace is true, and exceeds the limit if waitForSpace is false.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it aborts if l.closeWhenFull is set. Otherwise,
+// it waits or, without waitForSpace, exceeds the limit.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,8 +135,7 @@ func (l *Peer) Abort() {
 	l.abortLocked()
 }
 
-// abortLocked closes the connection and discards pending output. ReceiveFrames then returns in both processes. The
-// caller must hold l.mu.
+// abortLocked closes the connection and discards pending output. The caller must hold l.mu.
 func (l *Peer) abortLocked() {
 	l.markClosedAndDiscardPending()
 	_ = l.conn.Close()

@@ -29,8 +29,7 @@ func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
 
-// rateLimitHandler is the slog.Handler that NewHandler returns. Handlers derived with WithAttrs and WithGroup share its
-// rateTable.
+// rateLimitHandler is the slog.Handler that NewHandler returns.
 type rateLimitHandler struct {
 	next    slog.Handler
 	table   *rateTable
@@ -104,8 +103,8 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. If m is admitted, suppressed is the number of equal messages
-// suppressed since the last one written. If m is not admitted, admitMessage counts m as suppressed.
+// admitMessage reports whether m may be written now. suppressed counts equal messages that were not written since the
+// last one.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +126,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds the
-// counts in these entries to t.shared.
+// moveOldEntriesIntoShared removes entries older than Interval, and adds their counts to t.shared.
 func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

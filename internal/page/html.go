@@ -123,8 +123,8 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a policy that allows only the given style and script. With allowConnectSelf, the policy
-// also allows connections to the page's own server.
+// contentSecurityPolicy returns a policy that allows only the given style and script, and optionally connections to the
+// page's server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -65,7 +65,6 @@ func Parse(b []byte) (h Header, length int, err error) {
 }
 
 // checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.
-// For any other b, the error names the first wrong byte and describes what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
@@ -132,7 +131,7 @@ const (
 	tlvHeaderSize = 3 // type (1 byte) and length (2 bytes)
 )
 
-// addressSize[family] is the size in bytes of the two addresses in a version 2 header, including the ports.
+// addressSize[family] is the size in bytes of the two addresses and ports in a version 2 header.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 func parseBinary(b []byte) (h Header, length int, err error) {
@@ -216,8 +215,7 @@ func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// computeChecksum returns the CRC32C of header. The four bytes of the checksum itself, at checksumOffset, count as
-// zeros.
+// computeChecksum returns the CRC32C of header. The four bytes at checksumOffset count as zeros.
 func computeChecksum(header []byte, checksumOffset int) uint32 {
 	sum := crc32.Update(0, castagnoli, header[:checksumOffset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))

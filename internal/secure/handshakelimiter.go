@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stallTimeout is the time for which a server may wait for a client's input while other handshakes are queued.
+// stallTimeout is how long a server waits for a client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
@@ -60,8 +60,7 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 // session may be created or fed afterwards.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts h, or queues h if all slots are in use. To free a slot for the queue, it may evict the
-// handshake that has been stalled longest.
+// startOrQueueHandshake starts h, or queues h if all slots are in use.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)
@@ -93,9 +92,7 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled handles a handshake whose client has sent nothing for stallTimeout. If a queued handshake needs
-// the slot, evictOrMarkStalled evicts h and returns true. Otherwise it marks h as stalled, so that a later handshake
-// can evict h.
+// evictOrMarkStalled evicts a stalled handshake if a queued one needs the slot. Otherwise, it marks h as stalled.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

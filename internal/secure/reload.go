@@ -68,8 +68,7 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if a file has changed since the last attempt, or if force is true.
-// attempted reports whether loading was attempted.
+// loadIfChanged loads the certificate and key if a file has changed or force is true.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

@@ -284,8 +284,7 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	return memoryBytes, len(s.partial) > 0
 }
 
-// Sizes for estimating the input buffer of crypto/tls. The buffer is inputBufferSlack bytes larger than the largest
-// record. Records of up to smallRecord bytes use only the initial buffer.
+// Sizes for estimating the input buffer of crypto/tls.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512

@@ -28,8 +28,7 @@ type ticketPage struct {
 // SharedTicketKeysSize is the number of bytes of memory that NewSharedTicketKeys needs.
 const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 
-// maxTicketReads limits the attempts to read keys while they change. If a process dies during a change, the keys stay
-// unreadable, and each process uses its own keys.
+// maxTicketReads limits the attempts to read keys while they change.
 const maxTicketReads = 1000
 
 // NewSharedTicketKeys returns the keys stored in memory. memory must be aligned to 8 bytes and have at least
@@ -118,7 +117,7 @@ func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
 	}
 }
 
-// deriveTicketKeys derives the keys of one listener from the keys in shared. Each listener gets different keys.
+// deriveTicketKeys derives the keys of one listener from the keys in shared.
 func deriveTicketKeys(shared []TicketKey, listenerNumber int) (keys []TicketKey) {
 	for _, k := range shared {
 		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listenerNumber), ticketKeySize)

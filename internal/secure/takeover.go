@@ -17,8 +17,7 @@ import (
 // traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer
 // of its own.
 
-// maxServerName is the maximum length of a server name: the longest DNS name (RFC 1035). The limit saves memory,
-// because each connection may keep its server name.
+// maxServerName is the maximum length of a server name, as in DNS (RFC 1035).
 const maxServerName = 255
 
 // EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
@@ -53,8 +52,8 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	return cfg
 }
 
-// trafficSecrets are the traffic secrets of a TLS 1.3 connection. crypto/tls delivers the secrets through
-// Config.KeyLogWriter, which trafficSecrets implements.
+// trafficSecrets are the traffic secrets of a TLS 1.3 connection. It implements Config.KeyLogWriter, to which
+// crypto/tls writes the secrets.
 type trafficSecrets struct {
 	client, server  []byte
 	sentRecords     int       // number of records that a server has encrypted with its secret
@@ -78,8 +77,7 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// countServerEncryptedRecords counts the records in p that are encrypted with the server's traffic secret. It adds the
-// number to sentRecords. p is output of a server.
+// countServerEncryptedRecords adds the number of encrypted records in p, a server's output, to sentRecords.
 func (s *trafficSecrets) countServerEncryptedRecords(p []byte) {
 	if fips140.Enabled() {
 		return // StayFIPS
@@ -153,8 +151,7 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the unexported exporter field of state. It returns nil if this version of Go
-// has no such field.
+// exporterFieldOrNil returns a pointer to the unexported exporter field of state, or nil if Go has no such field.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {

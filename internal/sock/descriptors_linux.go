@@ -2,7 +2,7 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors is the number of descriptors that stay free for files while another process hands over connections.
+// spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
 const spareDescriptors = 32
 
 // MissingDescriptors returns by how much the descriptor limit is too low. The calling thread must be able to open

@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program for the kernel. The filter accepts only sockets with the local port
-// q.localPort. If q.localPort is 0, encodePortFilter returns nil.
+// encodePortFilter returns a filter program that accepts only sockets with the local port q.localPort. For port 0, it
+// returns nil.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -102,8 +102,7 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls onSocketMessage for each TCP socket that matches q. It ignores q.family and queries IPv4 and, if
-// available, IPv6.
+// dumpSockets calls onSocketMessage for each TCP socket that matches q, except that it ignores q.family.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -167,8 +166,7 @@ func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreEx
 	return true, nil
 }
 
-// Offsets and sizes in the kernel's messages about sockets. Since Linux 4.6, struct tcp_info counts the segments with
-// data.
+// Offsets and sizes in the kernel's messages about sockets.
 const (
 	inodeOffset       = diagMessageSize - 4
 	dataSegsInOffset  = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
@@ -176,12 +174,11 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates is a bit mask of the TCP states of connections. It excludes listening sockets, connection requests,
-// TIME_WAIT and closed sockets.
+// connectedStates is a bit mask of the TCP states of connections.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
-// namespace. If more than maxConns connections match, it fails. The kernel scans all TCP sockets.
+// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q. It uses the calling thread's
+// network namespace, and fails above maxConns connections.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {

@@ -22,8 +22,7 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private descriptor table that are not available for connections. Each
-// loop reserves two more.
+// tableReserve is the number of descriptors in a private descriptor table that are not available for connections.
 const tableReserve = 64
 
 // PlanLoopsAndDescriptorTables returns the number of loops that conns connections need. The number is between minLoops

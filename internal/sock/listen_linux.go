@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parameters of TCP keepalive. Probes start after 2 minutes of silence. After four unanswered probes, 15 s apart, the
-// connection ends. The shorter defaults of package net cause 67,000 probes per second for a million silent connections,
-// which can overflow network queues.
+// Parameters of TCP keepalive. The shorter defaults of package net cause 67,000 probes per second for a million silent
+// connections.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds

@@ -124,7 +124,7 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	return toAddrPort(&sa)
 }
 
-// toAddrPort converts an address from the kernel. An address without a port yields the zero value.
+// toAddrPort converts an address from the kernel. An address without a port becomes the zero value.
 func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:

@@ -25,7 +25,7 @@ import (
 // Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
 // that can neither be read nor written.
 
-// privateTables records which threads have a private descriptor table, and which eventfds each table contains.
+// privateTables records which threads have a private descriptor table, and the eventfds in each table.
 var privateTables struct {
 	count    atomic.Int32  // number of tables
 	eventfds atomic.Uint64 // number of eventfds created
@@ -95,8 +95,7 @@ var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table. It fails if the system
-// forbids this.
+// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -187,7 +186,7 @@ func CurrentThreadUsage() ThreadUsage {
 // ProcessCPU returns the CPU time of the process.
 func ProcessCPU() time.Duration { return readClock(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
-// readClock returns the time of a clock of the kernel, or 0 if the clock does not exist.
+// readClock returns the time of a kernel clock, or 0 if the clock does not exist.
 func readClock(id int32) time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(id, &t) != nil {

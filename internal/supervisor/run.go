@@ -106,8 +106,8 @@ type workerDrain struct {
 	discardsSIGTERM       bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain, or updates the deadline of a drain in progress. It sends this process
-// a SIGTERM if the supervisor has requested the drain.
+// startOrUpdateDrainAndSIGTERM starts the drain or updates its deadline. A drain by the supervisor also sends this
+// process a SIGTERM.
 func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -149,8 +149,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. On a drain request, it closes drainRequested. When
-// the supervisor has died, it closes orphaned, waits for drainTimeout and the exit timeout, and calls os.Exit.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands until the supervisor dies, and then drains and
+// exits.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -202,7 +202,7 @@ type broadcaster struct {
 }
 
 // broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for at most
-// controlTimeout. Calls within writeTimeout after such retries do not retry.
+// controlTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -215,10 +215,9 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes sig have no effect on this process. It ends earlier subscriptions to sig. Child processes do not
-// inherit the setting. Do not call discardSignal while sig may still arrive, because sig can end the process during the
-// call.
+// discardSignal makes sig have no effect on this process. sig must not arrive during the call.
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
+	// Child processes would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), sig)
 }

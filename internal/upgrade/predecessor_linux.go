@@ -206,8 +206,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // error of AnnounceReadyAndTakeOver or WaitStartedOrAborted.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns nil if err means that the old process has exited. In this case, it also
-// reports to the first process that this process serves. Otherwise, it returns err.
+// reportServingIfPredecessorExited returns err unless err means that the old process has exited. Then it tells the
+// first process that this process serves.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()

@@ -19,7 +19,7 @@ const (
 	OpPong         = 10
 )
 
-// Bits and bit masks of the first byte of a WebSocket frame. See RFC 6455, section 5.2, and RFC 7692, section 6.
+// Bits and bit masks of the first byte of a WebSocket frame (RFC 6455, section 5.2, and RFC 7692, section 6).
 const (
 	Fin        = 0x80
 	Compressed = 0x40

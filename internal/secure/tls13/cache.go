@@ -36,8 +36,7 @@ type cachedCipher struct {
 	isUsed atomic.Bool // since dropUnused was last called
 }
 
-// cipherID identifies the cipher of one direction of one end of a connection. isClient distinguishes the two ends,
-// which share their secrets and may be in one process.
+// cipherID identifies the cipher of one direction of one end of a connection.
 type cipherID struct {
 	secret   [32]byte
 	isClient bool
@@ -63,8 +62,7 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// putReplacingUnused adds c to the cache. If the set of c is full, c replaces a cipher that was not used lately. If all
-// were used lately, c replaces any of them.
+// putReplacingUnused adds c to the cache, and replaces a cipher if the set of c is full.
 func (cc *CipherCache) putReplacingUnused(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // again if Close is called meanwhile
@@ -118,8 +116,7 @@ func (cc *CipherCache) armDropTimer() {
 	}
 }
 
-// dropUnused drops the ciphers that were not used since the previous call. If ciphers are left, it schedules the next
-// call.
+// dropUnused drops the ciphers that were not used since the previous call. If any are left, it schedules the next call.
 func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0

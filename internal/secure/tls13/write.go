@@ -2,8 +2,8 @@ package tls13
 
 import "encoding/binary"
 
-// Sizes of the first records of a connection. Records grow from one TCP segment to the maximum, so that a client can
-// decrypt the start of a response early. crypto/tls uses the same sizes.
+// Sizes of the first records of a connection, as in crypto/tls. Small records let a client decrypt the start of a
+// response early.
 const (
 	firstRecordLen   = 1208 - recordOverhead
 	recordsUntilFull = (maxPlaintext + firstRecordLen - 1) / firstRecordLen
@@ -77,8 +77,7 @@ func (c *Conn) UpdateKeys(out Output) error {
 	return nil
 }
 
-// writeKeyUpdateAndChangeKey sends a KeyUpdate message with the given request byte. It then changes the key for
-// sending.
+// writeKeyUpdateAndChangeKey sends a KeyUpdate message and then changes the key for sending.
 func (c *Conn) writeKeyUpdateAndChangeKey(out Output, request byte) {
 	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
 	c.advanceSecretAndResetSequence(&c.write)
