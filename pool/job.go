@@ -76,7 +76,7 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// toPanicError returns the error for a recovered value. The value nil means that the job has called runtime.Goexit.
+// toPanicError returns the error for a recovered value.
 func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call

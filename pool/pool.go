@@ -67,14 +67,14 @@ type Pool struct {
 
 const closedBit = 1 << 40
 
-// closeGrace is the time for which Close waits for running jobs after cancelling their contexts.
+// closeGrace is how long Close waits for running jobs after cancelling their contexts.
 const closeGrace = time.Second
 
 // New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
 // release the pool's goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
-// newPool implements New. countRunnable returns the number of goroutines that wait for a processor.
+// newPool implements New. countRunnable counts the goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -197,7 +197,7 @@ func (p *Pool) notifyShed(shed *[]Task) {
 	*shed = (*shed)[:0]
 }
 
-// callPanickedHandlerIfSet passes the recovered value v and the stack to Config.Panicked, whose panics are ignored.
+// callPanickedHandlerIfSet passes the recovered value v to Config.Panicked.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked != nil {
 		defer func() { _ = recover() }()
@@ -298,5 +298,5 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }
 
-// errNoCapacity means that a job can't be accepted now. Callers of the package receive ErrFull instead.
+// errNoCapacity means that a job can't be accepted now.
 var errNoCapacity = errors.New("pool: no capacity")

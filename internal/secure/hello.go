@@ -123,7 +123,7 @@ func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record
 	}
-	// A power of two wastes least of another buffer of crypto/tls, which grows by doubling.
+	// A power of two suits another buffer of crypto/tls, which grows by doubling.
 	count := 1
 	for (h.messageLen+count-1)/count > maxSmallBody {
 		count *= 2
