@@ -19,7 +19,7 @@ type Conn engine.Conn
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
 // inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress. If not, it logs the misuse
-// of method, once per method and server.
+// of method.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true

@@ -187,8 +187,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened handles the success of the dial. To save memory, it replaces o by a smaller handler without the parameters of
-// the dial.
+// Opened handles the success of the dial. To save memory, it replaces o by a smaller handler.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -215,7 +214,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves the host names of Dial. Each lookup runs on its own goroutine.
+// resolver resolves the host names of Dial.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start

@@ -187,8 +187,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T, if h implements T. If h comes from Lines or Split, handlerAs uses
-// the MessageHandler of h.
+// handlerAs returns h as the optional interface T. If h comes from Lines or Split, it uses the MessageHandler of h.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -198,7 +197,7 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field. It skips nil handlers.
+// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field.
 func (s *Server) handlers() iter.Seq2[string, Handler] {
 	return func(yield func(string, Handler) bool) {
 		more := s.Handler == nil || yield("Server.Handler", s.Handler)
@@ -210,8 +209,7 @@ func (s *Server) handlers() iter.Seq2[string, Handler] {
 	}
 }
 
-// handlersAs returns all handlers of s that implement the optional interface T. A handler of several listeners occurs
-// only once.
+// handlersAs returns all handlers of s that implement the optional interface T, without duplicates.
 func handlersAs[T any](s *Server) (all []T) {
 	for _, h := range s.handlers() {
 		if t, ok := handlerAs[T](h); ok {
@@ -221,7 +219,7 @@ func handlersAs[T any](s *Server) (all []T) {
 	return all
 }
 
-// appendIfNew appends h to all, if all does not contain h. A handler that can't be compared is always appended.
+// appendIfNew appends h to all, unless all already contains h.
 func appendIfNew[T any](all []T, h T) []T {
 	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
 		return all
@@ -229,8 +227,8 @@ func appendIfNew[T any](all []T, h T) []T {
 	return append(all, h)
 }
 
-// listenerHandler returns the handler of the listener with the given number. For number -1, it returns the handler of
-// connections without a listener.
+// listenerHandler returns the handler of the listener with the given number, or of connections without a listener for
+// -1.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})

@@ -40,8 +40,7 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. Without such a
-// field, it is empty.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler; it may be empty.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
@@ -69,8 +68,7 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handlerField)
 }
 
-// toEngine converts the settings for the engine. defaultHandler is the handler of connections for which SetHandler was
-// not called.
+// toEngine converts the settings for the engine.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

@@ -226,8 +226,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to each process. The processes share the memory of the
-// machine or cgroup equally. GOMEMLIMIT applies to each process.
+// defaultMaxBuffered returns a quarter of the memory in bytes that is available to each process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestMemoryLimit()
 	if limit == math.MaxInt64 {
@@ -274,8 +273,7 @@ func formatTimeout(d time.Duration) string {
 	return d.String()
 }
 
-// toEngine converts the limits for the engine, where a timeout of 0 means no limit. CloseTimeout and Linger are never
-// 0.
+// toEngine converts the limits for the engine. In the result, a timeout of 0 means no limit.
 func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {

@@ -59,7 +59,7 @@ type NetConn struct {
 
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize is the maximum size, in bytes, of a message to the mailbox. A longer Write sends several messages.
+// maxWriteSize is the maximum size, in bytes, of a message to the mailbox.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -298,9 +298,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's owner. The owner calls onLost instead of run if the connection
-// begins to close first. posted is false if the connection is already closing; run and onLost are then not called. The
-// caller must hold n.mu. While the mailbox is full, postRetryingWhileFull releases n.mu and retries.
+// postRetryingWhileFull posts run to the connection's owner, which calls onLost instead of run if the connection closes
+// first. If posted is false, neither is called. The caller must hold n.mu, which the method releases while it waits for
+// space.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -394,8 +394,7 @@ func (n *NetConn) wakeIfExpiredElseRearm(d *deadline, wake func()) {
 	}
 }
 
-// deadline is the read or write deadline of a NetConn. Its timer may fire just after the deadline has changed, so
-// markExpiredOrRearm checks the time again.
+// deadline is the read or write deadline of a NetConn.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

@@ -94,8 +94,7 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// tlsCiphersOrNil returns the cache for the ciphers of compact TLS connections. It returns nil if
-// Server.DisableCompactTLS is set.
+// tlsCiphersOrNil returns the cipher cache of compact TLS connections, or nil if Server.DisableCompactTLS is set.
 func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil
@@ -103,8 +102,8 @@ func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRing returns the session ticket keys of a listener with the configuration cfg. It returns nil if the
-// server must not generate ticket keys. The caller must hold s.mu.
+// newTicketKeyRing returns the session ticket keys of a listener, or nil if the server must not generate any. The
+// caller must hold s.mu.
 func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)

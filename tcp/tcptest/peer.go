@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// These timeouts limit how long a test waits, in real time, for goroutines of handlers. pausedWaitTimeout applies while
-// the server does not read because the peer has too much unread output. Any activity restarts pausedWaitTimeout.
+// Limits of how long a test waits, in real time, for goroutines of handlers. pausedWaitTimeout applies while the server
+// does not read because the peer has too much unread output.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -144,8 +144,8 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntilOrTimeout calls found after each activity of the engine. It returns when found returns true or the time
-// limit has passed.
+// waitUntilOrTimeout calls found after each activity of the engine, until found returns true or the time limit has
+// passed.
 func (p *Peer) waitUntilOrTimeout(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

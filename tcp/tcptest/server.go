@@ -217,8 +217,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for each panic of a handler, unless the test has read the connection's close
-// reason.
+// failTestForUnseenPanics fails the test for handler panics, unless the test has read the close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

@@ -31,8 +31,8 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// undiscardedOutput returns the server's output without the discarded part. With TLS, the result is decrypted. Call
-// undiscardedOutput only within runAndSettle.
+// undiscardedOutput returns the server's output, decrypted, without the discarded part. Call it only within
+// runAndSettle.
 func (p *Peer) undiscardedOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
@@ -56,7 +56,7 @@ func (p *Peer) discardReceived(n int) {
 }
 
 // tlsTransport is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only outside
-// of runAndSettle, because Read waits for input. Afterwards, Read without input fails with a temporary error.
+// of runAndSettle.
 type tlsTransport struct {
 	net.Conn
 	peer        *Peer
