@@ -59,7 +59,7 @@ func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
 func (r *Replay) maxReplaysEach() int    { return cmp.Or(r.MaxReplaysEach, (r.maxReplays()+3)/4) }
 func (r *Replay) timeout() time.Duration { return cmp.Or(r.Timeout, 30*time.Second) }
 
-// Bounds returns MaxBytes, MaxMessages and MaxAge. A field that is 0 is replaced by its default.
+// Bounds returns MaxBytes, MaxMessages and MaxAge, with defaults for fields that are 0.
 func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
@@ -248,8 +248,7 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message that was stored before this node started. KeepAndDeliver stores an old message, but does not
-	// send it to subscribers.
+	// Old marks a message that was stored before this node started. KeepAndDeliver does not send it to subscribers.
 	Old bool
 }
 

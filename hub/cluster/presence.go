@@ -277,7 +277,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. Subscribers sends several queries if the names do not fit into one message.
+// Subscribers implements hub.Cluster.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) (onOtherHubs []int) {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

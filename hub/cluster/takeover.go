@@ -30,8 +30,8 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the identifier that this node puts into its messages. In an upgrade, the new process must set
-// Config.Origin to this identifier.
+// Origin returns the identifier that this node puts into its messages. In an upgrade, set the new process's
+// Config.Origin to the same identifier.
 func (n *Node) Origin() string { return n.origin }
 
 // subscribeToAllForTakeover subscribes the new process of an upgrade to all topics.

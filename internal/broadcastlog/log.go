@@ -23,8 +23,7 @@ import (
 	"time"
 )
 
-// Broadcast is a message to all connections, or to the connections that Kind and Group select. The application defines
-// the meaning of Kind and Group.
+// Broadcast is a message to all connections, or to the connections that Kind and Group select.
 type Broadcast struct {
 	All     bool
 	Kind    uint32
@@ -35,7 +34,7 @@ type Broadcast struct {
 // queueSize returns the number of bytes that m occupies in a queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned as the number of receivers of a queued broadcast. The actual number is not known yet.
+// Queued is returned as the number of receivers of a queued broadcast.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
@@ -83,7 +82,7 @@ type queuedBroadcast struct {
 func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
 // BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it queues a copy of m and returns
-// Queued. If there is no space, it returns ErrFull.
+// Queued. Without space, it returns ErrFull.
 func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -112,8 +111,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeerWhenSpace delivers m, a broadcast from peer, and forwards m to all other peers. If the log is
-// paused, it queues m. If there is no space, it waits.
+// BroadcastFromPeerWhenSpace delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
+// space, it waits.
 func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -129,8 +128,8 @@ func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. It does so even while
-// the log is paused. If there is no space, it waits.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. Without space, it
+// waits.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
@@ -216,8 +215,8 @@ func (g *Log) waitUntilResumed() {
 	}
 }
 
-// Pause makes the log queue broadcasts until ReplayQueueAndResume is called. It returns when all earlier broadcasts
-// have been delivered. If ctx ends first, it returns an error, and the log remains paused.
+// Pause makes the log queue broadcasts, and returns when all earlier broadcasts have been delivered. If ctx ends first,
+// it returns an error, and the log remains paused.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -239,9 +238,9 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, queued
-// and later broadcasts are also forwarded to this peer. When ctx ends, peerToAdd is aborted, and broadcasts for which
-// there is no space are dropped. New broadcasts are then rejected until the queue is empty.
+// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, it
+// also gets queued and later broadcasts. When ctx ends, peerToAdd is aborted, and broadcasts for which there is no
+// space are dropped.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)

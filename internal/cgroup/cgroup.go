@@ -24,12 +24,10 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits contains the limits that control groups set for a process. A process is subject to the limits of its control
-// group and of all ancestors of that group. If several groups limit the same resource, Limits contains the limit with
-// the least headroom (Max - Used).
+// Limits contains the limits that control groups set for a process. If several groups limit the same resource, Limits
+// contains the limit with the least headroom (Max - Used).
 type Limits struct {
-	// Memory is the limit of memory in bytes. Memory.Used excludes the page cache, because the kernel frees the page
-	// cache before memory runs out.
+	// Memory is the limit of memory in bytes. Memory.Used excludes the page cache.
 	Memory Limit
 	// SocketMemory is the limit of the buffers of TCP sockets, in bytes. Only cgroup version 1 has this limit.
 	SocketMemory Limit
@@ -54,12 +52,9 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// SmallestMemoryLimit returns the memory limit of this process, in bytes. It returns the smallest of the control group
-// limits, the machine's memory and GOMEMLIMIT. source names this limit, for example "cgroup /a/b memory.max", "the
-// machine's memory" or "GOMEMLIMIT".
-//
-// If no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
-// known. The limit can change while the process runs.
+// SmallestMemoryLimit returns the smallest of the control group limits, the machine's memory and GOMEMLIMIT, in bytes.
+// source names this limit, for example "cgroup /a/b memory.max". On systems other than Linux, only GOMEMLIMIT is known.
+// If no limit is known, the results are math.MaxInt64 and "none known".
 func SmallestMemoryLimit() (limit int64, source string) {
 	limit, source = readCgroupOrMachineMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {

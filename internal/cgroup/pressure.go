@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time for which tasks have waited for a CPU (PSI). The time covers the process's control
-// group or, if the group reports no pressure, the whole system. ok is false if the kernel does not report pressure.
+// CPUPressure returns the total time for which tasks have waited for a CPU (PSI), in the process's control group or the
+// whole system. ok is false if the kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {

@@ -16,15 +16,13 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count,
-	// until a message that was not written for an Interval is removed.
+	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count.
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next and suppresses repetitions. Of equal records, it passes one
-// per Interval. Records are equal if they have the same level, message and values of distinguishingKeys.
-// distinguishingKeys are keys of attributes outside of groups. The attribute Suppressed of a record is the number of
-// equal records that were suppressed before it.
+// NewHandler returns a handler that passes records to next, but equal records only once per Interval. Equal records
+// have the same level, message and values of distinguishingKeys. distinguishingKeys are keys of attributes outside of
+// groups.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }

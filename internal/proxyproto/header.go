@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but only certificates could need them.
+	// MaxSize is the maximum size of a header.
 	MaxSize = 4096
 	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
@@ -29,23 +29,19 @@ type Header struct {
 	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
 	// invalid.
 	Source, Destination netip.AddrPort
-	// Local means that the header contains no addresses. Use the addresses of the transport connection instead. A proxy
-	// sends LOCAL if the proxy itself is the client, for example in a health check. It sends UNKNOWN or UNSPEC if it
-	// cannot describe the client's connection.
+	// Local means that the header contains no addresses. Use the addresses of the transport connection instead.
 	Local bool
-	// Unix means that the client has connected through a unix socket. Parse does not return the path of the socket.
+	// Unix means that the client has connected through a unix socket.
 	Unix bool
 }
 
 var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If the header is incomplete, length is 0 and err is
-// nil; call Parse again with more bytes. If b cannot be the beginning of a header, Parse fails immediately. Parse
-// reports other errors when the header is complete. A header of version 1 has at most 107 bytes.
+// nil; call Parse again with more bytes.
 //
-// In version 1, Parse ignores text after UNKNOWN. In version 2, only complete TLVs (type, length, value) may follow the
-// addresses. Parse verifies a CRC32C and ignores all other TLVs. With LOCAL or UNSPEC, Parse ignores the addresses and
-// TLVs.
+// In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
+// (type, length, value).
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// InputPauseSize is the number of bytes that wait for a handshake when IsInputFull asks the owner to stop reading.
+	// InputPauseSize is the number of input bytes from which IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. It is the sum of InputPauseSize and
-	// the data in flight when reading stops. With io_uring, up to 32 buffers of 64 KiB are in flight.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. After InputPauseSize, up to 32
+	// buffers of 64 KiB may be in flight with io_uring.
 	MaxHandshakeInput = InputPauseSize + 32<<16
 	// maxHelloInput limits the input before a complete ClientHello. The limit is maxHello plus record headers.
 	maxHelloInput = maxHello + 8<<10

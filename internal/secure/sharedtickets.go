@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are session ticket keys in memory that several processes share. Any of the processes may renew the
-// keys; TicketKeyRing describes the schedule. SharedTicketKeys is safe for concurrent use by goroutines and processes.
+// SharedTicketKeys are session ticket keys in memory that several processes share. They are safe for concurrent use by
+// goroutines and processes.
 type SharedTicketKeys struct{ page *ticketPage }
 
 // ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader must retry
@@ -37,7 +37,7 @@ func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if there are no keys, or if it cannot read them.
+// Keys returns the keys, newest first. It returns nil if it cannot read them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -69,7 +69,7 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 }
 
 // RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
-// the shared keys, it returns a single new key that is not shared.
+// the shared keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -91,8 +91,7 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// SetInitialKeys stores keys in the shared memory. It skips keys of a wrong length. Call it before other processes use
-// the memory.
+// SetInitialKeys stores keys in the shared memory. Call it before other processes use the memory.
 func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {

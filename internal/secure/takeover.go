@@ -109,8 +109,8 @@ const (
 )
 
 // TakeOver moves an open session from crypto/tls to package tls13. conn continues the connection. unread is ciphertext
-// that has already arrived. If reason is StayNone, the session must not be used afterwards. If reason has another
-// value, the session is unchanged.
+// that has already arrived. If reason is StayNone, the session must not be used afterwards. Otherwise, the session is
+// unchanged.
 func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
 	secrets := s.secrets
 	s.secrets = nil
@@ -160,8 +160,7 @@ func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver. The
-// exporter holds no reference to state.
+// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver.
 func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
 // SetExporter stores an exporter of keying material in state. Call it only after a successful Session.TakeOver.

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. It
-// follows the schedule of crypto/tls: a key encrypts tickets for at most a day and decrypts tickets for a week. A
-// TicketKeyRing is safe for concurrent use.
+// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. A key
+// encrypts tickets for at most a day and decrypts tickets for a week. A TicketKeyRing is safe for concurrent use.
 type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
@@ -50,8 +49,8 @@ func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ri
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared. Each listener number
-// gives different keys.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives different keys from shared for each listener
+// number.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }

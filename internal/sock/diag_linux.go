@@ -31,8 +31,8 @@ const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
-// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. If there
-// are more than 16,384 listeners, it fails. The cost of a call does not depend on the number of connections.
+// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. It fails
+// for more than 16,384 listeners.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -193,7 +193,7 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 }
 
 // SumConnSegments adds up the segments of all connections with the given local port, in the calling thread's network
-// namespace. If there are more than maxConns connections, it fails. SumConnSegments needs Linux 4.6.
+// namespace. It fails for more than maxConns connections. SumConnSegments needs Linux 4.6.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -208,8 +208,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port, in the calling thread's network namespace. If there are
-// more than failAbove connections, it fails. The kernel briefly locks each connection.
+// ListConns returns the connections with the given local port, in the calling thread's network namespace. It fails for
+// more than failAbove connections.
 func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -219,7 +219,7 @@ func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 }
 
 // CountAcceptedConns counts the established, accepted connections with the given local port, in the calling thread's
-// network namespace. If there are more than maxConns connections, it returns 0 and an error.
+// network namespace. It fails for more than maxConns connections.
 func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++

@@ -88,8 +88,7 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	}, nil
 }
 
-// CheckPrivateTables returns an error if threads cannot have private descriptor tables on this machine. The first call
-// tests this on a temporary thread. Later calls return the same result.
+// CheckPrivateTables returns an error if threads cannot have private descriptor tables on this machine.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
@@ -153,7 +152,7 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 }
 
 // DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard is the
-// maximum to which the process may raise it. If no limit can be read, ok is false.
+// maximum to which the process may raise it.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -162,8 +161,8 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond. The default is 50 µs. The
-// goroutine must be locked to the thread. The function restore sets the default again.
+// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond, until restore is called.
+// The goroutine must be locked to the thread.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }

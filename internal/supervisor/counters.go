@@ -44,7 +44,6 @@ const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 type sharedCounters []byte
 
 // PageSize is the size in bytes of a memory page that the supervisor and all workers share. The page is initially zero.
-// Package tcp stores keys of TLS session tickets in the page.
 const PageSize = 1024
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }

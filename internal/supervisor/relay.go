@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. It queues p for the connections of all workers. If the queue is full,
-// it returns engine.ErrFull. If p is longer than maxBroadcast, it returns engine.ErrTooLarge.
+// BroadcastToAllWorkers implements engine.Engine. If the queue is full, it returns engine.ErrFull. If p is longer than
+// maxBroadcast, it returns engine.ErrTooLarge.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {

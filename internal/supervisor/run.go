@@ -21,14 +21,10 @@ import (
 // ClaimListeners.
 //
 // A drain starts on SIGTERM, at the end of ctx, by order of the supervisor, or when the supervisor dies. In the last
-// two cases, Run sends this process a SIGTERM, unless it has received one. After an order of the supervisor, further
-// SIGTERMs are discarded.
+// two cases, Run sends this process a SIGTERM, unless it has received one. drainTimeout limits the drain, except after
+// an order of the supervisor. If the supervisor has died, Run ends the process after drainTimeout and the exit timeout.
 //
-// drainTimeout limits the drain. It does not apply after an order of the supervisor, which kills slow workers itself.
-// If the supervisor has died, the process is ended after drainTimeout and the exit timeout.
-//
-// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process. The supervisor handles these
-// signals.
+// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process

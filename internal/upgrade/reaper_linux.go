@@ -170,8 +170,8 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits waits until the serving process has exited. It returns an error if the exit code is not 0.
-// Meanwhile, it reaps all children of this process, including children that other code has started.
+// ReapUntilServerExits reaps all children of this process until the serving process has exited. It returns an error if
+// the exit code is not 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

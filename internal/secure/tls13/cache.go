@@ -9,10 +9,7 @@ import (
 
 // CipherCache keeps the ciphers of active connections, because deriving a cipher takes 3 µs. It holds at most 8,192
 // ciphers, which take 7 MB. A cipher that is not used for 5 to 10 seconds is dropped. The zero value is an empty cache.
-// A CipherCache is safe for concurrent use. It uses no goroutine, and no timer while it is empty.
-//
-// The cache is four-way set-associative. The first bytes of a secret select the set. Secrets are random, so the sets
-// fill evenly.
+// A CipherCache is safe for concurrent use.
 type CipherCache struct {
 	places atomic.Pointer[[cacheSets][cacheWays]atomic.Pointer[cachedCipher]] // nil until first used
 
@@ -141,7 +138,7 @@ func (cc *CipherCache) dropUnused() {
 	}
 }
 
-// Close drops all ciphers and stops the timer. A cache that is used after Close no longer drops unused ciphers.
+// Close drops all ciphers and stops the timer. Do not use the cache afterwards.
 func (cc *CipherCache) Close() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()

@@ -146,9 +146,8 @@ func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	clear(buffer[:])
 }
 
-// CountRecordsEncryptedWith counts the sent records that are encrypted with secret, an application traffic secret.
-// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records, which may
-// include handshake records with other secrets.
+// CountRecordsEncryptedWith counts the records in sent that are encrypted with secret, an application traffic secret.
+// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records.
 func CountRecordsEncryptedWith(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {

@@ -108,8 +108,8 @@ type rareState struct {
 	partial []byte      // the first part of an incomplete record
 }
 
-// NewConn returns a connection with the given traffic secrets. A secret has 32 bytes for TLS_AES_128_GCM_SHA256 and 48
-// bytes for TLS_AES_256_GCM_SHA384. sentRecords is the number of records that were already encrypted with writeSecret.
+// NewConn returns a connection with the given traffic secrets, which have 32 or 48 bytes depending on cipherSuite.
+// sentRecords is the number of records that were already encrypted with writeSecret.
 func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, sentRecords int, cache *CipherCache) (c Conn, err error) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {

@@ -37,8 +37,7 @@ func (c *Conn) Write(out Output, plaintext []byte) error {
 // DisableSmallRecords makes Write use records of the maximum size from the start.
 func (c *Conn) DisableSmallRecords() { c.sentRecords = recordsUntilFull }
 
-// CloseWrite sends close_notify. Reading is still possible. Further calls have no effect. It fails if the connection is
-// broken.
+// CloseWrite sends close_notify. Reading is still possible. Further calls have no effect.
 func (c *Conn) CloseWrite(out Output) error {
 	switch {
 	case c.is(broken):
@@ -58,9 +57,8 @@ func (c *Conn) writeRecordChangingKeyIfSpent(out Output, contentType byte, conte
 	c.sealRecord(out, contentType, content)
 }
 
-// UpdateKeys changes the key for sending and requests that the peer changes its key, too. It sends no request while the
-// peer has not answered the previous one. Calling UpdateKeys is optional: Write changes the key after maxRecordsPerKey
-// records.
+// UpdateKeys changes the key for sending and requests that the peer changes its key, too. Calling UpdateKeys is
+// optional: Write changes the key after maxRecordsPerKey records.
 func (c *Conn) UpdateKeys(out Output) error {
 	switch {
 	case c.is(broken):
