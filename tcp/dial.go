@@ -200,9 +200,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the handler of this connection, for protocols that switch during a connection. From the next call
-// on, the server calls h. Unused input of the current call is passed to h. The connection keeps its Value. SetHandler
-// fails with ErrOutsideCall, or with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the handler of this connection, for protocols that switch during a connection. Unused input of
+// the current call is passed to h. The connection keeps its Value. SetHandler fails with ErrOutsideCall, or with
+// ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall

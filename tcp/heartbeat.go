@@ -9,9 +9,9 @@ import (
 
 // Heartbeat configures messages to silent peers. Such messages keep connections alive and detect lost peers.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. If
-	// heartbeats of many connections are due at once, the server spreads them: it delays some by up to one Interval. On
-	// average, the intervals are exact. The minimum is 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
+	// server delays some heartbeats by up to one Interval, to spread heartbeats that are due at once. The minimum is
+	// 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
 	// Message is the heartbeat to send, except for connections of a HeartbeatHandler. Do not change it while the server
 	// runs.
@@ -20,8 +20,8 @@ type Heartbeat struct {
 	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
-	// still silent one Interval after the last of MaxMissed heartbeats, the connection closes with ErrHeartbeatTimeout.
-	// The default is 2, the maximum 255.
+	// silent for one Interval after the last heartbeat, the connection closes with ErrHeartbeatTimeout. The default is
+	// 2, the maximum 255.
 	MaxMissed int
 }
 

@@ -44,8 +44,8 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Open is the number of open connections. Accepted counts all accepted
-// connections. Refused counts connections rejected because of MaxConns.
+// ListenerStats are the counters of one listener. Accepted counts all accepted connections, Refused those rejected
+// because of MaxConns, and Open the connections open now.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr

@@ -24,8 +24,8 @@ type Migrator interface {
 }
 
 // HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves connections that have their own
-// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. To save all other
-// connections, a HandlerMigrator may also be a Migrator.
+// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. A HandlerMigrator
+// may also be a Migrator, for all other connections.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
 	// unknown. For example, Server.Adopt or Dial may have set h, or h may belong to a NetConn.

@@ -128,8 +128,8 @@ func (n *NetConn) Read(p []byte) (int, error) {
 }
 
 // WaitReadable blocks until there is input and then returns nil. After the end of the input or after the read deadline,
-// it returns the error that Read would return, such as io.EOF. It needs no buffer, so the caller can allocate a buffer
-// when input has arrived. WaitReadable is safe for concurrent use, but a concurrent Read may take the input first.
+// it returns the error that Read would return, such as io.EOF. WaitReadable is safe for concurrent use, but a
+// concurrent Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 const maxProcesses = 1024
 
 // WorkerProcess reports whether this process is a worker of a Server with Processes. index is the number of the worker,
-// from 0. Every worker runs main, as the first process does. Code that must run only once, such as another listener or
-// a signal handler, should run only if ok is false.
+// from 0. Every worker runs main. Code that must run only once, such as another listener or a signal handler, should
+// run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true

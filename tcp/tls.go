@@ -62,7 +62,7 @@ func hasCertificate(c *tls.Config) bool {
 	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
 }
 
-// ReloadCertificate loads a certificate and its key from PEM files. It returns a function for
+// ReloadCertificate loads a certificate and its key from PEM files, and returns a function for
 // tls.Config.GetCertificate. The function is safe for concurrent use. It checks the files during handshakes, at most
 // once a second, and loads changed files. If loading fails, the old certificate stays in use, and the error is logged
 // once to log. The default of log is slog.Default().

@@ -10,8 +10,7 @@ import (
 
 // StartTLS performs the peer's end of a TLS handshake. The peer is the TLS client or, if the server dialed the
 // connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
-// close_notify. If the peer ends its direction only because the server has done so, it sends no close_notify. If the
-// handshake fails, StartTLS returns the error and ends the peer's direction.
+// close_notify. If the handshake fails, StartTLS returns the error and ends the peer's direction.
 func (p *Peer) StartTLS(config *tls.Config) error {
 	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
 	if p.end.IsDialled() {
