@@ -148,7 +148,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a published message. It returns false if the client publishes too fast.
+// countPublishWithinRate counts a published message, and reports whether the client may publish it.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

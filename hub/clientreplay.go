@@ -10,13 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the stored messages that the client has missed. Afterwards, it adds the client to the
-// groups that receive new messages.
+// clientReplay sends a client the stored messages that the client has missed, and then lets the client receive new
+// messages.
 //
-// A replay consists of steps with limited output. A goroutine runs all steps after the first one, for at most
-// Replay.Timeout. Meanwhile, the client cannot move to another process.
-//
-// The last step holds the read lock of the replay buffer, so that no message is missed or repeated.
+// A replay consists of steps with limited output. A goroutine runs all steps after the first one. The last step holds
+// the read lock of the replay buffer, so that no message is missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -65,8 +63,8 @@ const (
 	messageLookupUnits = 8
 	waitersPerTurn     = 64 // replays that may wait for each one that may run
 	stallTimeout       = time.Second
-	// While a client's position is unknown, the hub asks the stream for the newest position every unknownPositionDelay.
-	// It caches the answer for streamNewestTTL.
+	// unknownPositionDelay is the interval at which the hub asks the stream for the newest position. streamNewestTTL is
+	// how long the answer is cached.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -76,8 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. known is false until this node
-// has loaded the stream.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. known is false until the stream
+// is loaded.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.beginLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -171,8 +169,7 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read, it discards the output and
-// waits for the client.
+// sendOrRollBackAndWaitIfStalled sends the prepared output, or discards it and waits if the client does not read.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -305,8 +302,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits until this node has stored all messages up to the client's position. If no node has
-// issued the position, it sets cr.unissued instead.
+// waitReachedOrMarkUnissued waits for the messages up to the client's position. If no node has issued the position, it
+// sets cr.unissued.
 func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -327,7 +324,7 @@ func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that the next message closes, or nil if this node already has all
+// nextMessageChanUnlessReached returns a channel that is closed at the next message. It returns nil if the node has all
 // messages up to pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
@@ -379,7 +376,7 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. The last step also adds the client to its topics'
+// prepareStepAndJoinIfLast prepares the output of the next step. The last step also adds the client to the topics'
 // groups.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
@@ -458,8 +455,8 @@ func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	cr.appendGapNoticeAndAdvance(newest)
 }
 
-// newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. If the
-// result is at most cr.pos.Seq, the client has missed none.
+// newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. A result
+// of at most cr.pos.Seq means none.
 func (cr *clientReplay) newestMissedSeq() uint64 {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
@@ -477,8 +474,8 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups of its topics. It does
-// nothing if the client's output queue is full.
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, if the client's output queue
+// has space.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

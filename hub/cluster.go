@@ -103,7 +103,7 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, up to a total of maxBytes. omitted counts
+// namesOnOtherHubs returns the names on other hubs that match pattern, at most maxBytes in total. omitted counts
 // further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {

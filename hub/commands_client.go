@@ -82,7 +82,7 @@ type libraryTable struct {
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns the ID of a library, and adds a new library to the table. It returns 0 if the table is full.
+// getOrAddID returns the ID of a library, adding it if necessary. It returns 0 if the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -74,8 +74,7 @@ func (b *commandBatch) handleRole() {
 	b.writeArrayHeader(0)
 }
 
-// clusterSlot returns the Redis Cluster hash slot of a key. If the key contains text in braces, only this text is
-// hashed.
+// clusterSlot returns the Redis Cluster hash slot of a key.
 func clusterSlot(key []byte) int {
 	if _, tag, ok := bytes.Cut(key, []byte("{")); ok {
 		if tag, _, ok = bytes.Cut(tag, []byte("}")); ok && len(tag) > 0 {

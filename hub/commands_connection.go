@@ -39,8 +39,8 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives, because a malicious web page may have
-// sent it.
+// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A malicious web page may have sent
+// the request.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -71,7 +71,7 @@ func (b *commandBatch) handleSelectOnlyDB0() {
 	}
 }
 
-// setUserOrAuthDeadline sets the client's user. A client without a user must authenticate within authTimeout.
+// setUserOrAuthDeadline sets the client's user, or a deadline for authentication if there is no user.
 func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout

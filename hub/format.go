@@ -69,7 +69,7 @@ type jsonMessage struct {
 	Base64  string `json:"base64,omitempty"`
 }
 
-// encodeMessageJSON encodes a message as a JSON object. A message that is not valid UTF-8 becomes base64.
+// encodeMessageJSON encodes a message as a JSON object, with base64 if the message is not valid UTF-8.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := jsonMessage{Op: "message", ID: id, Topic: publishedTopic}
 	if topicOrPattern.kind == Pattern {
@@ -84,8 +84,7 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. It names a topic only if topics
-// has one element.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

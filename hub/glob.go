@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// glob is a compiled pattern with the syntax of PSUBSCRIBE. The time of a match is linear in the length of the name.
+// glob is a compiled pattern with the syntax of PSUBSCRIBE.
 type glob struct {
 	pattern string
 	*globProgram
@@ -27,7 +27,7 @@ type segment struct {
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Every string is valid.
+// compileGlob compiles a pattern, which may be any string.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}

@@ -181,7 +181,7 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input. Queued commands of an open transaction stay in the unused part of input.
+// runCommands runs the commands in input. Queued commands of an open transaction stay unused.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -235,8 +235,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details, which it creates if createIfAbsent is true. It frees empty
-// details.
+// updateSessionDetails calls set with the session's details. Without details, it creates them or, if createIfAbsent is
+// false, does nothing.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {

@@ -137,7 +137,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndNotifyIfLast subtracts one subscriber from t. Without subscribers, it removes t from the hub.
+// removeSubscriberAndNotifyIfLast subtracts one subscriber from t, and removes t from the hub if none are left.
 func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

@@ -15,7 +15,7 @@ import (
 // patternIndex finds the patterns that match a topic without trying every pattern.
 //
 // A literal run is a wildcard-free part of a pattern. The index stores each pattern under the hash of one of its
-// literal runs. A publish looks up the substrings of its topic and tries the patterns found.
+// literal runs. A publish looks up the substrings of its topic.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -39,8 +39,7 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one literal run. It consists of immutable chunks, which publishers read
-// without a lock.
+// bucket contains the patterns stored under one literal run, in immutable chunks that need no lock.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
@@ -117,8 +116,8 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two
 }
 
-// eachLiteralRun calls yield with the wildcard-free parts of a pattern until yield returns false. The first is the
-// beginning of the pattern, even if it is empty.
+// eachLiteralRun calls yield with the wildcard-free parts of a pattern until yield returns false. The first part may be
+// empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -234,8 +233,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed from oldWork to newWork.
-// increase may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after a change of the work of r's bucket. increase may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -302,8 +300,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork updates l.work after the work of one bucket has changed from oldWork to newWork. A work of 0 means no
-// bucket. increase may be negative.
+// updateMaxWork updates l.work after a change of the work of one bucket. A work of 0 means no bucket. increase may be
+// negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)

@@ -30,11 +30,10 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck counts one message. It returns false if the publisher sends more than rate messages per second.
+// rateCheck counts one message, and reports whether the publisher sends at most rate messages per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the topic name, the message size and the rate. A nil withinRate means no
-// rate check.
+// authorizePublish checks the user's rights, the topic name, the message size and the rate. withinRate may be nil.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -128,8 +127,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// beginLocalStreamAndDropExpired drops expired messages, and begins a new stream if there is none. With a cluster, it
-// does nothing.
+// beginLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
+// nothing.
 func (h *Hub) beginLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return

@@ -170,7 +170,7 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses a message id from a client. It rejects an id that no node can have issued.
+// parseIssuedPosition parses a message id from a client, and rejects ids that no node can have issued.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -186,8 +186,7 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it. The messages
-// of each topic also form a linked list.
+// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -451,7 +450,7 @@ func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
 }
 
 // newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
-// pattern. A result of at most afterSeq means that no such message after afterSeq was dropped.
+// pattern. A result of at most afterSeq means that no later such message was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0

@@ -145,8 +145,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c until makeReply has returned on another goroutine. It fails if too
-// many replies are in progress.
+// pauseAndReplyInBackground stops reading from c until makeReply has returned on another goroutine.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

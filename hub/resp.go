@@ -26,8 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the Redis protocol. The client receives this text before the connection
-// closes.
+// protocolError is a violation of the Redis protocol, as the client receives it.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -61,8 +60,7 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input. If the command is incomplete, it updates progress and
-// returns 0.
+// parseCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -143,8 +141,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. size is the number of bytes used, or 0 if the line is
-// incomplete.
+// parseNumberLine parses a decimal number and its line end. size is 0 if the line is incomplete.
 func parseNumberLine(input []byte) (n, size int, ok bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -221,8 +218,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg decodes an argument from its first quote to its end, and appends the result to
-// r.unquotedArgs. line begins with the quote.
+// appendUnquotedRestOfArg appends an argument to r.unquotedArgs, decoded from its first quote to its end. line begins
+// with the quote.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -247,8 +244,8 @@ func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quote
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape such as \n. size is the number of
-// bytes used from s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes used from
+// s.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -82,8 +82,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for the connections of srv that match. Calls of f do not overlap, and end before
-// eachConnSerially returns.
+// eachConnSerially calls f for each connection that matches, one call at a time, and waits for the end of the calls.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

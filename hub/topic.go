@@ -52,7 +52,7 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the subscribers who receive and lose a message. bytes is the size of the output.
+// deliveryCounts counts the subscribers who receive or lose a message, and the bytes of output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -78,7 +78,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 	})
 }
 
-// broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use.
+// broadcastEncoded sends a message to the topic's subscribers, encoded once for each format in use.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// topicTable contains all topics of one kind that have subscribers. It is divided into shards to reduce lock
-// contention.
+// topicTable contains all topics of one kind that have subscribers.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -62,7 +61,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber subtracts one subscriber from t. Without subscribers, it removes t from the table and returns true.
+// removeSubscriber subtracts one subscriber from t, and removes t from the table if none are left.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -76,8 +75,7 @@ func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	return true
 }
 
-// eachTopic calls f for every topic, in no particular order, until f returns false. f must not add or remove
-// subscribers.
+// eachTopic calls f for every topic until f returns false. f must not add or remove subscribers.
 func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	for i := range ts.shards {
 		p := &ts.shards[i]
@@ -90,7 +88,7 @@ func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	}
 }
 
-// topicSet is a hash table of topics with linear probing. It takes about 12 bytes per topic.
+// topicSet is a hash table of topics with linear probing, which takes about 12 bytes per topic.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free

@@ -60,8 +60,7 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction counts a command as queued. It rejects the whole transaction if errorReply is set or the
-// command is not allowed.
+// queueOrRejectTransaction counts a command as queued, or rejects the whole transaction if the command is invalid.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

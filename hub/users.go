@@ -124,8 +124,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. For a pattern, an ACL rule must contain
-// exactly this pattern.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. A pattern needs an ACL rule with exactly
+// this pattern.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool {
 		if kind == Pattern {
@@ -179,8 +179,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user that a verified client certificate selects, or else the user of unauthenticated clients.
-// Without TLS, tlsState is nil.
+// initialUser returns the user that a client certificate selects, or the user of unauthenticated clients. tlsState may
+// be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

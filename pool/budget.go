@@ -72,7 +72,7 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the total size in bytes of the heap and all stacks, and the number of the last garbage
+// readHeapAndStackBytes returns the size of the heap and all stacks in bytes, and the number of the last garbage
 // collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"

@@ -26,8 +26,8 @@ const (
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. anyRefused means
-// that jobs were rejected since the last call.
+// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. anyRefused is true
+// if jobs were rejected since the last call.
 func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
 	o, capacity := &c.p.overload, c.p.cfg.Queue
 	limited := c.queueLimit < capacity

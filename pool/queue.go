@@ -120,8 +120,8 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard's jobs are overdue. During an overload, it moves overdue
-// jobs to *shed.
+// updateOverloadAndShedOverdue starts an overload if the shard's jobs are overdue, and then moves overdue jobs to
+// *shed.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

@@ -189,7 +189,7 @@ func (w *worker) finishJob() {
 	}
 }
 
-// searchThenPark searches for a job, and parks the worker if it finds none. It returns false if the worker must exit.
+// searchThenPark searches for a job, and parks the worker if there is none. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (ok bool) {
 	p := w.p
 	w.endedAt = 0
@@ -300,7 +300,7 @@ func (j *jobContext) Err() error {
 	return cmp.Or(j.Context.Err(), j.pool.Err())
 }
 
-// Value implements context.Context. Package context uses it to find the cause and to derive contexts.
+// Value implements context.Context.
 func (j *jobContext) Value(key any) any {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -313,7 +313,7 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-// endIfWatched ends the context if the job has called Done. The worker may reuse other contexts.
+// endIfWatched ends the context if the job has called Done.
 func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. A worker without a first job
-// searches for one.
+// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with the job
+// first, if there is one.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -72,7 +72,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker wakes or starts a worker, which searches for jobs. At the limit, it wakes the controller instead.
+// wakeOrStartWorker wakes or starts a worker, or wakes the controller if the limit of workers is reached.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)

@@ -18,8 +18,8 @@ type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress. If not, it logs the misuse
-// of method.
+// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress, and otherwise logs the
+// misuse of method.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true

@@ -187,7 +187,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened handles the success of the dial. To save memory, it replaces o by a smaller handler.
+// Opened handles the success of the dial, and replaces o by a smaller handler.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)

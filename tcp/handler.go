@@ -186,7 +186,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T. If h comes from Lines or Split, it uses the MessageHandler of h.
+// handlerAs returns h, or the MessageHandler in h, as the optional interface T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)

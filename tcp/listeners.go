@@ -170,7 +170,7 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine, which will not remove the file of a unix socket.
+// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it keeps the file of a unix socket.
 // field names the listener in errors.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
@@ -231,8 +231,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on the unix socket cfg.Addr. remove deletes the file of the socket, unless another process has
-// replaced the file.
+// listenUnix listens on the unix socket cfg.Addr. remove deletes the file, unless another process has replaced it.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)

@@ -298,9 +298,8 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's owner, which calls onLost instead of run if the connection closes
-// first. If posted is false, neither is called. The caller must hold n.mu, which the method releases while it waits for
-// space.
+// postRetryingWhileFull posts run to the connection's owner. If the connection closes first, the owner calls onLost. If
+// posted is false, neither is called. The caller must hold n.mu, which is released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)

@@ -137,8 +137,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAbort waits until all worker processes serve. It fails if a worker can't serve or the old
-// process has aborted the upgrade.
+// awaitWorkersServingOrAbort waits until all worker processes serve, a worker fails, or the old process aborts the
+// upgrade.
 func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

@@ -420,8 +420,8 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor, or an engine of model m. If Auto has selected m and m can't start, it
-// tries another model.
+// startSupervisorOrEngine starts the supervisor, or an engine of model m. If m can't start, Auto falls back to another
+// model.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -544,8 +544,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of event loops. connsPerShard is the maximum number of connections of each descriptor
-// table, or 0 if the loops share one table.
+// resolveLoops returns the number of event loops. connsPerShard is the capacity of each loop's descriptor table, or 0
+// if the loops share one.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {

@@ -404,7 +404,7 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 }
 
 // startTakeOverFromPredecessor tells the old process that this process is ready, and receives the connections in the
-// background. wait blocks until the transfer has ended.
+// background. wait waits for the end of the transfer.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {

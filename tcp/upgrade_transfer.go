@@ -31,8 +31,7 @@ import (
 
 const maxSavedState = 1 << 30
 
-// Time limits for broadcasts in an upgrade. holdTimeout limits how long broadcasts are queued. broadcastTimeout limits
-// how long the queue is sent.
+// Time limits for sending the queued broadcasts of an upgrade, and for queueing them.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.
@@ -117,8 +116,8 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. If no connections have moved, it
-// also resumes ticks.
+// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. It resumes ticks if no connections
+// have moved.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()

@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages by their sequence numbers. It forgets topics that have not been used
-// recently.
+// gapDetector finds missing and duplicate messages by their sequence numbers.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject
@@ -20,8 +19,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
-// sequence numbers.
+// sourceSequence is the last sequence number received from a source, which is a node between two restarts of its
+// numbers.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -103,8 +102,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. It skips topics
-// for which isCovered returns true.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed, except in covered
+// topics.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues messages from other nodes and delivers them to the hub's subscribers. While the queue is full, the node
-// does not read from NATS.
+// inbox queues messages from other nodes and delivers them to the hub's subscribers.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -38,7 +37,7 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length above which the node stops reading. One read returns at most readSize bytes.
+	// maxQueued is the queue length above which the node stops reading.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
@@ -179,7 +178,7 @@ func (c readThrottledConnClosingOnWriteErr) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write writes p to the connection. After an error, it closes the connection, because nats.Conn would otherwise retry.
+// Write writes p to the connection, and closes the connection after an error.
 func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {

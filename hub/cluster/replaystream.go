@@ -18,8 +18,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream that stores the messages of hub.Replay. One goroutine passes the messages to the hub
-// in order.
+// replayStream is the NATS stream that stores the messages of hub.Replay.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -33,12 +32,11 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. Requests that open the stream begin with minAPITimeout, which grows
-	// after each failure.
+	// apiTimeout limits a request to the servers. minAPITimeout is the first limit of requests that open the stream.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
-	// NATS deletes the consumer of a node that is absent for consumerIdleTimeout. A node that receives no heartbeat for
-	// twice consumerHeartbeat creates a new consumer.
+	// consumerIdleTimeout is the absence after which NATS deletes a node's consumer. consumerHeartbeat is the interval
+	// of NATS's heartbeats.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
@@ -72,7 +70,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-// loadOrStoreServerName returns the server name stored in dir. If dir contains no name, it stores and returns newName.
+// loadOrStoreServerName returns the server name stored in dir, or stores and returns newName if there is none.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -207,8 +205,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the replay stream if it does not exist. It resets the hub's replay buffer if the
-// stream has been replaced.
+// ensureStreamResetIfChanged creates the replay stream if necessary, and resets the hub's replay buffer if the stream
+// was replaced.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -13,8 +13,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages and publishes them to the replay stream. Messages of the same topic are published one
-// at a time, in order.
+// streamPublisher queues messages and publishes them to the replay stream, one at a time for each topic.
 type streamPublisher struct {
 	boundedQueue
 	origin     string
@@ -65,8 +64,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// waitForReadyMessage waits until a message can be published. ok is false if the publisher is closed and no message can
-// be published.
+// waitForReadyMessage waits until a message can be published. ok is false once the publisher is closed and empty.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

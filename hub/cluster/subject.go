@@ -23,9 +23,9 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens limits the tokens of a name. Later separators are ordinary bytes.
+	// maxTokens limits the tokens of a name.
 	maxTokens = 16
-	// maxSubjectBytes limits an escaped name in a subject. A longer name is cut after a whole token and gets a hash.
+	// maxSubjectBytes limits an escaped name in a subject.
 	maxSubjectBytes = 1024
 	hashMark        = "%%"
 	hashSize        = len(hashMark) + 2*sha256.Size
@@ -72,7 +72,7 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the NATS subject of a topic. If the name is too long, the subject contains a hash of the name.
+// topicSubject returns the NATS subject of a topic, which contains a hash if the name is too long.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {

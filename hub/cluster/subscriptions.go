@@ -241,7 +241,7 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. To switch off,
+// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. If on is false,
 // subs.replaced must be empty.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {

@@ -267,8 +267,8 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast, or ends the pause if the queue is empty. If rejectNew is true, the
-// log rejects new broadcasts meanwhile.
+// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, new
+// broadcasts are rejected meanwhile.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -108,8 +108,7 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it aborts if l.closeWhenFull is set. Otherwise,
-// it waits or, without waitForSpace, exceeds the limit.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space, it aborts, waits, or exceeds the limit.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

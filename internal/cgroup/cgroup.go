@@ -127,7 +127,7 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the smallest value that means no limit.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do for each limit of c's control group and of the group's ancestors. dir is the directory of the
+// forEachLimit calls do for each limit of c's control group and the group's ancestors. dir is the directory of the
 // limit's group. l.Used is not set.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
@@ -170,8 +170,7 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths contains the paths of a process's control groups. memory and pids are paths in version 1, and unified is
-// the path in version 2.
+// cgroupPaths contains the paths of a process's control groups: memory and pids for version 1, unified for version 2.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {

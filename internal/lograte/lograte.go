@@ -101,8 +101,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed counts equal messages that were not written since the
-// last one.
+// admitMessage reports whether m may be written now. suppressed counts equal messages that were not written before.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of the data in a chart. The page omits further data.
+// Limits of the data in a chart.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64

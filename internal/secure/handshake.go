@@ -19,7 +19,7 @@ const (
 	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. After InputPauseSize, up to 32
 	// buffers of 64 KiB may be in flight with io_uring.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello. The limit is maxHello plus record headers.
+	// maxHelloInput limits the input before a complete ClientHello: maxHello plus record headers.
 	maxHelloInput = maxHello + 8<<10
 )
 
@@ -60,8 +60,8 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input of the handshake. On a server, the handshake starts after a
-// complete ClientHello.
+// appendInputAndStartOnHello appends p to the input of the handshake. A server starts the handshake after a complete
+// ClientHello.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err

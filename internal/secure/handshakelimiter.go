@@ -89,7 +89,7 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled evicts a stalled handshake if a queued one needs the slot. Otherwise, it marks h as stalled.
+// evictOrMarkStalled evicts h if a queued handshake needs a slot, and otherwise marks h as stalled.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the connection's input so far contains a complete ClientHello. in must begin with the input
-// of the previous call.
+// scanHello reports whether the input so far contains a complete ClientHello. in must begin with the input of the
+// previous call.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err

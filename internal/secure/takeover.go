@@ -52,8 +52,7 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	return cfg
 }
 
-// trafficSecrets are the traffic secrets of a TLS 1.3 connection. It implements Config.KeyLogWriter, to which
-// crypto/tls writes the secrets.
+// trafficSecrets receives the traffic secrets of a TLS 1.3 connection from crypto/tls, as Config.KeyLogWriter.
 type trafficSecrets struct {
 	client, server  []byte
 	sentRecords     int       // number of records that a server has encrypted with its secret

@@ -67,8 +67,7 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record and sets recordLeft to its length. If none is complete, it
-// moves s.input to s.partial.
+// prepareNextWholeRecord finds the next complete record, or moves s.input to s.partial if there is none.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true

@@ -60,7 +60,7 @@ func parseAcceptQueue(msg []byte) AcceptQueue {
 	}
 }
 
-// parseDiagAddr decodes an address of four 32-bit words. An IPv4 address uses only the first word.
+// parseDiagAddr decodes an address of four 32-bit words, of which IPv4 uses only the first.
 func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b))
@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program that accepts only sockets with the local port q.localPort. For port 0, it
-// returns nil.
+// encodePortFilter returns a filter program that accepts only sockets with the local port q.localPort, or nil for port
+// 0.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -177,8 +177,8 @@ const (
 // connectedStates is a bit mask of the TCP states of connections.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q. It uses the calling thread's
-// network namespace, and fails above maxConns connections.
+// dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
+// namespace. It fails above maxConns connections.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {

@@ -88,8 +88,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull without space, and
-// engine.ErrClosed after close.
+// enqueue adds a message and waits up to timeout for space.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

@@ -117,7 +117,7 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send concurrently for each running worker. part is the worker's share of the
+// distributeChannelsToWorkers calls send for each running worker, concurrently. part is the worker's share of the
 // channels.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()

@@ -127,8 +127,7 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a worker process that has ended before it served. It sets s.err if all workers
-// have failed too often.
+// countFailureAndSetErrIfAllFail counts a worker that has ended before it served, and sets s.err if all workers fail.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,8 +62,8 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes queued frames to the control socket. If a drain request cannot be written, it sends
-// SIGTERM to the worker.
+// writeFramesOrSendSIGTERM writes queued frames to the control socket, or sends SIGTERM if a drain request cannot be
+// written.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {

@@ -52,8 +52,7 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. A nil frame repeats the
-// current pause or resume command.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

@@ -102,8 +102,7 @@ type workerDrain struct {
 	discardsSIGTERM       bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain or updates its deadline. A drain by the supervisor also sends this
-// process a SIGTERM.
+// startOrUpdateDrainAndSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
 func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -197,8 +196,7 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for at most
-// controlTimeout.
+// broadcastRetryingBriefly sends p to the connections of this worker, and retries briefly if the engine is full.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

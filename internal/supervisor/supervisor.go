@@ -42,8 +42,8 @@ type Config struct {
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker process. Each of its stages serving, stopped and ended closes a channel. A failed run
-// may skip serving and stopped.
+// process is one run of a worker process, with the stages serving, stopped and ended. A failed run may skip serving and
+// stopped.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // closed when the process accepts connections

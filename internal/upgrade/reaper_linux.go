@@ -54,8 +54,8 @@ func ReportOwnPIDServing() {
 	}
 }
 
-// waitAndReportExitToFirst waits until the child process pid has exited, and reports the status to the first process.
-// It does not reap the child.
+// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
+// the first process.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {

@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits of how long a test waits, in real time, for goroutines of handlers. pausedWaitTimeout applies while the server
-// does not read because the peer has too much unread output.
+// Limits of how long a test waits, in real time, for goroutines of handlers.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond

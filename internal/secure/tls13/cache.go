@@ -113,7 +113,7 @@ func (cc *CipherCache) armDropTimer() {
 	}
 }
 
-// dropUnused drops the ciphers that were not used since the previous call. If any are left, it schedules the next call.
+// dropUnused drops the ciphers that were not used since the previous call.
 func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0

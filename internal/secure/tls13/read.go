@@ -55,8 +55,8 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 	return ciphertext[start:end:end], used, err
 }
 
-// takeRecord returns the next complete record, which begins in c.rare.partial or in p. If no record is complete, it
-// keeps all of p and returns ErrAgain.
+// takeRecord returns the next complete record, which begins in c.rare.partial or in p. Without one, it keeps all of p
+// and returns ErrAgain.
 func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)
@@ -87,8 +87,8 @@ func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. If b is
-// shorter than a header, it returns HeaderLen.
+// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. For an
+// incomplete header, it returns HeaderLen.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -103,8 +103,7 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// decryptAndHandleRecord decrypts a record and returns its application data. It handles alerts and handshake messages
-// itself.
+// decryptAndHandleRecord decrypts a record and returns its application data.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
@@ -166,7 +165,7 @@ func (c *Conn) handleAlert(out Output, content []byte) error {
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// handleHandshakeMessages handles the handshake messages in one record. A message may extend over several records.
+// handleHandshakeMessages handles the handshake messages in one record.
 func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
 		return c.sendAlertAndBreak(out, alertUnexpectedMessage)

@@ -2,8 +2,7 @@ package tls13
 
 import "encoding/binary"
 
-// Sizes of the first records of a connection, as in crypto/tls. Small records let a client decrypt the start of a
-// response early.
+// Sizes of the first records of a connection, as in crypto/tls. A client can decrypt the start of a response early.
 const (
 	firstRecordLen   = 1208 - recordOverhead
 	recordsUntilFull = (maxPlaintext + firstRecordLen - 1) / firstRecordLen
