@@ -133,6 +133,7 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 		name = h
 	}
 	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	// An attacker can make any other name resolve to 127.0.0.1 (DNS rebinding).
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 

@@ -24,7 +24,7 @@ type transaction struct {
 	tooLong        bool // reply to the next command with an error
 }
 
-// transactionReserve is the part of a transaction's size limit, in bytes, that queued commands cannot use.
+// transactionReserve is the part of a transaction's size limit, in bytes, for the beginning of the next command.
 const transactionReserve = 64
 
 // reservedBytes returns the part of the transaction's size limit that the next command cannot use.

@@ -226,7 +226,7 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 		c.ceiling = min(c.ceiling, int(p.workerCount()))
 		c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
 	}
-	// As in Windows' I/O completion ports, another worker starts when workers block. Throughput reacts late and is noisy.
+	// As in Windows' I/O completion ports, workers start when others block. Throughput reacts late and is noisy.
 	growth := max(1, workers/4)
 	if now-c.lastCrowdedAt < slowGrowthFor {
 		growth = max(1, workers/32)

@@ -12,9 +12,10 @@ import (
 
 // A worker repeatedly takes a job and runs it. If there is none, the worker searches: it looks a few more times, yields
 // in between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
-// searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
-// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.) A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
-// queued a job. At least one of the two therefore notices the other.
+// searching; the last searching worker then wakes another if more jobs wait. Therefore, a worker is always on its way
+// to a waiting job, and short jobs run on few workers, as in Go's scheduler. A worker looks at the queue once more
+// after it has parked itself. Submitters look for parked workers after they have queued a job. At least one of the two
+// therefore notices the other.
 
 const (
 	// searchRounds is how often a searching worker looks for jobs before it parks.

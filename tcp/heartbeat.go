@@ -20,8 +20,7 @@ type Heartbeat struct {
 	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
-	// silent for one Interval after the last heartbeat, the connection closes with ErrHeartbeatTimeout. The default is
-	// 2, the maximum 255.
+	// silent for one more Interval, the connection closes with ErrHeartbeatTimeout. The default is 2, the maximum 255.
 	MaxMissed int
 }
 

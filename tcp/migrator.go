@@ -11,8 +11,8 @@ import (
 // new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
 // process.
 type Migrator interface {
-	// Save appends the state that Restore needs to the argument to, and returns the result. The state has at most 1
-	// MiB. After success, the server calls Closed with ErrHandedOver. If the new process fails earlier, the connection
+	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB.
+	// After success, the server calls Closed with ErrHandedOver. If the new process fails earlier, the connection
 	// continues in this process. After ErrSaveLater, the server calls Save again. After any other error, the connection
 	// stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)

@@ -45,7 +45,7 @@ const (
 // autoPoolConfig configures the pool to which Auto moves slow handlers.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
-const autoWorkers = 4096
+const autoWorkers = 4096 // many, because a handler may block forever
 
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 

@@ -425,7 +425,7 @@ func (d *deadline) markExpiredOrRearm() {
 	if d.at.IsZero() {
 		return
 	}
-	if left := time.Until(d.at); left > 0 {
+	if left := time.Until(d.at); left > 0 { // the deadline has changed just before the timer fired
 		d.timer.Reset(left)
 		return
 	}

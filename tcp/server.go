@@ -284,7 +284,7 @@ func (s *Server) Run(ctx context.Context) error {
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
-		return "tcp4"
+		return "tcp4" // with "tcp", net.Listen would also accept IPv6
 	}
 	return "tcp"
 }

@@ -72,7 +72,7 @@ func detectWorkerFromEnv() *Worker {
 	if !ok {
 		return nil
 	}
-	os.Unsetenv(workerEnv)
+	os.Unsetenv(workerEnv) // child processes must not inherit it
 	id, err := parseWorkerIdentity(text)
 	w := &Worker{identity: id, exitTimeout: defaultTiming.exitTimeout}
 	if err == nil {

@@ -121,8 +121,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, with a reason for which errors.Is(reason, why) is true. A nil why
-// requires a nil reason. If the server has rejected the peer, the reason is an error such as tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection closes soon, with a reason for which errors.Is(reason, why) is
+// true. A nil why requires a nil reason. If the server has rejected the peer, the reason is an error such as
+// tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
