@@ -467,7 +467,7 @@ func (cr *clientReplay) newestMissedSeq() uint64 {
 }
 
 // appendGapNoticeAndAdvance tells the client that messages up to seq may be missing, and moves the client's position to
-// seq.
+// seq. The caller must first append the stored messages up to seq.
 func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pos.Seq = seq
 	cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, cr.pos)

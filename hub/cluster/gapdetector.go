@@ -10,8 +10,7 @@ import (
 // gapDetector finds missing and duplicate messages by their sequence numbers.
 type gapDetector struct {
 	mu         sync.Mutex
-	// Recently used topics are in young, which replaces old when young is full.
-	young, old map[string]*topicSequences // by subject
+	young, old map[string]*topicSequences // by subject; young contains recently used topics
 	period     uint32
 	isGone     func(origin string) bool // reports whether a node may be forgotten; nil: never
 }
