@@ -169,7 +169,8 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output, or discards it and waits if the client does not read.
+// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read, it discards the output and
+// waits.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil

@@ -127,7 +127,6 @@ func init() {
 	)
 }
 
-// assignIDsAndMapByName assigns an ID to each command and returns a map of the commands by name.
 func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {

@@ -72,7 +72,6 @@ type clientLibrary struct{ name, version string }
 // libraryID identifies a client library in a libraryTable. The value 0 means unknown.
 type libraryID uint16
 
-// maxLibraries limits the number of libraries in a libraryTable.
 const maxLibraries = 1000
 
 // libraryTable contains the names and versions of the clients' libraries. It is safe for concurrent use.

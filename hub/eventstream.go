@@ -117,7 +117,6 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	return replay.replayNowOrInBackground(c)
 }
 
-// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream.
 func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())

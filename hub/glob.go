@@ -115,7 +115,6 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks computes s.class and s.masks from elements.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)

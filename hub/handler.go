@@ -281,7 +281,6 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends all collected replies.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])

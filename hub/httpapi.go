@@ -137,8 +137,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query, which may contain token and
-// allowedBesidesToken.
+// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. It permits the parameter token
+// and those in allowedBesidesToken.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)

@@ -23,7 +23,6 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit

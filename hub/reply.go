@@ -69,7 +69,6 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)

@@ -197,9 +197,9 @@ const (
 	// The limit of workers decreases when crowdedPerProc goroutines have waited for each processor for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// slowGrowthFor is how long the limit grows slowly after processors were crowded.
+	// slowGrowthFor is how long the limit of workers grows slowly after goroutines have waited for processors.
 	slowGrowthFor = int64(100 * time.Millisecond)
-	// maxBesideOthersPerProc limits the workers per processor that start although other goroutines are runnable.
+	// maxBesideOthersPerProc limits the workers per processor that start while other goroutines wait for a processor.
 	maxBesideOthersPerProc = 64
 	// starvedFor is the time without a finished job after which a worker is added while jobs wait.
 	starvedFor = int64(50 * time.Millisecond)

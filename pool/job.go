@@ -76,7 +76,6 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// toPanicError returns the error for a recovered value.
 func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call

@@ -20,7 +20,7 @@ func (o *overload) startOrExtend(now int64) {
 }
 
 const (
-	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends.
+	// maxSlack is the share of idle periods above which an overload ends.
 	maxSlack = 0.5
 	// admitted is the share of the jobs that can start within the target.
 	admitted = 0.75

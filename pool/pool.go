@@ -197,7 +197,6 @@ func (p *Pool) notifyShed(shed *[]Task) {
 	*shed = (*shed)[:0]
 }
 
-// callPanickedHandlerIfSet passes the recovered value v to Config.Panicked.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked != nil {
 		defer func() { _ = recover() }()
@@ -297,5 +296,4 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }
 
-// errNoCapacity means that a job can't be accepted now.
 var errNoCapacity = errors.New("pool: no capacity")

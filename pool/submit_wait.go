@@ -11,7 +11,7 @@ import "context"
 // maxVainWakeups limits how often a waiting Submit is woken without finding space.
 const maxVainWakeups = 3
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
+// wakeWaitingSubmit wakes the first waiting Submit, unless a wakeup is already pending.
 func (p *Pool) wakeWaitingSubmit() (woken bool) {
 	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false

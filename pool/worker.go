@@ -46,7 +46,6 @@ type worker struct {
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// lastOutcome is the outcome of a worker's last job.
 type lastOutcome struct {
 	finished, panicked, expired uint64 // 0 or 1
 	wait, service               time.Duration
@@ -64,7 +63,6 @@ func (s *shard) countOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit.
 func (w *worker) runUntilExit() {
 	returned := false
 	defer func() {
@@ -77,7 +75,6 @@ func (w *worker) runUntilExit() {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit, or until a job panics.
 func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	running := false
 	defer func() {

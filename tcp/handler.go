@@ -218,7 +218,6 @@ func handlersAs[T any](s *Server) (all []T) {
 	return all
 }
 
-// appendIfNew appends h to all, unless all already contains h.
 func appendIfNew[T any](all []T, h T) []T {
 	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
 		return all

@@ -67,7 +67,6 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handlerField)
 }
 
-// toEngine converts the settings for the engine.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

@@ -291,5 +291,5 @@ func (l Limits) toEngine() engine.Limits {
 	}
 }
 
-// forever is the shortest time limit that means Never.
+// forever is the shortest time limit that counts as Never.
 const forever = 365 * 24 * time.Hour

@@ -264,7 +264,6 @@ func (s *Server) newUnixSocketRemover(path string) func() {
 	}
 }
 
-// isSameUnmodifiedFile reports whether a and b describe the same file with the same modification time.
 func isSameUnmodifiedFile(a, b os.FileInfo) bool {
 	// A new file may reuse the inode number of a removed one.
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())

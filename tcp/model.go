@@ -34,7 +34,6 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops returns the default number of event loops.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 const (

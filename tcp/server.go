@@ -452,7 +452,6 @@ func (s *Server) rateLimitedLogger() *slog.Logger {
 	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
-// configureHandlers sets the handler callbacks in cfg.
 func (s *Server) configureHandlers(cfg *engine.Config) {
 	cfg.DropMessages, cfg.WriteDelay = s.SlowConsumer == DropMessage, s.WriteDelay
 	cfg.PredecessorListeners = s.predecessorNumbers

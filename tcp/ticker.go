@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// minTickInterval is the minimum value of Server.TickInterval.
 const minTickInterval = time.Millisecond
 
 func (s *Server) checkTicker() error {

@@ -386,7 +386,7 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchOtherPredecessorListeners matches old listeners whose address did not match with new listeners by name.
+// matchOtherPredecessorListeners matches the remaining listeners of the old process with new listeners by name.
 func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

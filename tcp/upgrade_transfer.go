@@ -31,7 +31,7 @@ import (
 
 const maxSavedState = 1 << 30
 
-// Time limits for sending the queued broadcasts of an upgrade, and for queueing them.
+// Time limits for sending the broadcasts that an upgrade has queued, and for queueing them.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.

@@ -155,7 +155,6 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for a long time.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -98,7 +98,6 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeName reverses escapeName.
 func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

@@ -327,7 +327,6 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a current subscription covers subject.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

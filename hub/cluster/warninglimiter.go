@@ -26,7 +26,6 @@ type shownWarning struct {
 const (
 	maxWarningsPerSecond = 5
 	repeatInterval       = time.Minute
-	// maxKnownWarnings limits the number of remembered lines.
 	maxKnownWarnings = 256
 )
 

@@ -97,7 +97,6 @@ func (l *Peer) markClosedAndDiscardPending() {
 	l.changed.Broadcast()
 }
 
-// isClosedOrHasSpaceFor reports whether the connection has ended or has space for m.
 func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,6 @@ func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
 
-// rateLimitHandler is the slog.Handler that NewHandler returns.
 type rateLimitHandler struct {
 	next    slog.Handler
 	table   *rateTable

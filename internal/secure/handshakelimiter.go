@@ -57,7 +57,6 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 // created or fed afterwards.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts h, or queues h if all slots are in use.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)

@@ -22,7 +22,7 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private descriptor table that are not available for connections.
+// tableReserve is the number of descriptors in a private descriptor table that connections cannot use.
 const tableReserve = 64
 
 // PlanLoopsAndDescriptorTables returns the number of loops, between minLoops and maxLoops, that conns connections need.

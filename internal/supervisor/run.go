@@ -144,8 +144,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands until the supervisor dies, and then drains and
-// exits.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. After the supervisor's death, it closes orphaned,
+// waits, and exits the process.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}

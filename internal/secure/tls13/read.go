@@ -165,7 +165,6 @@ func (c *Conn) handleAlert(out Output, content []byte) error {
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// handleHandshakeMessages handles the handshake messages in one record.
 func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
 		return c.sendAlertAndBreak(out, alertUnexpectedMessage)

@@ -74,7 +74,6 @@ func (c *Conn) UpdateKeys(out Output) error {
 	return nil
 }
 
-// writeKeyUpdateAndChangeKey sends a KeyUpdate message and then changes the key for sending.
 func (c *Conn) writeKeyUpdateAndChangeKey(out Output, request byte) {
 	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
 	c.advanceSecretAndResetSequence(&c.write)
