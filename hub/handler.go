@@ -235,8 +235,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. Without details, it creates them or, if createIfAbsent is
-// false, does nothing.
+// updateSessionDetails calls set with the session's details. If there are none, it creates them or, without
+// createIfAbsent, does nothing.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {

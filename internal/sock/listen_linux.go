@@ -135,7 +135,7 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 // maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr allows any port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount listeners that share one port of addr. If another program uses the port, it fails.
+// ListenReusePort opens socketCount listeners that share one port of addr. It fails if another program uses the port.
 // If addr allows any port, it tries several ports. control, if not nil, is called with each socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
@@ -198,8 +198,8 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. If the
-// listener's queue is full, it fails with EAGAIN.
+// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. It fails with
+// EAGAIN if the listener's queue is full.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})

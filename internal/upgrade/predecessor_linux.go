@@ -162,7 +162,7 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 
 // AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. After the
 // reply, it calls restoreState with two files, each of which may be nil and is closed afterwards. Finally, it calls
-// takeOver with the channels. If the old process continues to serve, it fails.
+// takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -213,8 +213,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If the old
-// process exits earlier, it fails.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. It fails if the
+// old process exits earlier.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
