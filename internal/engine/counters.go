@@ -11,7 +11,7 @@ import (
 
 type Counter int
 
-// Values of Counter. The counters before Accepted are gauges, which can decrease. All other counters only grow.
+// Values of Counter. The counters before Accepted can decrease; all others only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened

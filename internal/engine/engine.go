@@ -407,8 +407,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended while closedConns connections were open. stuckConns of these
-// are still open, because a handler has not returned.
+// stopError returns the error of a Stop whose ctx has ended before all connections closed. A stuck connection is still
+// open because its handler has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

@@ -174,8 +174,7 @@ func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
 	return heartbeatDue && why == nil
 }
 
-// mayGetHeartbeat reports whether the connection's state permits heartbeats. A closing or paused connection, for
-// example, gets none.
+// mayGetHeartbeat reports whether the connection's state permits heartbeats.
 func (c *Conn) mayGetHeartbeat() bool {
 	const not = failed | closing | handshaking | relayed | peerEOF | inputHeld | openPending | overHighWater | readPaused
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
