@@ -23,8 +23,8 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitShedOrQueue(c)
 }
 
-// submitShedOrQueue submits c to the worker pool. Under overload, the handler sheds the input of c instead. If the
-// handler cannot shed input, c waits in a queue. stillOwned reports whether the loop still owns c.
+// submitShedOrQueue submits c to the worker pool, sheds its input, or queues c. stillOwned reports whether the loop
+// still owns c.
 func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -64,8 +64,7 @@ func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction is an action to run when a worker returns a connection. For a closed connection, only the delivery of
-// requests is run, because the senders may wait.
+// deferredAction is an action to run when a worker returns a connection.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -79,8 +78,7 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns stores the request m until a worker returns its connection. If the connection will be
-// closed, a request that carries bytes is dropped.
+// deferMailUntilWorkerReturns stores the request m until a worker returns its connection.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
 		return
@@ -106,8 +104,7 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropMailAndCloseOnReturn drops the deferred output of c, which a worker is using. The loop closes c when the worker
-// returns c.
+// dropMailAndCloseOnReturn drops the deferred output of c, and closes c when a worker returns c.
 func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -160,8 +157,7 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the worker pool has returned. A rejected connection returns to
-// the queue if its handler cannot shed input.
+// resumeConnsReturnedByPool resumes the connections that the worker pool has returned.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -190,8 +186,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a connection that the worker pool has returned. If rejection is not nil, the handler sheds
-// the connection's input. Deferred actions run even if a handler calls runtime.Goexit.
+// resumeReturnedConn resumes a connection that the worker pool has returned. If rejection is not nil, no worker has run
+// c.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedMessages(l.missedBroadcasts[c])
@@ -201,7 +197,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
-		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
+		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil }) // senders of mail may wait
 		defer l.freeSlotAndResumeAccepting(c)
 		defer l.discardDeferredActions(c)
 		defer runDeferredActions(&actions)
