@@ -87,7 +87,6 @@ type messageBatch struct {
 	holders atomic.Int32
 }
 
-// batchMessage is a message of a messageBatch.
 type batchMessage struct {
 	*Shared
 	excluded []int // indexes of the connections that must not get the message

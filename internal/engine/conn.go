@@ -228,7 +228,6 @@ func (x *connExtra) reset() {
 	*x = connExtra{rareState: &noRareState}
 }
 
-// extraPool and rarePool recycle the optional state of connections.
 var (
 	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}

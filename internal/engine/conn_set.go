@@ -34,8 +34,7 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection. An index of -1 is
-// permitted.
+// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection.
 func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -234,7 +233,6 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed removes some of the closed connections from the table.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)

@@ -62,8 +62,7 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit completes the handling of an event after the handler has called
-// runtime.Goexit.
+// updatePauseAndScheduleActionsAfterGoexit completes the handling of an event after a runtime.Goexit in the handler.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker

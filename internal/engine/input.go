@@ -113,7 +113,6 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls the handler's Ended with the unused input.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
@@ -225,7 +224,6 @@ func (c *Conn) scheduleMissedIfLow() {
 	c.extra.onlyMissedPending = true
 }
 
-// endHighWaterPause ends a pause that began at HighWater.
 func (c *Conn) endHighWaterPause() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
@@ -249,8 +247,7 @@ func (c *Conn) restartPeerTimeouts() {
 // input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
 // Input of relays and layers' handshakes is not limited.
 
-// readRate records how much a connection has used of its rate limits for input. Only the connection's owner accesses
-// it.
+// readRate is the used part of a connection's rate limits for input. Only the connection's owner accesses it.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance

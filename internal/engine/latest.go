@@ -88,7 +88,7 @@ func (l *LatestSubscription) cancelAnnouncement() {
 }
 
 // takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced counts
-// those of them that announceNewer has not counted.
+// those that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

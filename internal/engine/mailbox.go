@@ -134,7 +134,6 @@ type SpaceWait struct {
 	onDone func()          // called by stopWaiting
 }
 
-// stopWaiting records that the sender no longer waits.
 func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()

@@ -141,7 +141,7 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
 // postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost is
-// called, which may be nil.
+// called, unless it is nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -365,7 +365,6 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent lets the relay partner read again if c has little unsent output.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {

@@ -177,8 +177,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with reason why. If why is nil, a heartbeat is sent instead. A
-// zero timeLimit means no limit.
+// timeLimit is a time at which a connection is closed with reason why. If why is nil, a heartbeat is sent instead. The
+// zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error

@@ -47,7 +47,7 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the pause after a failed accept, unless a connection closes earlier.
+// acceptRetryInterval is the maximum pause after a failed accept.
 const acceptRetryInterval = 50 * time.Millisecond
 
 // clockGrain is the interval between updates of the clock that all connections share.

@@ -53,8 +53,7 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForMemoryAndReadPermit waits until the connection may read. If permitted is true, the caller must call
-// releaseReadPermit.
+// waitForMemoryAndReadPermit waits until the connection may read. If permitted, the caller must call releaseReadPermit.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

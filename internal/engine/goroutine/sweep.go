@@ -13,7 +13,7 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the delay of the sweeper from which the process is assumed to have been stopped.
+// stoppedThreshold is the delay of the sweeper that shows that the process was stopped.
 const stoppedThreshold = time.Second
 
 // runSweeper checks timeouts and sends heartbeats until the engine has ended.
@@ -123,7 +123,7 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 }
 
 // advanceAndSetLimit corrects the clock after a stop of the process, and returns its time. Only the sweeper may call
-// it, before and after each wait.
+// advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -140,8 +140,8 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next slice of connections to sweep. A sweep of all connections takes at most period, if
-// period is not 0.
+// nextSweepConns returns the next slice of connections to sweep. period is the time of a full sweep; 0 means
+// engine.FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -163,8 +163,6 @@ func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
-// limit.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.buffersExceedBudget(0) || !e.closeLargestMu.TryLock() {
 		return

@@ -48,8 +48,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer replaces l with the TLS layer, or with no layer if TLS is off. rest contains the bytes after the PROXY
-// header.
+// startNextLayer replaces l with the TLS layer, if any. rest contains the bytes after the PROXY header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

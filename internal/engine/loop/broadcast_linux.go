@@ -32,7 +32,6 @@ func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast queues a broadcast for the loop.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -183,7 +182,6 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns stores a broadcast until a worker has returned c to the loop.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

@@ -70,8 +70,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections with large buffers until *excessBytes, from which it subtracts their size, is
-// not positive. minSizeClass is a result of bufferedBytesSizeClass.
+// closeLargestConns closes connections with large buffers, and subtracts the size of these buffers from *excessBytes.
+// minSizeClass is a result of bufferedBytesSizeClass.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -101,8 +101,8 @@ func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit for every connection with buffers. n is the size of the buffers or, while a worker
-// uses c, of the deferred messages.
+// forEachConnWithBuffers calls visit for every connection c with n bytes of buffers. While a worker uses c, n counts
+// only deferred messages.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

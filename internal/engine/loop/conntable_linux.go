@@ -41,8 +41,7 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 // slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list.
 type slotLink uint32
 
-// endOfList is the value of the descriptor field in the last slot of a list of free slots. In an earlier slot, the
-// field contains endOfList minus the slotLink of the next slot.
+// endOfList is the value of the descriptor field in the last slot of a list of free slots.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {

@@ -34,7 +34,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the pause in accepting after a failure, unless a connection closes earlier.
+// acceptRetryInterval is the maximum pause in accepting after a failure.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {

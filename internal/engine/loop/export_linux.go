@@ -159,8 +159,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport cancels the export of the connection ref. If permanent is true, the connection will not be exported
-// later.
+// cancelExport cancels the export of the connection ref. If permanent is true, the connection is never exported.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)

@@ -116,8 +116,7 @@ func (h *jobHold) returnToLoop() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop makes a job's goroutine responsible for the loop again. It returns false if another goroutine has taken
-// over the loop.
+// tryAccessLoop makes a job's goroutine responsible for the loop again, unless the loop was taken over.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -200,8 +199,7 @@ func (*Loop) LeaveToWait() (ok bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine, which still
-// runs a job.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -270,8 +268,8 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs continues loops that a slow job blocks on new goroutines. seen contains the previous
-// observations. anyJobs reports whether any job has run since then.
+// continueLoopsDespiteSlowJobs continues the loops of slow jobs on new goroutines. seen contains the observations of
+// the previous call. anyJobs reports whether any job has run since.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

@@ -172,7 +172,6 @@ func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting for acceptRetryInterval after a failure.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -266,8 +265,7 @@ func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed reduces the capacity of the loop's own descriptor table to the current number of connections. For
-// a loop without its own table, it returns false.
+// lowerCapacityToUsed reduces the capacity of the loop's descriptor table to the current number of connections.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -285,8 +283,7 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. It returns false
-// if no other loop has space.
+// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()

@@ -534,7 +534,6 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop delivers the requests that are still queued and then releases the loop's resources.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

@@ -193,8 +193,7 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverOrDeferConnMail delivers the queued requests of one connection, or defers them while a worker uses the
-// connection.
+// deliverOrDeferConnMail delivers or defers the queued requests of one connection.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

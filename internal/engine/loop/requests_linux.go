@@ -93,7 +93,6 @@ func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	}
 }
 
-// performPendingActions performs the actions of all connections in pendingActions, and clears pendingActions.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {

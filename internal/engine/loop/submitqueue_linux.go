@@ -51,8 +51,7 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool after the connections in the queue. An error means that c must
-// wait.
+// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. After an error, c must wait.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -119,8 +118,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed, which the worker pool has rejected, at the head of the queue. numRan is the
-// number of connections that have left the pool.
+// requeueShedAndSubmitWaiting puts the rejected connections shed at the head of the queue. numRan is the number of
+// connections that workers have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

@@ -63,7 +63,8 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues or sends message, and returns the number of bytes queued or sent.
+// queueHeartbeat queues or sends message, which must not change until submitHeartbeats is called. It returns the number
+// of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)
