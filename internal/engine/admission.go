@@ -198,9 +198,8 @@ func (c *Conn) Priority() overload.Priority {
 	return overload.Normal
 }
 
-// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is true, the
-// connection stores the manager's Ticket for this job. If admitted is false, the caller must pass the input to the
-// handler's Shed.
+// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is false, the
+// caller must pass the input to the handler's Shed.
 func (c *Conn) AdmitToWorker() (admitted bool) {
 	var t overload.Ticket
 	if !c.runtime.Overload.Admit(&t, c.Peer().Addr(), c.Priority()) {

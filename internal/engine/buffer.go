@@ -107,7 +107,7 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 // BufferPool allocates buffers and reuses freed ones. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
 	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
-	// at most smallBufferSize: when memory is short, the connections with the largest buffers are closed first.
+	// at most smallBufferSize.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
@@ -126,7 +126,7 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f to 1/numLists of a part of limits.MaxBuffered.
+// LimitToShare limits the memory of f, one of numLists lists, to its share of limits.MaxBuffered.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))

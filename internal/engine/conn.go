@@ -119,8 +119,7 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation number of current Refs to the connection. In a free slot, it is the number for Refs
-// to the next connection.
+// Generation returns the generation number of current Refs to the connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {

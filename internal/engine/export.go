@@ -23,7 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported, ErrExportBusy that it cannot be exported now.
+	// ErrNotExportable means that a connection cannot be exported. After ErrExportBusy, a later attempt may succeed.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.

@@ -73,7 +73,7 @@ type Runtime struct {
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the elements of behind in one non-blocking call. It returns the number of
+	// SendDirect, if set, sends p and then the slices in behind with one non-blocking call. It returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int

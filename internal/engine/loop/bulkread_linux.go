@@ -15,7 +15,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // The queue contains Refs, because connections in it may begin to close.
 
 const (
-	// BulkReadSize is a number of bytes. A connection becomes bulk when a single read returns more.
+	// A connection becomes bulk when a read returns more than BulkReadSize bytes.
 	BulkReadSize    = 16 << 10
 	minBulkReadTime = maxTaskTime / 8
 )
