@@ -228,7 +228,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns the time from now to at, but at least 1 ns. If at is 0, which means never, it returns 0.
+// durationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0

@@ -407,7 +407,7 @@ func (c *Conn) closePartner(why error) {
 	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(why) })
 }
 
-// closeBecauseOfPartner closes c because its relay partner closes with reason why.
+// closeBecauseOfPartner closes c with the close reason of its relay partner.
 func (c *Conn) closeBecauseOfPartner(why error) {
 	if why != nil && why != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data

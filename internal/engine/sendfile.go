@@ -155,7 +155,7 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer moves the start of the write timeout by extension, but never past now.
+// extendProgressTimer gives the queued files more time before the write timeout.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)

@@ -191,7 +191,7 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that apply to an open connection at the time now.
+// fillTimeLimits sets the current time limits of an open connection.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)

@@ -140,7 +140,7 @@ func (c *conn) sendOutputUntilWoken() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles err, the error of a send, or requests if err is nil.
+// handleSendErrorOrRequests handles err from a send or, if err is nil, the requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -351,7 +351,7 @@ func (c *conn) wake() {
 	}
 }
 
-// claim makes the sweeper the owner of c until releaseClaim is called, if the goroutine of c is waiting.
+// claim makes the sweeper the owner of c if the goroutine of c is waiting. The sweeper must then call releaseClaim.
 func (c *conn) claim() (claimed bool) { return c.parked.CompareAndSwap(isParked, isClaimed) }
 
 func (c *conn) releaseClaim(wakeOwner bool) {

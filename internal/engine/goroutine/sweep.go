@@ -113,7 +113,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt returns the clock's time at now, which is a time of the monotonic clock.
+// readAt converts a time of the monotonic clock to a time of this clock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -242,5 +242,5 @@ func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime converts at to units of 2^24 ns, rounded up. The result is never 0.
+// toSweepTime converts a time to units of 2^24 ns, rounded up. The result is never 0.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

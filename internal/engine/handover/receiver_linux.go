@@ -93,7 +93,7 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends the number of unconfirmed connections and newCredit to the sender.
+// sendConfirmation confirms the received connections to the sender and grants newCredit.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil) // ReceiveBatch reports a failure of the channel

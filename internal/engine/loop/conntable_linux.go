@@ -29,7 +29,7 @@ type freedChunk struct {
 	generation uint32 // the highest generation of the chunk's slots
 }
 
-// emptyChunk returns the placeholder for all freed chunks, which must never be written.
+// emptyChunk returns the shared placeholder for freed chunks. The placeholder must never be written.
 var emptyChunk = sync.OnceValue(func() *connChunk {
 	n := new(connChunk)
 	for i := range n {

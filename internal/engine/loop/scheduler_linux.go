@@ -31,7 +31,7 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls the handler's Nudged for the connection ref, now or by a request in the mailbox.
+// nudgeNowOrByMail calls the handler's Nudged for the connection ref, immediately or through the mailbox.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

@@ -118,8 +118,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts the rejected connections shed at the head of the queue. numRan is the number of
-// connections that workers have run.
+// requeueShedAndSubmitWaiting puts rejected connections at the head of the queue. numRan is the number of connections
+// that workers have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

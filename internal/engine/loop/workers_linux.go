@@ -192,7 +192,8 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
-		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil }) // senders of mail may wait
+		// Only mail is still delivered, because its senders may wait.
+		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeSlotAndResumeAccepting(c)
 		defer l.discardDeferredActions(c)
 		defer runDeferredActions(&actions)

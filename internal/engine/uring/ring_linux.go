@@ -62,7 +62,7 @@ type ringOffsets struct {
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
-	sq, cq                                               ringOffsets // a, b, c of sq: flags, dropped, array; a, b of cq: overflow, cqes
+	sq, cq                                               ringOffsets // sq.a is flags, and cq.b is cqes
 }
 
 // sqe is the kernel's struct io_uring_sqe, an entry of the submission queue.

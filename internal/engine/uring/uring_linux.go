@@ -149,7 +149,7 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 // runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
-	wanted := min(immediate, maxDeferredPerRound) // limited, so that deferred work does not starve the other completions
+	wanted := min(immediate, maxDeferredPerRound) // so that deferred work does not starve other completions
 	d.ring.enter(enterGetEvents, 0)
 	for n := uint32(0); n < wanted && d.ring.completionCount() < immediate+wanted && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
