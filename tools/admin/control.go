@@ -49,7 +49,7 @@ const (
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait until the server's counter of closed connections has grown.
+	// closeTimeout limits the wait for the server's counter of closed connections.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
@@ -115,8 +115,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts checks the token of a control request. If the request is authorized, errorStatus is
-// 0. Otherwise, errorStatus and errorText are the response. Too many wrong tokens lead to status 429.
+// checkTokenHeadersLimitingAttempts checks the token of a control request. errorStatus is 0 if the request is
+// authorized.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"

@@ -179,8 +179,7 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last check. The time between two
-// dumps is at least minDumpInterval.
+// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
@@ -198,20 +197,19 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countNewInBuckets returns the number of values that were added to the buckets from firstBucket on. A bucket that has
-// shrunk counts as 0. Buckets shrink when a worker process is killed.
+// countNewInBuckets counts the values that were added to the buckets from firstBucket on.
 func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
+		// A bucket shrinks when a worker process is killed.
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
 	}
 	return n
 }
 
-// dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
+// dumpPattern matches the file names of dumps.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump writes a dump to dir and returns the path of the file. It first removes old dumps, so that
-// at most maxDumps files remain.
+// removeExcessAndWriteDump writes a dump to dir, which then contains at most maxDumps files.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // healthPath is the only path that accepts requests caused by other sites.
 const healthPath = "/healthz"
 
-// rejectCrossSite wraps next and rejects requests that another site has caused. Requests for healthPath always pass.
+// rejectCrossSite wraps next and rejects requests that another site has caused, except requests for healthPath.
 func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)
@@ -50,8 +50,6 @@ func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	}
 }
 
-// isBrowser reports whether a browser has sent the request. It recognizes browsers by Sec-Fetch-Site, Origin, or a
-// User-Agent that begins with Mozilla/.
 func isBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")

@@ -61,7 +61,7 @@ type Page struct {
 	Handler http.Handler
 }
 
-// maxScrapes is the maximum number of concurrent requests for /metrics. Further requests get 503.
+// maxScrapes is the maximum number of concurrent requests for /metrics.
 const maxScrapes = 8
 
 // Handler returns an HTTP handler for observing and controlling a server. It accepts GET and HEAD requests for these
@@ -164,7 +164,7 @@ func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *ra
 	return all
 }
 
-// addForNonBrowserGETAndPOST registers h for a path. All clients may use POST, but browsers may not use GET.
+// addForNonBrowserGETAndPOST registers h for a path, and rejects GET requests of browsers.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }

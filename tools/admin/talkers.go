@@ -51,8 +51,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTrafficIfFew reads the traffic of each connection of the server. It returns an error if the system does not
-// report traffic, or if there are too many connections or sockets.
+// listConnTrafficIfFew reads the traffic of each connection, or returns an error if there are too many connections.
 func listConnTrafficIfFew(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")

@@ -52,8 +52,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders limits by the number of connections that they allow, fewest first. For equal numbers, hard
-// limits come before soft ones, and then names decide.
+// compareByHolds orders limits by the number of connections that they allow, fewest first.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -177,11 +177,10 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors is the maximum number of processes whose namespaces readSysctlInAncestorNamespaces tries.
+// maxAncestors limits the ancestor processes whose namespaces are tried.
 const maxAncestors = 16
 
-// readSysctlInAncestorNamespaces reads a machine-wide kernel setting that is not visible in this network namespace. It
-// tries the network namespaces of this process's first thread, parent, and further ancestors.
+// readSysctlInAncestorNamespaces reads a kernel setting that is visible only in an ancestor's network namespace.
 func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
@@ -204,7 +203,7 @@ func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest port that a client's port range may contain after it has been widened.
+// lowestPort is the lowest port of a widened range of client ports.
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {

@@ -85,7 +85,7 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changePriority returns 0 for a change that must be made before others, and 1 for all other changes.
+// changePriority returns 0 for a change that must be made first, and otherwise 1.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0

@@ -131,8 +131,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. If a run is then in progress, processUntilStopped waits until
-// the coordinator has received the result. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends and the current run's result is delivered. With Agent.Once, it
+// returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -178,7 +178,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits how long an agent tries to deliver a result to the coordinator after ctx has ended.
+// stopTime limits the delivery of a result to the coordinator after ctx has ended.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
@@ -193,8 +193,7 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator, or ends the run if the coordinator is considered
-// lost.
+// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator, or ends the run of a lost coordinator.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
@@ -229,7 +228,7 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootIDOrHostname returns the ID of the machine's current boot. If the ID is unknown, it returns the hostname.
+// bootIDOrHostname returns the ID of the machine's current boot, or else the hostname.
 func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot

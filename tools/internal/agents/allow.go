@@ -44,8 +44,8 @@ func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets to addresses. It returns an error if Allow does not permit a target. An empty
-// Allow permits all targets except unix sockets. addrs contains no unix sockets.
+// resolveAndCheckAllowed resolves targets to addresses, without unix sockets. It returns an error for a target that
+// Allow does not permit.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
@@ -81,7 +81,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	return addrs, nil
 }
 
-// examineMachineForCall determines whether this machine can generate the load that c describes.
+// examineMachineForCall determines whether this machine can generate the planned load.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)

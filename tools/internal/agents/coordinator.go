@@ -143,8 +143,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and calls StartLocal. If no external NATS server is configured, it first
-// starts one. The caller must call stopLocalAgentsAndClose.
+// connectAndStartLocalAgents connects to NATS and calls StartLocal. The caller must call stopLocalAgentsAndClose.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -189,8 +188,7 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireSecureExternalServer returns an error if the NATS server is external, not on loopback, and requires no
-// credentials.
+// requireSecureExternalServer returns an error if a remote external NATS server requires no credentials.
 func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {
 		return nil
@@ -198,8 +196,7 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server until it is logged. It drops the warning if an earlier
-// one has not been logged yet. It is safe for concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server, unless one is pending. It is safe for concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -207,7 +204,7 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-// logPendingWarningUnlessRepeated logs the stored warning if it differs from the last warning that was logged.
+// logPendingWarningUnlessRepeated logs the stored warning unless it equals the last one logged.
 func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
@@ -425,8 +422,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its share of the load. It may
-// run concurrently for different agents.
+// measureClockAndSendPart measures an agent's clock offset and sends the agent its part. It may run concurrently for
+// different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -456,7 +453,7 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersAsHeartbeats sends each agent its orders. These messages also serve as the coordinator's heartbeats.
+// sendOrdersAsHeartbeats sends each agent its orders, which also serve as heartbeats.
 func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

@@ -62,8 +62,7 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and requires no credentials.
-// Any client of such a server could control the agents.
+// requireCredentialsOrLoopback returns an error if a remote server requires no credentials.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -128,7 +127,7 @@ func redactCredentialsInURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishIfNotTooLarge publishes a message. If the message is too large for the server, it returns an error.
+// publishIfNotTooLarge publishes a message, or returns an error if the message exceeds the server's limit.
 func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)

@@ -11,11 +11,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs is the highest number of processors that counts for an agent. With larger numbers, sums could become inexact.
+// maxCPUs is the highest number of processors that counts for an agent.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits returns each agent's number of connections. An agent's number is proportional to its
-// processors, up to the agent's limits. Agents on the same machine share the machine's processors and limits.
+// divideConnsByCPUsWithinLimits divides connections among agents by processors, within each agent's limits.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

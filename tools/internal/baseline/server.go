@@ -237,8 +237,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts the event loops of a design, if the design has any. The event loops end with ctx. The
-// result contains one function per listener. The function serves a connection that the listener has accepted.
+// startDesignAndServeFuncs starts a design's event loops, which end with ctx. It returns one serving function per
+// listener.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -269,8 +269,7 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed records a connection, so that it is closed when the server ends. If the server has already
-// ended, the connection is closed immediately, and the result is false.
+// trackConnUnlessClosed records a connection for the server's end, or closes the connection if the server has ended.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 const (
 	maxSwarmConns = 1 << 20
-	// connectRate is the default number of new connections per second. It keeps a server busy, but not completely.
+	// connectRate is the default number of new connections per second.
 	connectRate = 10_000
 )
 

@@ -16,7 +16,7 @@ type processUsage struct {
 	schedulerLatencies *metrics.Float64Histogram
 }
 
-// ownProcessUsage returns the resource usage of this process. Figures that the system does not report are 0.
+// ownProcessUsage returns the resource usage of this process. Unknown figures are 0.
 func ownProcessUsage() (u processUsage) {
 	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
 	u.Process = s.SumOfProcesses()
@@ -31,8 +31,8 @@ func ownProcessUsage() (u processUsage) {
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. before is the usage at the
-// start of the period. If the period has no latencies, the result is 0.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. The first parameter is the
+// usage at the period's start.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

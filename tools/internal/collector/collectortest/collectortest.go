@@ -80,8 +80,7 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// countValuesAndLabels counts how often each metric value and each label value occurs in families. The value of a
-// histogram's bucket is the number of values in that bucket alone.
+// countValuesAndLabels counts how often each metric value and each label value occurs.
 func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {

@@ -120,10 +120,9 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends m ten times and checks the ten answers. At least one compared server flushes its output
-// only after every tenth answer.
+// sendTenAndCheckAnswers sends m ten times and checks the ten answers.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
-	const times = 10
+	const times = 10 // a compared server flushes only after every tenth answer
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
 		return err
 	}
@@ -138,8 +137,7 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line on conn and closes conn for writing. It checks that the server then closes the
-// connection. Until then, the server may send only heartbeats.
+// checkSinkClosesWithClient sends a line, closes conn for writing, and checks that the server closes the connection.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -161,7 +159,7 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing sends PING and checks the answer. The server may send a greeting before the answer.
+// checkPubSubPing sends PING and checks the answer, which may follow a greeting.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -180,7 +178,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello sends a GET request and checks that the response has status 200 and the body HelloText.
+// checkHTTPHello sends a GET request and checks for status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -57,8 +57,7 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies the runs that belong to one measurement. Such runs may differ only in round and message
-// rate.
+// measuredSetup identifies the runs that belong to one measurement.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
@@ -161,8 +160,7 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit computes the CPU usage per idle connection. If connections increased the idle server's CPU
-// usage in every run, it sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn, an upper limit.
+// setIdleCoresOrUpperLimit sets the CPU usage per idle connection, or an upper limit of this usage.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -182,8 +180,7 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. It then raises figures so that no figure decreases as the rate
-// increases.
+// sortPointsAndMakeMonotonic sorts the points by rate, and raises figures that would decrease with the rate.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -242,8 +239,7 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate predicts the number of busy processors at a message rate. It applies to the measured numbers of
-// event loops and connections.
+// coresUpperBoundAtRate predicts the number of busy processors at a message rate.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -256,8 +252,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose rate is at most rate, or -1 if there is no such
-// point.
+// lastPointIndexUpToRate returns the index of the last point up to a rate, or -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Rules that a run can break. docs/scenarios.md explains each rule.
+// Rules that a run can break (see docs/scenarios.md).
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -129,8 +129,7 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, and another if the rate of answers varied
-// much.
+// addUnansweredOrUnsteadyCaveats adds caveats for a flood without answers or with an unsteady rate of answers.
 func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:

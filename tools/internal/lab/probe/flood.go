@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe computes figures of clients that send without waiting for answers. It assumes that each answer is as long
-// as app.Ping.
+// floodProbe computes figures of clients that send without waiting for answers.
 var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},

@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases and checkpoints of a run with held (long-open) connections, in order. Before is a checkpoint
-// without any connection. Left is a checkpoint after the server and the load generator have ended.
+// Names of the phases and checkpoints of a run with long-open connections, in order.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -29,8 +28,7 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may keep busy. If they use more, resources that remain
-	// after a run do not count as a leak.
+	// maxForeignCPUs is the number of CPUs that other processes may use in a check for leaks.
 	maxForeignCPUs = 0.10
 )
 
@@ -144,9 +142,7 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the server's counts with those of
-// the load generator. If heartbeats may have been in flight during the comparison, the number of lost heartbeats stays
-// unset.
+// setHeartbeatFigures sets the numbers of missing and lost heartbeats.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {

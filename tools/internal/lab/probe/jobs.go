@@ -69,9 +69,7 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. In a run with a
-// warm-up, these are the jobs that ended in the measured window. In other runs, they are the jobs that were submitted
-// in the window.
+// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline.
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good

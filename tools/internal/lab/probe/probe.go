@@ -163,9 +163,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets figures of the server's Go runtime since the server's start. gc-share is the garbage
-// collector's share of CPU time. sched-p99 is the 99th percentile of the time that a runnable goroutine waits until it
-// runs.
+// setRuntimeFigures sets figures of the server's Go runtime since the server's start.
 func (in RunInput) setRuntimeFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {
