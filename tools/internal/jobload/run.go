@@ -196,6 +196,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 		}
 	}
 	for _, loop := range loops {
+		// The goroutine has no thread of its own: each of its wake-ups would stop another thread.
 		r.generators.Go(func() {
 			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()

@@ -19,8 +19,7 @@ type lengthPrefix struct {
 	offset int64
 }
 
-// lengthPattern matches a length rule such as 4be+8@3: 4 bytes, big-endian, offset 8, position 3. The groups are size,
-// byte order, offset and position.
+// lengthPattern matches a length rule such as 4be+8@3: 4 bytes, big-endian, offset 8, position 3.
 var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {

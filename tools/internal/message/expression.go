@@ -75,8 +75,7 @@ var printable = func() string {
 	return string(all)
 }()
 
-// parseExpression parses an expression, which is the text between \{ and }. It ignores white space around the
-// expression.
+// parseExpression parses the text between \{ and }.
 func parseExpression(untrimmed string, expressionIndex int) (templatePiece, error) {
 	expressionText := strings.Trim(untrimmed, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
@@ -132,7 +131,7 @@ func parseCharCount(name, argument string) (int, error) {
 	return int(n), nil
 }
 
-// parseIntegerRange parses a range such as 1-6. The range includes both ends.
+// parseIntegerRange parses a range such as 1-6, which includes both ends.
 func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
@@ -143,9 +142,7 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message. The first 7 digits are the
-// connection's number, and the other 9 digits are the message's number. Markers are unique for up to 268 million
-// connections with 68 billion messages each.
+// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

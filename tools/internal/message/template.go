@@ -82,8 +82,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text that starts at text[at:]. If an expression follows, atExpression is
-// true, and next is the index after the \{ of the expression. Otherwise, next is the index after the literal text.
+// parseLiteralUpToExpression parses literal text from text[at:] up to the next expression. next is the index after the
+// literal text or after \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -115,8 +115,7 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece appends a piece to the template. It joins adjacent pieces of literal text. It returns an error if
-// messages would exceed MaxLen.
+// addOrJoinPiece appends a piece to the template, and joins adjacent literal text.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low

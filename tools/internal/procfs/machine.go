@@ -65,7 +65,7 @@ func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration converts seconds to a duration. It rounds to the kernel's resolution of 10 ms.
+// secondsToTickDuration converts seconds to a duration, rounded to the kernel's resolution of 10 ms.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
@@ -89,7 +89,6 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns *n, or 0 if n is nil.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -121,8 +120,7 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList parses an ascending list of numbers such as "0-3,8". It returns the first number and the count of
-// numbers.
+// parseNumberList parses an ascending list such as "0-3,8", and returns the first number and the count.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")

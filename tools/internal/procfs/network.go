@@ -72,7 +72,7 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readTCPCounters reads limitCounters and the number of established connections into n.
+// readTCPCounters reads limitCounters and the number of established connections.
 func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -88,8 +88,7 @@ func (n *Network) readTCPCounters() error {
 	return err
 }
 
-// readCounterLines returns counters by name. The file contains them in two lines that begin with linePrefix. The first
-// line contains names, such as "Tcp: RtoMin CurrEstab". The second line contains values, such as "Tcp: 200 17".
+// readCounterLines returns the counters in the two lines (names and values) that begin with linePrefix.
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {

@@ -26,8 +26,7 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns a process's effective user ID and number of threads. taskDir is the directory
-// /proc/PID/task.
+// threadCountAndOwner returns a process's effective user ID and number of threads. taskDir is /proc/PID/task.
 func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(taskDir, &st); err != nil {
@@ -50,7 +49,7 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited returns limit, or -1 if limit means unlimited. A number above 2^62 means unlimited.
+// minusOneIfUnlimited returns limit, or -1 for a limit above 2^62.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts that s.Parts selects. It reads processor times first, because reading the other
-// parts uses processor time.
+// readRequestedParts reads the parts that s.Parts selects.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -26,6 +25,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 			errs = append(errs, fmt.Errorf("sample: %w", err))
 		}
 	}
+	// Processor times come first, because reading the other parts uses processor time.
 	for _, pid := range pids {
 		stat, err := procfs.ReadStat(pid)
 		if err == nil && !stat.Ended {
@@ -82,8 +82,7 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time. For the calling process, User and System
-// are exact to the microsecond. For another process, only the sum of User and System is exact.
+// setThreadsAndExactCPUTime sets the number of threads and the processor time.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
@@ -99,7 +98,7 @@ func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	}
 }
 
-// readAndMarkIfSlow calls read. If the call is slow and part is in costlyParts, readAndMarkIfSlow marks part as slow.
+// readAndMarkIfSlow calls read, and marks a costly part as slow if the call was slow.
 func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

@@ -43,8 +43,7 @@ const (
 	Network
 )
 
-// costlyParts contains the parts that take longer for larger processes. A Sampler reads these parts less often if they
-// are slow.
+// costlyParts contains the parts that take longer for larger processes.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded reports that all processes have ended.
@@ -117,7 +116,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of other, multiplied by sign (1 or -1). Counters are the figures that only grow.
+// addCountersTimes adds the counters of another process, multiplied by sign (1 or -1).
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -185,7 +184,7 @@ func TakeSample(parts Parts, pids ...int) (Sample, error) {
 }
 
 const (
-	// A part is slow if reading it takes at least slowRead. A slow part is read at most once in slowEvery.
+	// Reading a slow part takes at least slowRead. A slow part is read at most once per slowEvery.
 	slowRead  = 5 * time.Millisecond
 	slowEvery = 5 * time.Second
 )

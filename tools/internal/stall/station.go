@@ -17,8 +17,7 @@ const (
 // ErrFull is returned if the queue of a LineStation is full.
 var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock, after sleeping, until a service ends. Sleeps usually end late by
-// about spinTime.
+// spinTime is how long a LineStation polls the clock before the end of a service.
 const spinTime = 100 * time.Microsecond
 
 // LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
@@ -77,8 +76,7 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service in the queue. If the queue is empty, dequeueOrEndServing
-// records that serving has ended.
+// dequeueOrEndServing removes and returns the first service, or records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

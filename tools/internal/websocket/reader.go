@@ -73,8 +73,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the current frame's payload, as far as it has arrived. The payload begins at
-// in[payloadStart].
+// takeFramePayload returns the part of the current frame's payload that has arrived.
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -109,12 +108,12 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. Therefore the
-// error does not depend on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head, and rejects a wrong byte even in an incomplete head.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
 	}
+	// The error must not depend on how the stream is divided.
 	for n := 1; n < min(len(in), 3); n++ {
 		if _, first := r.parseAndCheckHead(in[:n]); first != nil {
 			return h, first
@@ -123,7 +122,7 @@ func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err er
 	return h, err
 }
 
-// parseAndCheckHead parses a frame's head. It returns an error if the frame may not follow the previous frames.
+// parseAndCheckHead parses a frame's head and checks that the frame may follow the previous frames.
 func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {

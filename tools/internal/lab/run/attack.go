@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks. All attacks run at the same time.
+// attackers lists the attacks, which all run at the same time.
 var attackers = []struct {
 	name  string
 	conns int
@@ -40,13 +40,11 @@ var attackers = []struct {
 const (
 	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// The server's resources may grow from the first to the last quarter of the phase, by a share of the initial value
-	// plus a slack for normal variation of the heap.
+	// The server's resources may grow during the attack by a share of the initial value plus a slack.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
-	// spareSockets is the number of server sockets that serve no honest client: listeners, eventfds and the connection
-	// to the admin address.
+	// spareSockets is the number of server sockets that serve no honest client.
 	spareSockets = 20
 )
 
@@ -63,8 +61,7 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackAndCheckServer attacks the server while honest clients use it. It returns an error if the attack affected
-// honest clients, or if the server's memory or number of descriptors grew too much.
+// runAttackAndCheckServer attacks the server and returns an error if honest clients or the server suffered.
 func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -106,7 +103,7 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server until the attack ends. It logs the latest figures at intervals.
+// sampleAndLogUntilAttackEnds samples the server and logs figures until the attack ends.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -174,8 +171,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. It
-// returns one error that lists all problems, or nil.
+// awaitClosesStopServerAndCheck waits until the attackers' connections are closed, and stops the server. It returns all
+// problems as one error.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -219,8 +216,7 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares the first and the last quarter of the attack. It calls addProblem if the
-// median of the server's memory or of its open descriptors has grown too much.
+// checkMemoryAndDescriptorGrowth reports too much growth of the server's memory or descriptors to addProblem.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert writes a new ECDSA P-256 key and a certificate for 127.0.0.1 to one PEM file in dir. The
-// certificate is valid for a month.
+// writeSelfSignedCert writes a new key and certificate for 127.0.0.1 to one PEM file in dir.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {

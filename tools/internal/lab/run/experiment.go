@@ -86,7 +86,7 @@ func makeOrRequireEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment runs all steps of all scenarios in order and collects the reports. Only one goroutine may use it.
+// experiment runs all scenarios in order and collects the reports. Only one goroutine may use it.
 type experiment struct {
 	runner
 	options Options
@@ -150,7 +150,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources that the runs need. The caller must call release, which is never nil.
+// prepareRuns creates the resources of the runs. The caller must call release, which is never nil.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -215,8 +215,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step. If other programs disturbed the run, it repeats the step, up to Options.Repeat
-// times.
+// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {
@@ -234,7 +233,7 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError states which run was interrupted. It wraps the error of the context.
+// interruptedError states which run was interrupted, and wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process. It ignores the CPUs, because this system cannot pin processes.
+// startOnCPUs starts a process and ignores the CPUs.
 func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}

@@ -22,8 +22,8 @@ func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors maps a number of values to a factor. The range of the values (maximum minus minimum) times this factor
-// is half of the 95 % confidence interval.
+// rangeFactors maps a number of values to a factor. The range of the values times this factor is half of the 95 %
+// confidence interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
 // Median returns the median of the values. For an even number of values, it is the mean of the two middle ones. Without
