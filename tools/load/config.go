@@ -15,11 +15,11 @@ const (
 	MaxLine = 4096
 	// MaxRate is the highest rate of an open loop in messages per second.
 	MaxRate = 100_000_000
-	// maxInFlight limits the messages in flight on all connections together. Each message takes 8 bytes of memory.
+	// maxInFlight limits the messages in flight on all connections together.
 	maxInFlight = 256 << 20
 	// maxInFlightBytes limits the bytes in flight on one connection.
 	maxInFlightBytes = 64 << 20
-	// maxLoops limits the number of loops, including those that a run adds because it needs more descriptor tables.
+	// maxLoops limits the number of event loops of a run.
 	maxLoops = 1024
 	// maxDuration limits every duration.
 	maxDuration = 30 * 24 * time.Hour

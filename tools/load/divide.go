@@ -121,8 +121,7 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights, by the method of largest remainders. The results add up to total.
-// Each result is at least minEach; the largest results are reduced if necessary.
+// apportion divides total in proportion to weights. Each result is at least minEach.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

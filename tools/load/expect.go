@@ -31,7 +31,7 @@ type resultFigure struct {
 // String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators lists the comparison operators. Longer operators come first.
+// operators lists the comparison operators, longer operators first.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
 // ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. OPERATOR is one of < <= > >= == and !=. BOUND is a
@@ -169,8 +169,7 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerificationsAndSlowestRate returns the sum of all verifications and the rate of the slowest verification. If
-// there are no verifications, the rate is NaN.
+// sumVerificationsAndSlowestRate returns the sum of all verifications, and the lowest rate of a verification.
 func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNaN float64) {
 	slowestOrNaN = math.NaN()
 	for i := range r.Verifications {
@@ -183,7 +182,7 @@ func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNa
 	return sum, slowestOrNaN
 }
 
-// nonTimeFiguresByName returns all figures of a result that are not times. An unknown figure is NaN.
+// nonTimeFiguresByName returns all figures of a result that are not times. Unknown figures are NaN.
 func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),

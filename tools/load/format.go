@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers maps the name of a setting to a function that converts or validates the setting's text.
+// textParsers maps the name of a setting to a function that converts or validates its text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -90,7 +90,7 @@ func validateTemplate(text string) (sameText string, _ error) {
 	return text, err
 }
 
-// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes. The limit protects against reading a wrong file.
+// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes.
 func readNonEmptyMessageFile(path string) (message string, _ error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -117,8 +117,7 @@ func readAndValidateTemplateFile(path string) (template string, _ error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes its text. Expressions in the file thus become literal text of the
-// message template.
+// readLiteralMessageFile reads a file and escapes its text for a message template.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readNonEmptyMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -173,8 +172,7 @@ func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyAndOptionalPercentile parses a latency such as 10ms, or a latency with a percentile such as 10ms,p99.9.
-// The default percentile is 99.
+// parseLatencyAndOptionalPercentile parses a latency such as 10ms or 10ms,p99.9. The default percentile is 99.
 func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
@@ -282,8 +280,7 @@ func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. In an IPv4 network of more than two addresses,
-// the lowest and the highest address are not host addresses (RFC 3021).
+// hostRange returns the first and the last host address of a network.
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -291,14 +288,13 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ = netip.AddrFromSlice(bytes)
-	if first.Is4() && network.Bits() < 31 {
+	if first.Is4() && network.Bits() < 31 { // RFC 3021
 		first, last = first.Next(), last.Prev()
 	}
 	return first, last
 }
 
-// escapeForMatchRule escapes a text for Config.Match. It writes a backslash as \\, and a byte that is not printable
-// ASCII as \xHH.
+// escapeForMatchRule escapes a text for Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -344,7 +340,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is in base64. Values that are not valid UTF-8 are written in base64.
+// inBase64 is the suffix of a JSON key whose value is in base64.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {
@@ -413,7 +409,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if textForTrue is not empty.
+// textsFromJSON converts a JSON value to texts. If textForTrue is not empty, it replaces the value true.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

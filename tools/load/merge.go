@@ -84,8 +84,8 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is the interval after total. Otherwise,
-// addend is from another generator. The tag "merge" of each field selects the result:
+// mergeFieldsByTag merges a later interval, or the data of another generator, into total. The tag "merge" of each field
+// selects the result:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
@@ -96,8 +96,7 @@ func MergeEvents(events ...Event) *Event {
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified, because they can
-// be shared.
+// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -120,7 +119,7 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. It caches the tags, because reading them is slow.
+// cachedMergeTags returns the merge tags of all fields of t.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -188,7 +187,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less than b. An earlier time is less than a later time, and false is less than true.
+// less reports whether a is less than b, for numbers, times and booleans.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -201,9 +200,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts. It stores their summaries in the fields of *to, and the
-// merged histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, that field does
-// not change.
+// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. A histogram that any part lacks
+// is not merged.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -250,8 +248,7 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no histogram. If r cannot be merged with
-// the first result, it returns an error.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or an error if r and the first result cannot be merged.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -271,8 +268,7 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds the rate o of another generator to r. If both are rates per connection, r does not
-// change.
+// addRateUnlessBothPerConn adds another generator's rate, unless both are rates per connection.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return

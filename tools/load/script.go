@@ -129,11 +129,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives a seed for one purpose from the seed of a run. Seeds for different purposes are independent.
-// purpose is a connection number or a constant such as seedPlan.
+// deriveSeed derives an independent seed for one purpose from a run's seed. purpose is a connection number or a
+// constant.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Values of the parameter purpose of deriveSeed. They differ from all connection numbers.
+// Constants for deriveSeed, which differ from all connection numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -146,14 +146,13 @@ const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// Errors in answers. Each error closes the connection.
+// Errors in answers, each of which closes the connection.
 var (
 	errWrongAnswer = errors.New("load: the answer differs from what was expected")
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMessageMaker generates messages. If first is set, it is the template of the first message on each connection.
-// All other messages come from the template body. If body is nil, they come from cache.
+// templateMessageMaker generates messages from templates or, without a template, from a cache.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache

@@ -110,8 +110,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, searchRate tries the rates
-// received from cfg.Begin.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries the rates received from
+// cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -330,7 +330,7 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the window's counts between two steps of a search. Counts for intervals are not reset.
+// resetWindowMeasurements resets the window's counts between two steps of a search.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

@@ -15,7 +15,7 @@ import (
 const (
 	// maxStreamLine is the maximum length of a line in bytes.
 	maxStreamLine = 4 << 20
-	// maxIntervals limits the number of intervals. It corresponds to eleven days of one-second intervals.
+	// maxIntervals limits the number of intervals to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
 	maxSpan      = 365 * 24 * time.Hour
 	// maxRecordedIntervals is the number of intervals at which a StreamBuilder joins neighbouring intervals.
@@ -82,8 +82,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc that returns lines with their newlines. Only an incomplete last line
-// has no newline.
+// splitLinesKeepingNewline is a bufio.SplitFunc that returns lines with their newlines.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -95,8 +94,7 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// addEventOfLineUnlessCutOff adds the event in line. It ignores an incomplete last line, which has no newline and is
-// not valid JSON.
+// addEventOfLineUnlessCutOff adds the event in a line, and ignores an incomplete last line.
 func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -181,8 +179,7 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinIntervalsIntoTimeParts divides the run's time into maxParts equal parts, and joins the intervals that begin in
-// the same part. If there are at most maxParts intervals, it returns them unchanged. See Interval.Join.
+// joinIntervalsIntoTimeParts joins the intervals within each of maxParts equal parts of the run's time.
 func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	if len(intervals) <= maxParts {
 		return intervals

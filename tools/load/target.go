@@ -51,8 +51,7 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH. If the host has several addresses, it returns one of
-// them, preferably IPv4.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
@@ -139,8 +138,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, the path of an address such as
-// HOST:PORT/chat is stored in c.
+// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, it stores an address's path in
+// c.
 func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -202,8 +201,7 @@ func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if the
-// current value of one of these fields contradicts the URL.
+// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message from the URL, or returns an error on a conflict.
 func (c *Config) checkAndSetProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {

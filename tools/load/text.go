@@ -199,8 +199,7 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest time that a connection waited for an answer. It writes nothing for
-// publish/subscribe runs.
+// writeLongestAnswerWait writes the longest time that a connection waited for an answer.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -327,8 +326,7 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst. title is the row's heading. name is the name of the figure
-// in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst: the heading, and the figure's name in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
@@ -395,8 +393,7 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals. Column names contain the units. A missing value, such as a
-// percentile of an interval without answers, results in an empty field.
+// csvColumns lists the columns of the table of intervals.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},

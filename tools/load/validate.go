@@ -158,17 +158,16 @@ func (c *Config) maxConnStates() int {
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this number includes
-// some closed connections, because their resources are released later.
+// maxSimultaneousConns returns the maximum number of simultaneous connections.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
+		// The resources of closed connections are released later.
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
 	}
 	return c.totalConns()
 }
 
-// hostHeaderOfFirstTarget returns the Host header for requests, which is the first target. For a Unix socket, the Host
-// header is "localhost".
+// hostHeaderOfFirstTarget returns the Host header for requests: the first target, or localhost for a Unix socket.
 func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -303,8 +302,7 @@ func (c Config) validateRate() error {
 	return nil
 }
 
-// validateRampAndInFlight checks the settings that change the number of connections over time. It also checks the
-// number of messages in flight, for one connection and for all connections.
+// validateRampAndInFlight checks the settings for the ramp and for messages in flight.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
@@ -345,8 +343,7 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. connsPerLoopOrZero is the limit of connections per loop if each loop has its
-// own descriptor table, and otherwise 0.
+// planLoops returns the number of loops. connsPerLoopOrZero is positive if each loop has its own descriptor table.
 func (c Config) planLoops() (loops, connsPerLoopOrZero int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {

@@ -59,7 +59,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds the local addresses in text, a value of the flag --src, to the agent's Sources.
+// Set adds the local addresses of a flag --src to the agent's Sources.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)

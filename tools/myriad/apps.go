@@ -133,8 +133,8 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, the handler
-// rejects lines under overload.
+// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, it rejects lines
+// under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -196,11 +196,9 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 
 const heartbeatReply = "pong"
 
-// broadcastEcho handles lines. If a line begins with "!", it broadcasts the rest of the line to all connections of the
-// server, including the sender. It ignores replies to heartbeats, and echoes other lines.
+// broadcastEcho broadcasts lines that begin with "!", and echoes other lines except replies to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
-// broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.
 func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

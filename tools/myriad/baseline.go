@@ -98,8 +98,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener returns a listener. A prefork worker process inherits the listener from its parent. Other
-// processes open a new one.
+// inheritOrOpenListener returns the listener that a prefork worker inherits, or a new one.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()

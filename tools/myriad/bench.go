@@ -121,7 +121,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosWithPeers reads the named scenarios. Scenarios that need the executable of --peers get it.
+// readScenariosWithPeers reads the named scenarios, and adds the executable of --peers where needed.
 func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
@@ -152,8 +152,8 @@ func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenari
 	return scenarios, nil
 }
 
-// printBenchResultsAndCheckFailures prints the reports and their directory. If runErr is not nil, it returns runErr.
-// Otherwise, it returns an error if runs failed or if a required claim was not met.
+// printBenchResultsAndCheckFailures prints the reports. It returns runErr, or an error about failed runs and required
+// claims.
 func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}

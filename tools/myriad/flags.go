@@ -32,13 +32,12 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag. parse converts the flag's text to a value, which is stored in dest. Errors of parse must
-// be of type quantity.Error and state the expected format. short is the flag's one-letter name, or "".
+// addParsedFlag adds a flag with its own parser. Errors of the parser must be of type quantity.Error.
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times. It parses each value and appends the result to a list.
+// parsedListFlag is a flag that may be given several times.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -62,7 +61,7 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag in the error.
+// validateListenAddr returns a usage error if addr is not HOST:PORT.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -136,8 +135,7 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the name of the visible flag that is most similar to the argument given, or "". A similar
-// name begins with the argument, or differs from it in at most a third of the letters.
+// mostSimilarFlagName returns the visible flag that is most similar to the argument given, or "".
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

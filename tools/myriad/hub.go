@@ -48,11 +48,11 @@ type hubFlags struct {
 	insecure bool
 }
 
-// Default limits of a hub. A slow subscriber may be 8 MiB or one minute behind, the values of Redis's soft limit.
+// Default limits of a hub.
 const (
 	defaultHubMaxMessage   = 1 << 20
-	defaultHubMaxUnsent    = 8 << 20
-	defaultHubWriteTimeout = time.Minute
+	defaultHubMaxUnsent    = 8 << 20     // as Redis's soft limit for slow subscribers
+	defaultHubWriteTimeout = time.Minute // as Redis's soft limit for slow subscribers
 )
 
 func (f *hubFlags) addFlags(cmd *cobra.Command) {
@@ -138,8 +138,7 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if clients on other machines could connect without authentication. With
-// --insecure, it returns nil.
+// requireAuthenticatedClients returns an error if remote clients need no authentication and --insecure is not given.
 func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
@@ -153,7 +152,7 @@ func (f *hubFlags) requireAuthenticatedClients() error {
 	return nil
 }
 
-// isLoopbackAddr reports whether addr is a loopback address. It returns false for a socket from systemd.
+// isLoopbackAddr returns false for a socket from systemd.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
@@ -179,8 +178,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 // enforceTimeout limits the check of all clients' rights after a reload of the users file.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. resultText describes
-// the outcome.
+// reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

@@ -28,7 +28,7 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable with the cluster's secret. The flag --cluster-secret overrides it.
+// clusterSecretVariable is the environment variable with the cluster's secret.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
@@ -47,8 +47,7 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable that passes the identity of a cluster node to the new process of an
-// upgrade. The new process continues as the same node.
+// clusterOriginVariable is the environment variable that keeps a cluster node's identity in an upgrade.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
@@ -69,8 +68,7 @@ func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateAndSetReplay validates the flag --replay and all flags --replay-*. If --replay is given, it sets the hub's
-// Replay.
+// validateAndSetReplay validates the flags for replay, and sets the hub's Replay if --replay is given.
 func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-topic-messages", "replay-topic-bytes", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
@@ -143,8 +141,7 @@ func (f *clusterFlags) validateAndCompletePeers() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs. It returns an error if this hub's certificate is not signed by
-// --cluster-ca. Other hubs would reject such a certificate.
+// configurePeerTLS sets up mutual TLS between hubs.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
@@ -198,7 +195,7 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested connects the hub to the other hubs if the flags request a cluster. leave disconnects the hub.
+// joinClusterIfRequested connects the hub to the other hubs if the flags request a cluster.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {

@@ -85,16 +85,15 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP. Such an answer begins with "HTTP/1." or
-// "<!DOCTYPE ".
+// isHTTPMismatch reports whether the first wrong answer looks like HTTP.
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS, because TLS handshakes do not run on the event loops.
+// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
-	if f.cfg.TLS != nil {
+	if f.cfg.TLS != nil { // handshakes do not run on the event loops
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)
 	}
 }
@@ -120,8 +119,7 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate, or the zero Step if there is none.
-// Of several steps with this rate, it returns the last.
+// lowestStepAboveFoundRate returns the last step with the lowest rate above found.Rate, or the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

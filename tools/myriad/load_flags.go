@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags contains the flags of the command load. The command hold has some of them.
+// loadFlags contains the flags of the commands load and hold.
 type loadFlags struct {
 	cfg          load.Config
 	settingTexts map[string][]string // values of settings, by name
@@ -25,7 +25,7 @@ type loadFlags struct {
 	agents       distributedLoadFlags
 }
 
-// flagAliases maps alternative flag names to the names of this program. Most alternative names are those of tcpkali.
+// flagAliases maps alternative flag names, mostly those of tcpkali, to the names of this program.
 var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
@@ -46,7 +46,7 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag for a load.Setting. It adds the flag's values to textsByName.
+// settingFlag is the flag for a load.Setting, and adds its values to textsByName.
 type settingFlag struct {
 	load.Setting
 	textsByName map[string][]string
@@ -69,7 +69,7 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addSettingFlagGroups adds the flags of the named groups to cmd. In each group, flags for a load.Setting come first.
+// addSettingFlagGroups adds the flags of the named groups to cmd.
 func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
@@ -100,8 +100,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists. For the command hold, it also adds the
-// settings "duration" and "hold-after" to the group "Connections".
+// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists.
 func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
@@ -134,7 +133,7 @@ func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, set
 	}
 }
 
-// buildConfigFromFlags builds f.cfg from the file of --config, the flags and the targets. Then it validates f.cfg.
+// buildConfigFromFlags builds and validates f.cfg from the file of --config, the flags and the targets.
 func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
 	if err := f.readConfigFileOrStdin(stdin); err != nil {
@@ -198,8 +197,8 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSettingIfRequested replaces escape sequences in the values of the named setting. It does nothing
-// without --unescape-message-args, or if the setting contains neither messages nor answers.
+// unescapeMessageSettingIfRequested replaces escape sequences in a setting's values, if --unescape-message-args is
+// given.
 func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

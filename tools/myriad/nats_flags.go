@@ -21,8 +21,7 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTrustedCA returns the URLs of --nats, and a TLS configuration that trusts the certificates in --nats-ca.
-// Each result is nil if its flag is not given.
+// parseURLsAndTrustedCA returns the URLs of --nats and a TLS configuration for --nats-ca, each nil without its flag.
 func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
@@ -70,14 +69,13 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. NATS sends the secret in a message of at most about 4,000 bytes.
-const maxSecretBytes = 1024
+// maxSecretBytes is the maximum length of a secret.
+const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000 bytes
 
-// secretFlag is a flag that names a file with a secret. If the flag is not given, an environment variable contains the
-// secret.
+// secretFlag is a flag for a file with a secret, or else an environment variable with the secret.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. help completes its description, which begins with "the secret".
+// addFlag adds the flag. help completes a description that begins with "the secret".
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

@@ -99,8 +99,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a function that parses a number with an optional fraction and suffix, such as 1.5k. expected
-// describes the number in errors.
+// newNumberParser returns a function that parses a number such as 1.5k. expected describes the number in errors.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -120,7 +119,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags. If --memory or --cores is missing, it takes the value from facts.
+// validateAndComplete validates the flags, and takes missing values from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -203,9 +202,7 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints selects a measurement for the plan. It considers measurements of f.subject (default:
-// the subject of all[0]). For a plan with TLS, it considers only measurements with TLS. It returns the measurement with
-// the most points and, among equals, with the fewest connections.
+// fittingMeasurementWithMostPoints selects a measurement of the planned subject and, for a plan with TLS, with TLS.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -229,7 +226,7 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// measureOrReadMeasurements measures this machine if --measure is set. Otherwise it reads the file of --from.
+// measureOrReadMeasurements measures this machine with --measure, and otherwise reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)
@@ -300,8 +297,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted figures next to measured ones. It returns an error if a prediction
-// is off by more than --within.
+// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if one is off by more than
+// --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -125,7 +125,7 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	return f, nil
 }
 
-// openFileOrDirReport opens the file name. If name is a directory, it opens the file report.json in that directory.
+// openFileOrDirReport opens a file, or the file report.json in a directory.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

@@ -30,8 +30,7 @@ func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportF
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs are missing from the output because they failed or were not made.
-// It prints nothing if no run is missing.
+// printMissingOrInvalidRunCount prints how many runs failed or were not made, if any.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

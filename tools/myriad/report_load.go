@@ -17,8 +17,7 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReport writes a report of load runs and checks the expectations. With --merge, it merges the results of
-// several runs. Otherwise, it compares them.
+// writeLoadReport merges or compares load runs, and checks the expectations.
 func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
@@ -50,7 +49,7 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return checkExpectationsAndPrintVerdicts(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags validates the flags for reports of load runs. It returns the parsed expectations.
+// validateLoadFlags validates the flags for reports of load runs, and returns the parsed expectations.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
@@ -108,8 +107,7 @@ func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expec
 	return s.WriteText(w)
 }
 
-// checkExpectationsAndPrintVerdicts prints a line for each expectation. It returns an error if an expectation is not
-// met.
+// checkExpectationsAndPrintVerdicts prints a line for each expectation. It returns an error if one is not met.
 func checkExpectationsAndPrintVerdicts(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {

@@ -81,14 +81,13 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file with results of a load run. If writeRest is not nil, it completes the file after the run.
+// outputFile is a file with results of a load run. writeRest, if not nil, completes the file after the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter returns a runReporter and opens its output files. It is called before the run, so that errors appear
-// early.
+// newReporter returns a runReporter and opens its output files.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
@@ -104,7 +103,7 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputsAndParseExpectations creates the files of --csv, --html and --out. It also parses --expect.
+// createOutputsAndParseExpectations creates the files of --csv, --html and --out, and parses --expect.
 func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -174,8 +173,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers raises GOMAXPROCS if e contains the plan, and passes e to all observers. It serves as
-// load.Config.Observe.
+// raiseProcsAndNotifyObservers passes an event to all observers, and raises GOMAXPROCS for a plan.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -185,7 +183,7 @@ func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON erases the live view and prints a line of text. It does nothing if standard output receives JSON.
+// printTextUnlessJSON prints a line of text, unless standard output receives JSON.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -196,8 +194,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finishOutputsAndCheckExpectations writes the result, completes the output files and checks the expectations. If
-// result is nil, it discards the output files.
+// finishOutputsAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
+// files.
 func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
@@ -227,7 +225,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not committed.
+// stopMetricsAndDiscardFiles stops the metrics server, and discards output files that are not committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

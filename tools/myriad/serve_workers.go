@@ -31,8 +31,8 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. If shedElseKeepQueued is false,
-// the pool runs everything that it has queued, in order of arrival.
+// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. Without shedElseKeepQueued, the
+// pool runs all jobs in order.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
@@ -70,8 +70,7 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	return nil
 }
 
-// createPoolUnlessSupervisor creates a worker pool for srv if --workers is given. Each worker process has its own pool.
-// The supervisor has none: it only checks that a pool can be created.
+// createPoolUnlessSupervisor creates a worker pool for srv if --workers is given.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. It prints name and the address when the server is ready.
+// serveUntilSignal serves until a signal ends the server.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -96,15 +96,12 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling starts a goroutine that handles signals. The first SIGINT, SIGTERM or SIGHUP ends ctx, so that
-// the server drains. Another SIGINT or SIGTERM closes the server. If there are files to reload, SIGHUP only reloads
-// them. A worker process handles only SIGHUP, to reload files. Its supervisor handles all other signals.
-//
-// stopHandling ends the goroutine. It returns the number of connections that were cut off.
+// startSignalHandling handles signals on a new goroutine. ctx ends when the server must drain.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
 	_, worker := tcp.WorkerProcess()
+	// A worker process handles only SIGHUP. Its supervisor handles all other signals.
 	if len(f.reloads) > 0 || !worker && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
@@ -155,8 +152,7 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess upgrades to a new process, which takes over the server and the address of --admin. If ctx ends before
-// the new process serves, the upgrade fails. After a failed upgrade, this process serves --admin again.
+// replaceProcess upgrades to a new process, which takes over the server and the address of --admin.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -193,7 +189,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade that the admin page requested. If one is already queued, done gets an error.
+// queueOrRefuseUpgrade queues an upgrade, or passes an error to done if one is queued.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
@@ -232,8 +228,7 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server (--admin) and the flight recorder (--flight-dir). With several
-// processes, the supervisor runs the admin server, and each worker process runs a flight recorder. stop stops both.
+// startAdminAndFlightIfRequested starts the admin server (--admin) and the flight recorder (--flight-dir).
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""
