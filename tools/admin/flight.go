@@ -197,7 +197,6 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countNewInBuckets counts the values that were added to the buckets from firstBucket on.
 func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
 		// A bucket shrinks when a worker process is killed.
@@ -206,7 +205,6 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	return n
 }
 
-// dumpPattern matches the file names of dumps.
 const dumpPattern = "myriad-flight-*.trace"
 
 // removeExcessAndWriteDump writes a dump to dir, which then contains at most maxDumps files.

@@ -202,7 +202,6 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are the name prefixes of counters that count errors.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
 func (l *pageState) buildMetricsTable() *page.Table {

@@ -56,7 +56,6 @@ type snapshot struct {
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of stored snapshots.
 const maxSnapshots = 2
 
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
@@ -164,7 +163,6 @@ type workerPIDCache struct {
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the process IDs of this process and its worker processes.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {

@@ -108,7 +108,6 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// This registers the limit tcp_rmem: the initial size of a connection's receive buffer.
 var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",

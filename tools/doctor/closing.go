@@ -16,7 +16,6 @@ const (
 	timeWaitSeconds = 60
 )
 
-// This registers the limit of orphans: closed connections whose peer has not confirmed the close.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +

@@ -117,7 +117,6 @@ func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) i
 	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
-// This registers the limit fs.file-max.
 var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
@@ -136,7 +135,6 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// This registers the limit max_user_watches of epoll.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

@@ -75,7 +75,6 @@ var _ = registerWall(Wall{
 	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
-// This registers the limit "queues": the receive queues of an interface.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",

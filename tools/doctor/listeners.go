@@ -24,7 +24,6 @@ func (x *analysis) effectiveBacklog(somaxconn int64) int64 {
 
 func (x *analysis) connsArrivingAtOnce() int64 { return min(int64(x.p.Burst), x.n) }
 
-// This registers the limit somaxconn of the accept queue.
 var _ = registerSysctlWall(Wall{
 	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait to be accepted (" + somaxconnName + ", and the backlog it asks for)",
 	Effect: "the server's kernel drops further connections (TcpExtListenOverflows): the client retries after 1 s, 3 s, 7 s, and fails " +
@@ -50,7 +49,6 @@ var _ = registerSysctlWall(Wall{
 	return x.isSideLocal(Server)
 })
 
-// This registers the limit tcp_max_syn_backlog of connections during the handshake.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections during the handshake (" + synBacklogName + ")",
 	Effect: "the server's kernel drops further connections (TcpExtListenDrops), as with somaxconn",

@@ -31,7 +31,6 @@ var socketObjects = []kernelObject{
 
 func always(*localEndpoint) bool { return true }
 
-// slabCacheName returns the name of the kernel cache that contains an object.
 func (x *analysis) slabCacheName(o kernelObject) string {
 	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -169,7 +168,6 @@ func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// This registers the limit GOMEMLIMIT.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",

@@ -166,7 +166,7 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise adds changes or advice for a client to w. portsNeeded is the total over all pairs.
+// requireWiderPortsOrAdvise adds changes or advice to w. portsNeeded is the total of all source-target pairs.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -214,7 +214,6 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// This registers the limit "port-search": connect(2) is slow if most ports are in use.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

@@ -204,7 +204,6 @@ func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the command that starts the server.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
@@ -218,7 +217,6 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand returns the client's command.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {

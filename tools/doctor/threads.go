@@ -77,7 +77,6 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// This registers the limit RLIMIT_NPROC, which does not apply to root.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",

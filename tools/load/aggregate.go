@@ -254,7 +254,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the shard's distributions and replaces them. spare must be empty.
+// swapTimes returns the shard's distributions and replaces them. The new distributions must be empty.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

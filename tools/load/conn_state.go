@@ -140,7 +140,6 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetPlanAndParserState resets the message plan and the parser states of a new connection.
 func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

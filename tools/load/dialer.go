@@ -137,7 +137,7 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections over the given or, if needed, several loopback addresses. If
+// planGivenOrLoopbackSources distributes connections over the given source addresses or over loopback addresses. If
 // maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs

@@ -61,7 +61,7 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges another latency without histograms, and keeps the longer time of each percentile.
+// mergeKeepingWorst merges another Latency, and keeps the longer time of each percentile.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -147,7 +147,6 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions.
 func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a

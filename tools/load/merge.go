@@ -119,7 +119,6 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)

@@ -199,7 +199,7 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// markConnsWithDueTimers handles a shard's expired timers, and extends nudges by connections that need a nudge.
+// markConnsWithDueTimers handles a shard's expired timers, and adds their connections to nudges.
 func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -234,8 +234,7 @@ func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now ti
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and extends nudges by
-// them.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -383,7 +382,6 @@ func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasUntakenMessagePlannedInWindow reports whether a message planned for the window has not been taken.
 func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never

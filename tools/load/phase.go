@@ -55,7 +55,6 @@ func (r *loadRun) enterHoldStageAndWait(ctx context.Context, d time.Duration) er
 	return r.waitDurationOrAllClosed(ctx, d)
 }
 
-// startDialingInBackground starts the dialer on a new goroutine.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -122,7 +121,6 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled returns nil for errStalled, and otherwise err.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil

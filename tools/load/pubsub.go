@@ -160,7 +160,6 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }

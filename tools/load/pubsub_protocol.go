@@ -125,7 +125,6 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns the template of a WebSocket frame.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := parseWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))

@@ -25,7 +25,6 @@ var (
 // reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close.
 func (c *Config) detectsOrderlyClose() bool {
 	// With Config.Ahead, a part of the next message has always been sent.
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0

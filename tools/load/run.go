@@ -152,7 +152,6 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
-// engineConfig returns the configuration of the engine.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {

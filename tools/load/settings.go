@@ -113,8 +113,7 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. A nil struct is allocated if allocateNil is set; otherwise, the field
-// does not exist.
+// fieldValue returns the setting's field in c. With allocateNil, it allocates a nil struct that contains the field.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -132,7 +131,6 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseListOrSingleAndSetField parses texts and sets the setting's field in c.
 func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -154,7 +152,6 @@ func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error
 	return nil
 }
 
-// parseIntoOrAppendToField parses text, and stores or appends the value.
 func (s *Setting) parseIntoOrAppendToField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:

@@ -49,7 +49,6 @@ func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Ciphers.Close()
 }
 
-// newReportingTLSLayer returns a TLS layer that reports a failed handshake.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
@@ -90,7 +89,6 @@ func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err err
 	return err
 }
 
-// OnClosed reports a failed handshake.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -121,7 +119,6 @@ func (e *tlsClient) firstHandshakeVersionAndCipher() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLSConfig returns the TLS configuration of a run, or nil without TLS.
 func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	if c.TLS == nil {
 		return nil, nil

@@ -158,7 +158,6 @@ func (c *Config) maxConnStates() int {
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the maximum number of simultaneous connections.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		// The resources of closed connections are released later.
@@ -302,7 +301,6 @@ func (c Config) validateRate() error {
 	return nil
 }
 
-// validateRampAndInFlight checks the settings for the ramp and for messages in flight.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")

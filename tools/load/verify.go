@@ -98,8 +98,7 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines. It returns the time of its next
-// call, or -1.
+// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -272,7 +271,6 @@ func (r *loadRun) emitHeardOnceIfBroadcastComplete(s totals) {
 	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResultOrNil(s)})
 }
 
-// buildBroadcastResultOrNil returns the progress of the broadcast, or nil without a broadcast.
 func (r *loadRun) buildBroadcastResultOrNil(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil

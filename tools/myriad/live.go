@@ -116,7 +116,6 @@ func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendDroppingOldest appends v to history, and drops the oldest value of a full history.
 func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
@@ -183,7 +182,6 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress describes the progress of the current stage of the run.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -283,7 +281,6 @@ func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	return text
 }
 
-// eraseDrawnLines erases the view until the next redraw.
 func (v *terminalView) eraseDrawnLines() {
 	if text := v.takeEraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)

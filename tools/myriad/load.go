@@ -85,13 +85,11 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP.
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	if f.cfg.TLS != nil { // handshakes do not run on the event loops
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)

@@ -108,7 +108,6 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// runLoadHereOrOnAgents runs the load in this process or, with --agents, on agents.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseGOMAXPROCSIfTLS()

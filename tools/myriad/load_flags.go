@@ -69,7 +69,6 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addSettingFlagGroups adds the flags of the named groups to cmd.
 func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups

@@ -87,7 +87,6 @@ func (p *limitCheck) doctorHint(n int) string {
 // maxDerivedConns is the maximum number of connections that is derived from the limit of open descriptors.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings about limits of the machine before a server starts.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -109,7 +108,6 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	checkAndPrintLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits prints warnings about limits of the machine before the command load or hold starts.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return

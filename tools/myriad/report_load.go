@@ -49,7 +49,6 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return checkExpectationsAndPrintVerdicts(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags validates the flags for reports of load runs, and returns the parsed expectations.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")

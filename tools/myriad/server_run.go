@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -70,7 +69,6 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// raiseProcsAndPrintServing raises GOMAXPROCS and prints that the server is ready on addr.
 func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()

@@ -453,7 +453,6 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersAsHeartbeats sends each agent its orders, which also serve as heartbeats.
 func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

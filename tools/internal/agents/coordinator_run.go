@@ -190,7 +190,6 @@ func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*me
 	c.processPhasesReachedByAll()
 }
 
-// markMemberLostAndStop marks an agent as lost and orders the agent to stop.
 func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)

@@ -127,7 +127,6 @@ func redactCredentialsInURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishIfNotTooLarge publishes a message, or returns an error if the message exceeds the server's limit.
 func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)

@@ -46,7 +46,6 @@ var shapes = map[string][]struct {
 	},
 }
 
-// pickTaskForJob returns the task of the job with the given number.
 func pickTaskForJob(shape string, number uint64) jobTask {
 	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {

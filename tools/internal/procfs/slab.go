@@ -9,7 +9,6 @@ import (
 // slabDir is the directory with one subdirectory per kernel cache of small objects (slab).
 const slabDir = "/sys/kernel/slab"
 
-// maxSlabs limits how many names of slab caches are read.
 const maxSlabs = 16 << 10
 
 // Slab is a kernel cache of small objects of equal size.

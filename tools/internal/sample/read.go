@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts that s.Parts selects.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -71,7 +70,6 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether err shows that the process has ended or is about to end.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -82,7 +80,6 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {

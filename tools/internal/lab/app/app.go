@@ -120,7 +120,6 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends m ten times and checks the ten answers.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	const times = 10 // a compared server flushes only after every tenth answer
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {

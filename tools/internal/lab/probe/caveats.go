@@ -99,7 +99,6 @@ func hasFigure(r *result.Run, figure string) bool {
 	return ok
 }
 
-// addCaveatsForLoadErrors adds caveats for problems that the load generator reported.
 func addCaveatsForLoadErrors(r *result.Run, loadResult *load.Result, wantConns int) {
 	if loadResult.Mismatched > 0 {
 		first := ""

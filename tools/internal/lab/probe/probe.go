@@ -141,7 +141,6 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and at the end of the measured window. ok is false if one is missing.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil

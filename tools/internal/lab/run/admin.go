@@ -122,7 +122,6 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeTotals returns totals of the server's Go runtime.
 func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result.Runtime) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

@@ -208,7 +208,6 @@ func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample measures the CPU usage of the idle server and adds it to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
