@@ -23,6 +23,7 @@ const (
 	maxTLSConnBytes = 16 << 10
 	// maxCompactTLSConnBytes is the same limit without crypto/tls on either side.
 	maxCompactTLSConnBytes = 2 << 10
+	// memoryGuardInterval is the time between two checks of the free memory.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
