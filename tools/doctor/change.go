@@ -34,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change. The command may require privileges. If c changes a
-// process limit, the new limit applies to the shell that executes the command, and to programs that this shell starts.
+// Command returns the POSIX shell command that makes the change. The command may require privileges. A new process
+// limit applies only to the shell that executes the command, and to programs that this shell starts.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:

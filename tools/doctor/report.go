@@ -53,7 +53,7 @@ type Wall struct {
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond reports that Holds counts only further connections: those that are open now count as Used.
+	// Beyond reports that Holds does not include the connections that are open now.
 	Beyond bool `json:"beyond,omitempty"`
 }
 

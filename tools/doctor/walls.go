@@ -23,19 +23,17 @@ var (
 
 type sysctlInfo struct {
 	name string
-	// isAmount reports that the setting is a maximum: everything that a lower value permits, a higher value also
-	// permits.
+	// isAmount reports that a higher value permits everything that a lower value permits.
 	isAmount bool
-	// perNamespace reports that each network namespace has its own writable value. This describes Linux 6.18; in older
-	// kernels, fewer settings are per namespace.
+	// perNamespace reports that each network namespace has its own writable value (Linux 6.18).
 	perNamespace bool
 	// machineWide reports that the setting applies to all network namespaces but is visible only in the first one.
 	machineWide bool
 	// kubernetesSafe reports that Kubernetes lets a pod set the value by default; see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	kubernetesSafe bool
-	// defaultValue is the kernel's default, if it is the same on all machines. Otherwise it is a value small enough for
-	// any machine. It is empty for settings that Examine never changes.
+	// defaultValue is the kernel's default, or a value small enough for any machine. It is empty for settings that
+	// Examine never changes.
 	defaultValue string
 }
 

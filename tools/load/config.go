@@ -44,9 +44,8 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over a <TIME>, or FROM:TO:TIME such as 0:100k:60s (default: all from the start)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. If the target is in 127.0.0.0/8, a run on Linux instead uses as many addresses of
-	// 127.0.0.0/8 as it needs. It uses each address for less than a quarter of the ephemeral ports, about 7,000
-	// with the usual port range, and never for 20,000 connections or more.
+	// chooses an address. For a target in 127.0.0.0/8, a run on Linux instead uses several addresses of that network,
+	// each for less than a quarter of the ephemeral ports and for less than 20,000 connections.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
@@ -194,9 +193,8 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. Latency is measured from the planned time. Delays caused by a stalled
-// server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How NOT to
-// Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time, so all delays count in
+// full. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
 	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.

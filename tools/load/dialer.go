@@ -38,8 +38,7 @@ type dialer struct {
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of event loops. The engine assigns batches to loops in rotation, so the dialer divides
-	// the attempts into this number of batches.
+	// loops is the number of event loops, and of the batches into which the dialer divides the attempts.
 	loops            int
 	finishedAttempts func() int64
 

@@ -31,7 +31,7 @@ type messageMaker interface {
 
 type answerChecker interface {
 	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
-	// messages in flight that earlier input of the same call has answered.
+	// messages that the same call has already answered.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
 	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
 	// expected or if they are unknown.

@@ -38,9 +38,8 @@ type Step struct {
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
 	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit, and the
-	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the
-	// window must have been answered in it, because otherwise a queue is growing; of a small number n of messages,
-	// n-3√n suffice. A connection must be left.
+	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the window
+	// must have been answered in it; of a small number n of messages, n-3√n are enough. A connection must be left.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
@@ -55,9 +54,8 @@ type Step struct {
 // Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if
-	// no rate did. A rate at most 5 % higher failed, unless Most reports that the search stopped at its own limits,
-	// or the search ended because all connections were lost.
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
+	// rate kept the goal. A rate at most 5 % higher failed, unless Most is set or all connections were lost.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`

@@ -110,8 +110,8 @@ type agentInfo struct {
 	// Machine identifies the agent's machine. Agents with the same Machine share its resources.
 	Machine string `json:"machine"`
 	CPUs    int    `json:"cpus"`
-	// Holds is the number of connections that the machine can carry according to package doctor. Wall is the
-	// resource that limits this number. Most is the agent's own limit. 0 means no limit.
+	// Holds is the number of connections that the machine can carry, limited by Wall. Most is the agent's own limit. 0
+	// means no limit.
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`

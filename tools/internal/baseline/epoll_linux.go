@@ -78,8 +78,7 @@ type epollConn struct {
 	raw         syscall.RawConn
 	fd          int32
 	partialLine []byte
-	// served tells Go's memory model that the accesses of successive workers are ordered. The kernel guarantees this
-	// order, but the memory model does not know it.
+	// served orders the accesses of successive workers for Go's memory model.
 	served atomic.Uint64
 }
 

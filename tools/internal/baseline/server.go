@@ -47,8 +47,7 @@ var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 const (
 	// FlushEach writes every answer with a separate system call.
 	FlushEach = "each"
-	// FlushTenth buffers answers and flushes after every tenth answer. When a connection ends or falls silent, up to
-	// nine answers are never sent, which would be unacceptable in a real server.
+	// FlushTenth buffers answers and flushes after every tenth answer. Up to nine answers can remain unsent.
 	FlushTenth = "tenth"
 )
 
@@ -151,13 +150,11 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln. The design PerConn is what most people write with package net: an accept loop, and a
-// goroutine and a buffer per connection. Each Read or line is answered with one Write. The other designs follow
-// published servers. The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection
-// that sends a line longer than the buffer.
+// Serve serves an app on ln with one of the designs. The designs Prefork and Epolls require a listener from
+// ListenForDesign. Serve closes a connection that sends a line longer than the buffer.
 //
-// Serve returns nil after ctx has ended. It returns an error immediately if the options are invalid, and later if ln
-// fails. When Serve returns, ln and all connections are closed, and all goroutines of Serve have ended.
+// Serve returns nil after ctx has ended. It returns an error if the options are invalid or ln fails. When Serve
+// returns, ln and all connections are closed, and all goroutines of Serve have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err

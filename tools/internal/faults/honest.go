@@ -22,7 +22,7 @@ const (
 )
 
 // HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and
-// continues. Each client has a goroutine. Set the fields before Start.
+// continues. Set the fields before Start.
 type HonestClients struct {
 	// Addr is the server's address, as for net.Dial.
 	Addr string

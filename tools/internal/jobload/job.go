@@ -10,11 +10,10 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. A pool that accepts a job must call exactly one of Execute, CountAsExpired and CountAsShed,
-// on any goroutine. After this call, the pool must not use the job. A pool that is being closed may drop jobs without a
-// call.
+// Job is a submitted job, and a context.Context that ends at the job's deadline.
 //
-// A Job is also a context.Context that ends at the job's deadline. No timer runs until Done or AfterFunc is called.
+// A pool that accepts a job must call exactly one of Execute, CountAsExpired and CountAsShed, on any goroutine. After
+// this call, the pool must not use the job. A pool that is being closed may drop jobs without a call.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -97,8 +96,7 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. It counts a job that has expired or was shed. With any other error, the job counts
-// as unfinished.
+// Dropped implements pool.Dropper. It counts a job that has expired or was shed.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):

@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Result counts the outcomes of the jobs that were submitted to a pool in the window, which begins after the warm-up
-// and lasts for Duration. Jobs submitted in the warm-up are included only in the peaks and in Steady. Each submitted
+// Result counts the outcomes of the jobs that were submitted to a pool in the window after the warm-up. Each submitted
 // job has exactly one outcome:
 //
 //	Offered  = Accepted + Rejected
@@ -28,8 +27,7 @@ type Result struct {
 	// Rate is the planned number of jobs per second. 0 means a closed loop.
 	Rate float64 `json:"rate"`
 	// Warmup is the time of submissions before the window, and Duration the length of the window. Elapsed is the time
-	// from the start of the window to the end of its last job. If the wait for that job was given up, Elapsed ends
-	// there.
+	// from the start of the window to the end of its last job.
 	Warmup   time.Duration `json:"warmup"`
 	Duration time.Duration `json:"duration"`
 	Elapsed  time.Duration `json:"elapsed"`
@@ -38,9 +36,7 @@ type Result struct {
 
 	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms after
 	// they were due. LateP99 is the 99th percentile of the lateness, or 0 in a closed loop. Missed is the number of
-	// jobs that were due but never submitted, because the pool blocked the generator or all processors were busy. In a
-	// burst, all jobs that were due at the same time count once.
-	// Latencies do not include lateness.
+	// jobs that were due but never submitted.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
@@ -53,11 +49,9 @@ type Result struct {
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
 	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted in the
-	// warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start of the window
-	// then compensate for those in progress at its end.
+	// warm-up. With a warm-up, the goodput is Steady divided by Duration.
 	Steady uint64 `json:"steady"`
-	// Starting is the number of jobs that ended in the warm-up and within their deadline. The pool starts with the
-	// warm-up, so Starting divided by Warmup is the goodput from a standing start.
+	// Starting is the number of jobs that ended in the warm-up and within their deadline.
 	Starting uint64 `json:"starting"`
 	// Expired and Shed count jobs that the pool accepted and later reported as not run. Unfinished counts jobs that had
 	// not ended when the run ended.

@@ -19,8 +19,8 @@ import (
 const (
 	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length",
-	// the prefix is not included. The limit helps to detect bytes that are not a length.
+	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length", the
+	// prefix is not included.
 	MaxAnswer = 1 << 30
 	// MaxOffset limits two numbers in a "length" rule: the offset, and the position of the length in the answer.
 	MaxOffset = 4096

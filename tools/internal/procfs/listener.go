@@ -29,16 +29,13 @@ var errRows = errors.New("more rows than are read")
 
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order. Like
-// the kernel, it ignores sockets bound to the wildcard address if a socket is bound to addr itself. Several processes
-// can share a port, by inheriting a socket or by SO_REUSEPORT.
+// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order.
+// Listeners on the wildcard address count only if no socket is bound to the address itself.
 //
-// addr must be an address of this machine. For any other address, FindListenerPIDs finds the processes that listen on
-// the wildcard address. It returns an error if it finds no process. It cannot find processes of another user, network
-// namespace or process namespace. It searches only the first 16,384 descriptors of a process.
+// addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
+// processes of another user, network namespace or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no listening
-// process, it scans up to 262,144 descriptors of threads that have their own descriptor table.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors, and 16,384 of one process.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()

@@ -46,9 +46,8 @@ type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was runnable but waited for a processor. This time is the kernel's average
-	// over the processors that had work, with a resolution of a microsecond. It is 0 before Linux 4.20, or without
-	// pressure stall information.
+	// Stalled is the time in which some task was runnable but waited for a processor. It is 0 if the kernel does not
+	// report it.
 	Stalled time.Duration
 }
 
@@ -142,9 +141,8 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if the interface
-// does not have the index wantIndex and the hardware address wantAddress, because /sys then belongs to another network
-// namespace.
+// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if index or
+// address differ, because /sys then belongs to another network namespace.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {

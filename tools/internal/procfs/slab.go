@@ -20,7 +20,7 @@ type Slab struct {
 }
 
 // ReadSlabCaches returns the kernel's slab caches by name. A cache with several names appears under each of them.
-// Usually, only root may read slab caches. Reading takes some milliseconds.
+// Usually, only root may read slab caches.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {

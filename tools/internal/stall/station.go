@@ -20,8 +20,8 @@ var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with 
 // spinTime is how long a LineStation polls the clock before the end of a service.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
-// Delays of the machine do not accumulate. All methods are safe for concurrent use.
+// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service. All
+// methods are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
@@ -46,9 +46,8 @@ func NewStation(p StallPlan, epoch time.Time) *LineStation {
 	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
-// Enqueue queues a line that arrives now. It returns immediately. The station keeps retainedLine until the line has
-// been served, and then calls onServed with retainedLine. Calls of onServed do not overlap. If the queue is full,
-// Enqueue returns ErrFull and drops the line.
+// Enqueue queues a line that arrives now. The station keeps the line until it has been served, and then calls onServed.
+// Calls of onServed do not overlap. If the queue is full, Enqueue returns ErrFull.
 func (s *LineStation) Enqueue(retainedLine []byte, onServed func(retainedLine []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,7 @@ type Part struct {
 	Last bool
 }
 
-// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of a stream. A
-// FrameReader needs 16 bytes of memory. It stores no payload, so messages may have any size.
+// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of a stream.
 type FrameReader struct {
 	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64

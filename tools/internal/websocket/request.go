@@ -21,9 +21,8 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// AppendRequest appends the request of a handshake. host is the value of the Host header and omits a default port. An
-// empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes. Names are sent
-// unchanged. The caller must have checked path and header with CheckPathAndHeader.
+// AppendRequest appends the request of a handshake. host omits a default port. An empty path means "/". The caller must
+// have checked path and header with CheckPathAndHeader.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"

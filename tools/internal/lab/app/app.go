@@ -28,17 +28,15 @@ const (
 	Web = "web"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
-	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits: the smallest nonce for which
-	// the SHA-256 of line and nonce (8 bytes, big-endian) begins with PowZeros zero bits. Pow represents a handler that
-	// needs processor time.
+	// Pow answers each line with the line and a proof of work with PowZeros zero bits; see package proof. It represents
+	// a handler that needs processor time.
 	Pow = "pow"
 	// Sha answers each line with the hexadecimal SHA-256 of the line, cut to the line's length, and a line end.
 	Sha = "sha"
 	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
 	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. PubSub is
-	// not in Names, because none of the example servers supports it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING.
 	PubSub = "pubsub"
 )
 

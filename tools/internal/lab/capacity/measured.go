@@ -36,9 +36,8 @@ type MeasuredCosts struct {
 	Kernel       float64 `json:"kernel,omitempty"`
 	// Connect is the server's processor time to establish a connection, or 0 if it was not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// IdleCoresPerConn is the number of processors that an idle connection keeps busy. It is 0 if that was not
-	// measured, or if a server without connections used as much. In the second case, MaxIdleCoresPerConn is an upper
-	// limit; otherwise MaxIdleCoresPerConn is 0.
+	// IdleCoresPerConn is the number of processors that an idle connection keeps busy, or 0 if unknown.
+	// MaxIdleCoresPerConn is an upper limit if only that is known, and otherwise 0.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
 	// Points contains the costs of messages, by ascending rate.
@@ -64,8 +63,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs in which a
-// figure is missing. If this applies to all runs, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. If no run has all figures, it
+// returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -224,10 +223,7 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 }
 
 // PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// it assumes the measured number of event loops.
-//
-// PredictCores assumes that with a higher rate, total CPU usage does not fall and the cost per message does not rise.
-// Between two measured rates, it returns the maximum under these assumptions.
+// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -261,9 +257,7 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a server process in bytes. Buffers are assumed to take the memory
-// measured at the given or the next higher rate. Above the highest measured rate, they are assumed to grow with the
-// rate.
+// PredictUserMemory predicts the resident memory of a server process in bytes at a message rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

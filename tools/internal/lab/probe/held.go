@@ -129,9 +129,8 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers to heartbeats it has
-// received. now contains the server's counters. verificationLines is the number of received lines that are no such
-// answers. Heartbeats and lines of the lab's own connection do not count.
+// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers it has received.
+// verificationLines is the number of other lines that the server has received.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -183,7 +182,7 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 }
 
 // ExcessLeftoverResources returns how far resources have grown beyond the permitted growth since the checkpoint Before.
-// The result is a sum: the numbers of sockets, of connections in TIME_WAIT, of files, and of MiB of kernel memory.
+// The result is one sum of sockets, files and MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

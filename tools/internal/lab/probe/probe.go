@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection looks up a figure by name. exists reports whether the figure exists. better is true if either high
-// or low values of the figure count as better. HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether high or low values of the figure are better. It
+// implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -146,9 +146,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy with other programs than the server, the load generator and the lab.
-// stolenByHost is the number of CPUs that the host of a virtual machine took. Both are averages over the measured
-// window. For a run without a window, they are averages over the run.
+// CPUsUsedByOthers returns the average number of CPUs that were busy with other programs. stolenByHost is the number of
+// CPUs that the host of a virtual machine took.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

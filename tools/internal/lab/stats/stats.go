@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds returns a ratio for each round: the round's value in byRound divided by its value in base. It
-// skips rounds in which a value is missing or Never, or the value in base is not positive.
+// RatiosOfSameRounds divides the value of each round by the round's value in base. It skips rounds without two usable
+// values.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
