@@ -17,8 +17,7 @@ type aclAccount struct {
 	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// aclSelector allows a set of commands for a set of topics. A user may perform an action if at least one of the user's
-// selectors allows it.
+// aclSelector allows a set of commands for a set of topics.
 type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
@@ -80,8 +79,7 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandSubcommandsOrCategory returns one bit for each selected command. nameOrCategory is a command, a
-// subcommand such as client|kill, or a category such as @pubsub. A command includes all its subcommands.
+// parseCommandSubcommandsOrCategory returns one bit for each command that a command or category name selects.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
@@ -107,8 +105,7 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses a Redis ACL file. accounts maps user names to accounts. userNameByPassword maps password hashes
-// to user names. Errors include the line number.
+// parseACLFile parses a Redis ACL file.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}

@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the state of a connection that can subscribe to topics. A client needs no lock, because calls of the
-// connection's handler do not overlap.
+// client is the state of a connection that can subscribe to topics. Only the connection's handler may use a client.
 type client struct {
 	format messageFormat
 	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
@@ -72,7 +71,6 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 }
 
 // subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
-// For Sharded, only sharded topics count. For Topic and Pattern, topics and patterns count together.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -107,8 +105,7 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the client's next pattern may have. Limits.MaxPatternCost explains
-// the limits per client and per address.
+// remainingPatternCost returns the highest cost that the client's next pattern may have.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -151,7 +148,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a published message. It returns false if the client has exceeded maxPerSecond.
+// countPublishWithinRate counts a published message, and reports whether the client may publish it.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -15,7 +15,7 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the format in which an upgrade saves the state of a client.
+// clientStateVersion is the version of the format in which an upgrade saves clients.
 const clientStateVersion = 1
 
 var (
@@ -57,8 +57,7 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the client's
-// message format is not between minFormat and maxFormat, or if the user no longer exists.
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -79,10 +78,10 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 }
 
 // reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It fails if the user has
-// lost the right to one of them. It ignores MaxPatternCost and MaxPatternWork, because a pattern may cost more than in
-// the old process.
+// lost the right to one of them.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
+	// A pattern may cost more than in the old process.
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(saved.Remaining()) > 0 {
 		k := Kind(saved.Byte())
@@ -152,8 +151,7 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client may still lack stored messages. Such a client must not move
-// in an upgrade. Messages may be missing during a replay, or once the new process stores the client's topics.
+// checkClientReceivedAllKept returns an error if the client may still lack stored messages.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

@@ -10,15 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the stored messages that the client has missed. Afterwards, it adds the client to the
-// groups that receive new messages.
+// clientReplay sends a client the stored messages that the client has missed, and then lets the client receive new
+// messages.
 //
-// A replay consists of steps with limited output. The first step is small and runs immediately. If the first step does
-// not suffice, a goroutine runs further steps, at most for Replay.Timeout. Until the goroutine ends, requests of a
-// WebSocket wait, a graceful shutdown waits, and the client cannot move to another process.
-//
-// The last step holds the read lock of the replay buffer while it sends messages and adds the client to the groups.
-// Therefore, no message is missed or repeated.
+// A replay consists of steps with limited output. A goroutine runs all steps after the first one. The last step holds
+// the read lock of the replay buffer, so that no message is missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -52,8 +48,7 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits limits one step of a replay. work is in units of about 10 ns; bytes is the size of the output. With
-// allOrNothing, a step that reaches a limit is discarded. Otherwise, the step's last message may exceed the limits.
+// stepLimits limits one step of a replay. work is in units of about 10 ns; bytes is the size of the output.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // discard a step that reaches a limit
@@ -68,9 +63,8 @@ const (
 	messageLookupUnits = 8
 	waitersPerTurn     = 64 // replays that may wait for each one that may run
 	stallTimeout       = time.Second
-	// A client may send a position that this node has not reached yet, because another node issued it. The client then
-	// waits. Every unknownPositionDelay, the hub asks the stream whether the position exists. The answer is cached for
-	// streamNewestTTL.
+	// unknownPositionDelay is the interval at which the hub asks the stream for the newest position. streamNewestTTL is
+	// how long the answer is cached.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -80,9 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. A client that sent no position
-// starts at the newest message and also receives the last values of its topics. For such a client, known is false until
-// this node has loaded the stream.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. known is false until the stream
+// is loaded.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.beginLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -103,8 +96,7 @@ func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, 
 	return cr.pos, true
 }
 
-// replayNowOrInBackground starts the replay. A short replay completes at once. A goroutine completes a longer replay.
-// Only the handler of c may call replayNowOrInBackground.
+// replayNowOrInBackground starts the replay, and completes a short replay at once. Only the handler of c may call it.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexTopicsAndCompilePatterns()
 	if cr.prepareStepAndJoinIfLast(firstStepLimits) {
@@ -167,8 +159,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Only one replay at a time runs a step with patterns,
-// because such steps are expensive.
+// prepareStepSerializingPatterns is prepareStepAndJoinIfLast, but only one replay at a time runs a step with patterns.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -178,9 +169,8 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output as fast as the client reads. If the client does not read for
-// stallTimeout, the method discards the output and waits until the client reads again. Meanwhile, another replay may
-// run.
+// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read, it discards the output and
+// waits.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -295,8 +285,7 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters limits concurrent replays with three semaphores. early admits clients whose position this node has not
-// reached yet. queue admits all other clients. turns admits the replays that may read and send messages now.
+// replayLimiters contains the semaphores that limit concurrent replays.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -314,8 +303,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits until this node has stored all messages up to the client's position. If no node has
-// issued that position, the method sets cr.unissued and returns.
+// waitReachedOrMarkUnissued waits for the messages up to the client's position. If no node has issued the position, it
+// sets cr.unissued.
 func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -336,8 +325,8 @@ func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed when the next message arrives. It returns nil if this
-// node already has all messages up to pos.
+// nextMessageChanUnlessReached returns a channel that is closed at the next message. It returns nil if the node has all
+// messages up to pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -372,8 +361,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has all messages up to pos. It returns false until the stream is loaded.
-// Afterwards, positions of other streams count as reached. The caller must hold mu.
+// reachedLocked reports whether this node has all messages up to pos. The caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -389,8 +377,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. The last step also sends the output and adds the
-// client to the groups of its topics. joined reports whether the client has been added.
+// prepareStepAndJoinIfLast prepares the output of the next step. The last step also adds the client to the topics'
+// groups.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -452,9 +440,7 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// skipToOldestIfPositionUnknown replaces a client position that is not part of this stream, and appends a gap notice. A
-// position of another stream becomes the position before the oldest message. A position that was never issued becomes
-// the newest position.
+// skipToOldestIfPositionUnknown replaces a client position that is not part of this stream, and appends a gap notice.
 func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
@@ -471,7 +457,7 @@ func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 }
 
 // newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. A result
-// of at most cr.pos.Seq means that the client has missed none.
+// of at most cr.pos.Seq means none.
 func (cr *clientReplay) newestMissedSeq() uint64 {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
@@ -489,8 +475,8 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups of its topics. If the
-// client's output queue is full, the method does nothing and returns false.
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, if the client's output queue
+// has space.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Cluster connects a Hub with other hubs. A message published on one hub reaches the subscribers of all hubs. Package
-// hub/cluster contains an implementation. Methods must be safe for concurrent use. A method may block only if its
-// comment says so, because event loops call the methods.
+// Cluster connects a Hub with other hubs. Package hub/cluster contains an implementation. Methods must be safe for
+// concurrent use. Event loops call the methods, so a method may block only if its comment says so.
 type Cluster interface {
 	// PublishOrCountLost queues a message for the other hubs. It must not keep a reference to message. It fails only if
 	// the message is too long. If the queue is full, the message is lost and counted in ClusterStats.Unsent. kind is
@@ -38,8 +37,7 @@ type Cluster interface {
 }
 
 // ClusterMigrator is a Cluster that can move to a new process together with the hub's clients (see tcp.Server.Upgrade).
-// Other hubs treat the old and the new process as one node. These two processes do not receive each other's messages
-// through the cluster.
+// The old and the new process do not receive each other's messages through the cluster.
 type ClusterMigrator interface {
 	// PauseDelivery stops delivery until Resume. The returned state identifies the messages delivered so far.
 	PauseDelivery() (state []byte)
@@ -67,8 +65,7 @@ type ClusterStats struct {
 	// Received counts messages from other nodes. Duplicates counts further copies of a message. They arrive through
 	// other subscriptions and are not delivered.
 	Received, Duplicates int64
-	// Lost counts messages from other nodes that did not arrive. The node detects lost messages by gaps in the sequence
-	// numbers.
+	// Lost counts messages from other nodes that did not arrive.
 	Lost int64
 	// Nodes lists at most 256 other nodes, ordered by name.
 	Nodes []NodeStats
@@ -94,20 +91,20 @@ func (h *Hub) Subscribers(kind Kind, name string) int {
 // Subscriptions returns the current number of subscriptions of all clients of this hub.
 func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
 
-// EachName calls f for each topic or pattern of the given kind that has subscribers on this hub. The order is
-// unspecified. EachName stops when f returns false. f must not subscribe or unsubscribe clients.
+// EachName calls f for each topic or pattern of the given kind that has subscribers on this hub. EachName stops when f
+// returns false. f must not subscribe or unsubscribe clients.
 func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
-// Matcher compiles a pattern with the syntax of PSUBSCRIBE. The returned function reports whether the pattern matches a
-// topic. The function is safe for concurrent use. Its running time is proportional to the topic's length.
+// Matcher compiles a pattern with the syntax of PSUBSCRIBE. The returned function reports whether a topic matches the
+// pattern, and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, without duplicates. The names take at most
-// maxBytes. omitted counts further names.
+// namesOnOtherHubs returns the names on other hubs that match pattern, at most maxBytes in total. omitted counts
+// further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -28,8 +28,7 @@ type commandDoc struct {
 
 var commands map[string]*command
 
-// commandsByID lists all commands and subcommands. The index in this list is the command's ID, which fits into one
-// byte. ID 0 means no command.
+// commandsByID lists all commands and subcommands by their IDs, which fit into one byte. ID 0 means no command.
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
@@ -128,8 +127,6 @@ func init() {
 	)
 }
 
-// assignIDsAndMapByName assigns an ID to each command and returns a map of the commands by name. The key of a
-// subcommand such as client|id is id.
 func assignIDsAndMapByName(list ...*command) map[string]*command {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {

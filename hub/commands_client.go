@@ -72,19 +72,16 @@ type clientLibrary struct{ name, version string }
 // libraryID identifies a client library in a libraryTable. The value 0 means unknown.
 type libraryID uint16
 
-// maxLibraries limits the number of libraries in a libraryTable. Each version of a library counts separately. CLIENT
-// LIST does not show further libraries.
 const maxLibraries = 1000
 
-// libraryTable contains the names and versions of the libraries that clients use. It is safe for concurrent use.
+// libraryTable contains the names and versions of the clients' libraries. It is safe for concurrent use.
 type libraryTable struct {
 	mu   sync.Mutex
 	list []clientLibrary // list[0] has ID 1
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns the ID of a library, and adds a new library to the table. It returns 0 if l is empty. It also
-// returns 0 for a new library if the table is full.
+// getOrAddID returns the ID of a library, adding it if necessary. It returns 0 if the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,8 +162,7 @@ func formatClientAddr(addr netip.AddrPort, _ bool) string {
 	return addr.String()
 }
 
-// clientFilter selects connections for CLIENT LIST and CLIENT KILL. A field with the zero value selects all
-// connections.
+// clientFilter selects connections for CLIENT LIST and CLIENT KILL. Fields with the zero value have no effect.
 type clientFilter struct {
 	ids         map[uint64]bool
 	addr, laddr string
@@ -193,8 +189,7 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// parseFilterOptionOrReplyError sets one option of filter to value. If the option is invalid, it replies with an error
-// and returns false.
+// parseFilterOptionOrReplyError sets one option of filter to value, or replies with an error.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
@@ -316,8 +311,7 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// unsubscribeAndKillClient ends the client's subscriptions at once. The connection closes after its pending output has
-// been sent.
+// unsubscribeAndKillClient ends the client's subscriptions and closes the connection after its pending output.
 func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

@@ -14,16 +14,14 @@ import (
 
 const clusterSlots = 16_384
 
-// clusterNode describes the hub in replies to Redis CLUSTER commands. The ID stays the same after a restart, because it
-// depends only on the address.
+// clusterNode describes the hub in replies to Redis CLUSTER commands.
 type clusterNode struct {
 	id, host  string
 	port      int
 	portField string // of CLUSTER SHARDS
 }
 
-// clusterNode returns the hub's ID and the address to which the client has connected. For a Unix socket, the host is
-// empty and the port is 0. An empty host tells the client to use the host of its own connection.
+// clusterNode returns the hub's ID and the address to which the client has connected.
 func (b *commandBatch) clusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))
@@ -76,8 +74,7 @@ func (b *commandBatch) handleRole() {
 	b.writeArrayHeader(0)
 }
 
-// clusterSlot returns the Redis Cluster hash slot of a key, based on CRC-16 (XMODEM). If the key contains text in
-// braces, only this text is hashed.
+// clusterSlot returns the Redis Cluster hash slot of a key.
 func clusterSlot(key []byte) int {
 	if _, tag, ok := bytes.Cut(key, []byte("{")); ok {
 		if tag, _, ok = bytes.Cut(tag, []byte("}")); ok && len(tag) > 0 {

@@ -2,14 +2,14 @@ package hub
 
 import "errors"
 
-// redisVersion is the version of Redis that the hub reports. Client libraries adapt to this version.
+// redisVersion is the version of Redis that the hub reports.
 const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
 
-// handlePing replies with PONG or the argument. A RESP2 client with subscriptions gets an array, as in Redis.
+// handlePing replies with PONG or the argument.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -39,8 +39,8 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. Otherwise, a malicious web page could
-// send Redis commands in the body of a browser's request.
+// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A malicious web page may have sent
+// the request.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -71,7 +71,7 @@ func (b *commandBatch) handleSelectOnlyDB0() {
 	}
 }
 
-// setUserOrAuthDeadline sets the client's user. A client without a user must authenticate within authTimeout.
+// setUserOrAuthDeadline sets the client's user, or a deadline for authentication if there is no user.
 func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout
@@ -83,8 +83,7 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials contains either a user name and a password, or a password or
-// token alone. If the login fails, it replies with an error and returns false.
+// authenticateOrReplyError logs the client in with a user name and a password, or a password or token alone.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -37,8 +37,7 @@ func (b *commandBatch) writeRefusalReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes the client to all names in the command. If the user lacks the right to one of the names,
-// no subscription is made. If a limit is reached, the subscriptions made so far remain.
+// handleSubscribe subscribes the client to all names in the command, or to none if the user lacks a right.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -65,8 +64,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes the client from the names in the command. Without names, it unsubscribes the client
-// from all names of this kind.
+// handleUnsubscribe unsubscribes the client from the names in the command, or from all names of this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {
@@ -98,7 +96,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// confirmSubscription tells the client that a subscription has succeeded. It must run before messages of the topic can
+// confirmSubscription tells the client that a subscription has succeeded. Call it before messages of the topic can
 // arrive.
 func (b *commandBatch) confirmSubscription(subscriptionCount int) {
 	b.writeConfirmation(subscriptionCount)
@@ -121,8 +119,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command if the batch has used up its budget. A later batch continues the command
-// after its first argsDone arguments. If stop is true, the caller must return.
+// yieldIfOverBudget interrupts the command after argsDone arguments if its budget is used up. If stop is true, the
+// caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -145,8 +143,7 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client. It has no
-// effect if the client has no subscriptions.
+// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -170,11 +167,10 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches. Larger searches run in the background.
+// maxTopicsOnLoop is the largest number of topics that an event loop searches.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. If the list exceeds
-// maxBytes, it writes an error instead.
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)
@@ -224,7 +220,7 @@ func (b *commandBatch) handleNumpatOnAllHubs() {
 	})
 }
 
-// replyInBackgroundIf calls makeReply. If slow is true, makeReply runs on another goroutine (see replyInBackground).
+// replyInBackgroundIf calls makeReply, on another goroutine if slow is true.
 func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
 	if !slow {
 		makeReply(context.Background(), &b.replyWriter)

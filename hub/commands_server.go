@@ -15,7 +15,6 @@ import (
 
 var processStart = time.Now()
 
-// secondsSinceStart returns the time since the process started, in seconds.
 func secondsSinceStart() uint32 { return uint32(time.Since(processStart) / time.Second) }
 
 func (b *commandBatch) handleTime() {
@@ -118,11 +117,11 @@ func (b *commandBatch) writeCommandList(list []*command) {
 	}
 }
 
-// maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS, because the replies are long.
+// maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyTooMany returns the commands named by the arguments, or all commands without arguments. An
-// unknown name becomes a nil element. If there are too many arguments, it replies with an error and returns false.
+// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands. An unknown name becomes
+// a nil element.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -20,8 +20,7 @@ type eventSubscription struct {
 	since  Position    // of the last message received
 }
 
-// minRetry and maxRetry limit the delay after which a browser reconnects. The hub selects a random delay, so that
-// clients do not all reconnect at once.
+// minRetry and maxRetry limit the random delay after which a browser reconnects.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
@@ -44,8 +43,7 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks the topic names and the user's rights. Call it before the response begins, while an
-// error can still set the HTTP status.
+// checkEventTopicsAndRights checks the topic names and the user's rights. Call it before the response begins.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -65,8 +63,7 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the request. The header Last-Event-ID takes precedence over the parameter
-// "since" in the URL. If no messages of the topics are stored, the header is ignored and the parameter is an error.
+// parseReplayStart sets sub.since from the header Last-Event-ID or the parameter "since" of the request.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -84,11 +81,11 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// startEventStream subscribes the client after the response head has been sent. If the client has sent a last id, it
-// first receives the stored messages after this id.
+// startEventStream subscribes the client after the response head has been sent.
 func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
+	// A random delay keeps clients from reconnecting all at once.
 	retry := minRetry + rand.N(maxRetry-minRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
 	if err := api.subscribeAndReplayEventStream(c, sub); err != nil {
@@ -120,8 +117,6 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	return replay.replayNowOrInBackground(c)
 }
 
-// sendRefusalAndCloseEventStream sends the reason to the client and closes the stream. Browsers reconnect by
-// themselves.
 func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())

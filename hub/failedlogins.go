@@ -14,11 +14,10 @@ import (
 var errTooManyFailedLogins = errors.New("hub: too many failed logins")
 
 const (
-	// addrLoginFactor limits an address to this many times MaxFailedLogins in failedLoginWindow.
+	// addrLoginFactor times MaxFailedLogins is the limit of failed logins from one address in failedLoginWindow.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
-	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed. Until then, its
-	// input is not read.
+	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed.
 	failedLoginCloseDelay  = time.Second
 	failedLoginLogInterval = 10 * time.Second
 )
@@ -31,8 +30,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login from addr. If closeReason is not nil, the caller must close the connection
-// with this error. For an HTTP request, c is nil.
+// recordFailedLogin counts a failed login from addr. If closeReason is not nil, the caller must close the connection.
+// For an HTTP request, c is nil.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -68,8 +67,7 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseLaterIfMany counts a failed login. After too many failed logins, it stops reading from the
-// client. The connection closes after failedLoginCloseDelay.
+// countFailedLoginCloseLaterIfMany counts a failed login, and closes the connection later if there were too many.
 func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

@@ -11,12 +11,10 @@ import (
 
 // fairSemaphore is a semaphore with max slots that users and addresses share fairly. It is safe for concurrent use.
 //
-// A user may hold at most maxEach slots. An address may hold twice as many, because several users may share a proxy.
-// With keepSpare, both limits shrink to the number of free slots, so that some slots stay free for others (Choudhury
-// and Hahne, Dynamic Queue Length Thresholds, 1998).
+// A user may hold at most maxEach slots, an address twice as many. With keepSpare, both limits shrink to the number of
+// free slots (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
 //
-// A released slot goes to the waiter whose user and address together hold the fewest slots. Among equal waiters, the
-// one that has waited longest gets the slot.
+// A released slot goes to the waiter whose user and address together hold the fewest slots.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
@@ -37,8 +35,7 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// userAndAddrQuotaOwners returns the client's user and address, which are charged for a slot of a fairSemaphore. The
-// user is omitted in a hub without users. The address is omitted for a Unix socket.
+// userAndAddrQuotaOwners returns the client's user and address, which are charged for a slot of a fairSemaphore.
 func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})

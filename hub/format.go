@@ -23,8 +23,8 @@ const (
 
 func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
 
-// appendMessage appends message in the format f to dst, for a subscriber of topicOrPattern. publishedTopic is the topic
-// to which the message was published. id is "" for a message that is not stored. RESP formats omit the id.
+// appendMessage appends message in the format f to dst, for a subscriber of topicOrPattern. id is "" for a message that
+// is not stored.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -69,7 +69,7 @@ type jsonMessage struct {
 	Base64  string `json:"base64,omitempty"`
 }
 
-// encodeMessageJSON encodes a message as a JSON object. A message that is not valid UTF-8 is encoded as base64.
+// encodeMessageJSON encodes a message as a JSON object, with base64 if the message is not valid UTF-8.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := jsonMessage{Op: "message", ID: id, Topic: publishedTopic}
 	if topicOrPattern.kind == Pattern {
@@ -84,8 +84,7 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. The notice names a topic only if
-// topics has one element. For RESP formats, nothing is appended.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

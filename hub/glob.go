@@ -7,9 +7,7 @@ import (
 	"strings"
 )
 
-// glob is a compiled pattern with the syntax of PSUBSCRIBE. * matches any number of bytes, and ? matches one byte.
-// [abc], [a-c] and [^a] match one byte of a set. A backslash escapes the next byte. The time of a match is linear in
-// the length of the name.
+// glob is a compiled pattern with the syntax of PSUBSCRIBE.
 type glob struct {
 	pattern string
 	*globProgram
@@ -29,7 +27,7 @@ type segment struct {
 	masks []uint64
 }
 
-// compileGlob compiles a pattern. Every string is valid: a set without a closing bracket extends to the end.
+// compileGlob compiles a pattern, which may be any string.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}
@@ -117,7 +115,6 @@ func compileSegment(elements []element) segment {
 	return s
 }
 
-// compileMasks computes s.class and s.masks from elements. Bytes that match at the same positions share a class.
 func (s *segment) compileMasks(elements []element) {
 	words := s.maskWords()
 	usual := make([]uint64, words)
@@ -179,8 +176,7 @@ func (s *segment) matchesExactly(sameSizeText string) bool {
 	return true
 }
 
-// findFirstEnd returns the offset at which the segment's first occurrence in name ends, or -1. To find a segment that
-// is not a literal, it uses the Shift-And algorithm.
+// findFirstEnd returns the offset at which the segment's first occurrence in name ends, or -1.
 func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {

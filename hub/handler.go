@@ -20,8 +20,7 @@ type redisOrHTTPHandler struct {
 	hub *Hub
 }
 
-// respSession is the state of a connection that uses the Redis protocol. Rarely used fields are in sessionDetails to
-// save memory.
+// respSession is the state of a connection that uses the Redis protocol.
 type respSession struct {
 	client
 	*sessionDetails // nil if unused
@@ -111,8 +110,7 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 // Heartbeat implements tcp.HeartbeatHandler. It returns false because the Redis protocol has no heartbeat.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch runs the commands that one call of Received finds in its input. Batches are reused, so that idle
-// sessions take less memory.
+// commandBatch runs the commands that one call of Received finds in its input.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -144,12 +142,10 @@ var batchPool = sync.Pool{New: func() any {
 
 // Limits of a commandBatch. A batch that reaches a limit lets other connections run first.
 const (
-	// maxFlushBytes is the size at which replies are sent, or 1/8 of Limits.MaxUnsent if that is less. The batch ends
-	// when it has sent 1/4 of MaxUnsent.
+	// maxFlushBytes is the size at which replies are sent, or 1/8 of Limits.MaxUnsent if that is less.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is the budget of a batch. A command or a subscription costs 1. Every receiversPerWork receivers of a
-	// message and every replyBytesPerWork bytes of a reply cost 1 more. Receivers are cheap, so that several messages
-	// to a large topic fit into one batch and reach each subscriber in one send.
+	// maxBatchWork is the budget of a batch. Every command, subscription, receiversPerWork receivers and
+	// replyBytesPerWork bytes of a reply cost 1.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
@@ -185,8 +181,7 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input and returns the number of bytes used. Queued commands of an open transaction
-// stay in the unused part of input.
+// runCommands runs the commands in input. Queued commands of an open transaction stay unused.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -228,7 +223,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	return used
 }
 
-// readCommand parses one command and returns its size in bytes. If the command is incomplete, it returns 0.
+// readCommand parses one command and returns its size in bytes, or 0 if the command is incomplete.
 func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -240,8 +235,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. It frees the details if they are empty afterwards. If the
-// session has no details, createIfAbsent selects whether to create them or to do nothing.
+// updateSessionDetails calls set with the session's details. If there are none, it creates them or, without
+// createIfAbsent, does nothing.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -273,8 +268,7 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch and lets the event loop serve other connections. A later batch runs the remaining
-// commands.
+// yieldToOtherConns ends the batch and lets the event loop serve other connections.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
@@ -287,7 +281,6 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends all collected replies. If the last reply is too large to send, the earlier replies are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendRepliesCloseOnError(b.buf[:b.replyStart])
@@ -312,8 +305,7 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent. If the connection stayed open, the client
-// would mistake the next reply for the missing one.
+// closeOnSendError closes the connection, because the client would mistake the next reply for the unsent one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -322,7 +314,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions and closes the connection after pending output has been sent.
+// unsubscribeAndClose ends the client's subscriptions and closes the connection after its pending output.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -368,8 +360,7 @@ func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
 	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 }
 
-// lookUpPermittedCommand returns the command that the arguments name. If the command is unknown, not permitted or has a
-// wrong number of arguments, it returns an error reply instead.
+// lookUpPermittedCommand returns the command that the arguments name, or an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -52,11 +52,11 @@ type httpAPI struct {
 
 const (
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. A further request waits up to httpScanWait
-	// for its turn.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. httpScanWait limits how long further
+	// requests wait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
-	// The limit parameter of a topic list: its default and its maximum.
+	// The default and the maximum of a topic list's limit parameter.
 	defaultTopicLimit, maxTopicLimit = 100, 10_000
 	maxRemoteNameBytes               = 4 << 20
 )
@@ -126,19 +126,19 @@ func (api *httpAPI) checkOriginAndHost(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an IP address, localhost or the host of an allowed origin. An attacker can make
-// any other name resolve to 127.0.0.1 (DNS rebinding).
+// isTrustedHost reports whether host is an IP address, localhost or the host of an allowed origin.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	// An attacker can make any other name resolve to 127.0.0.1 (DNS rebinding).
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The permitted parameters are
-// token and those in allowedBesidesToken. If a check fails, it writes an error response and returns false.
+// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. It permits the parameter token
+// and those in allowedBesidesToken.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -206,8 +206,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user whose credentials the request contains. Without credentials, it returns the
-// initial user of the connection, which is nil if clients must authenticate.
+// authenticateRequest returns the user whose credentials the request contains, or else the connection's initial user.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -370,8 +369,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers. largest
-// contains at most limit topics. total is the number of all topics that begin with prefix.
+// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers. total counts
+// all topics with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.EachName(Topic, func(name string, subscribers int) bool {
@@ -393,8 +392,7 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics, but covers all hubs of the cluster. total is approximate, because
-// each hub reports only its largest topics.
+// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. total is approximate.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {

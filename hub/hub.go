@@ -81,9 +81,8 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, even
-// if the client was already subscribed. The client receives messages only after the call of confirm. The first message
-// is the topic's last value, if stored. Calls for the same client must not overlap.
+// subscribe subscribes a client to a topic or pattern. Before the first message, it calls confirm with the client's
+// number of subscriptions. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))
@@ -106,8 +105,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks the user's rights and the limits, and counts c as a subscriber. The client
-// receives no messages until the caller adds ref to the group of the returned topic.
+// authorizeAndRecordSubscription checks the user's rights and counts c as a subscriber. The caller must add ref to a
+// group of the topic.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -138,8 +137,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndNotifyIfLast subtracts one from t's number of subscribers. If no subscribers remain, it removes t
-// from the hub and notifies the cluster.
+// removeSubscriberAndNotifyIfLast subtracts one subscriber from t, and removes t from the hub if none are left.
 func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

@@ -47,8 +47,7 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of the format in which SaveState writes the hub's state. The state contains the
-// counters, the cluster's state, stored messages and last values.
+// hubStateVersion is the version of the format in which SaveState writes the hub's state.
 const hubStateVersion = 3
 
 type savedCounters struct {
@@ -136,8 +135,7 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 	return new(Replay)
 }
 
-// maxSavedKeptBytes limits the size of the stored messages that an upgrade passes to the new process. Older messages
-// are dropped.
+// maxSavedKeptBytes limits the size of the stored messages that an upgrade passes to the new process.
 const maxSavedKeptBytes = 256 << 20
 
 // saveKeptMessages writes the newest stored messages, at most maxBytes. The first part of the output describes the
@@ -177,8 +175,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages reads the output of saveKeptMessages. It drops messages that exceed the limits of r. If the
-// output contains no valid stream, the next message begins a new stream.
+// restoreKeptMessages reads the output of saveKeptMessages.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

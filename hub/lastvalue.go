@@ -7,9 +7,7 @@ import (
 	"sync"
 )
 
-// lastValueCache stores the newest message of each topic for later subscribers. A subscriber first receives the newest
-// message, and afterwards every later message exactly once. For this purpose, topicLock is held while a message is sent
-// and while a subscriber is added.
+// lastValueCache stores the newest message of each topic for later subscribers.
 type lastValueCache struct {
 	topicLocks [64]sync.Mutex // by hash of the topic; locked before mu
 
@@ -27,15 +25,15 @@ type lastValue struct {
 	newer, older *lastValue
 }
 
-// lastValueOverhead is the memory of a lastValue in bytes, excluding its name and message. It includes 40 bytes for the
-// entry in a map.
+// lastValueOverhead is the memory of a lastValue in bytes, excluding its name and message.
 const lastValueOverhead = 64 + 40
 
 func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share a mutex.
+// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share a mutex. Hold the mutex
+// while sending a message and while adding a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
@@ -48,8 +46,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores the newest message of a topic. If the cache exceeds its limits, the least recently used
-// topics are evicted. If the message alone exceeds LastValueBytes, its topic is removed.
+// storeNewestAndEvict stores the newest message of a topic, and evicts the least recently used topics beyond the
+// limits.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -62,8 +62,7 @@ func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20)
 
 const maxFailedLoginsLimit = 200
 
-// configError is an error in a configuration. It wraps tcp.ErrBadConfig, but does not repeat the text of
-// tcp.ErrBadConfig.
+// configError is a configuration error that wraps tcp.ErrBadConfig.
 type configError struct{ error }
 
 func (configError) Unwrap() error { return tcp.ErrBadConfig }

@@ -14,12 +14,8 @@ import (
 
 // patternIndex finds the patterns that match a topic without trying every pattern.
 //
-// A literal run is a wildcard-free part of a pattern. A matching topic contains all literal runs of the pattern.
-// Therefore the index stores each pattern under only one of its runs, selected so that few patterns share a run. A
-// publish looks up the substrings of its topic and tries the patterns found.
-//
-// Runs are identified by their hash. If two runs have the same hash, a publish tries more patterns than necessary.
-// maxPublishWork is an upper bound for the work of one publish.
+// A literal run is a wildcard-free part of a pattern. The index stores each pattern under the hash of one of its
+// literal runs. A publish looks up the substrings of its topic.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -43,15 +39,14 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one literal run. It consists of immutable chunks, which publishers read
-// without a lock. Every chunk except the last contains chunkSize patterns.
+// bucket contains the patterns stored under one literal run, in immutable chunks that need no lock.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns in a chunk of a bucket. A change of a bucket copies at most two chunks.
+// chunkSize is the number of patterns in a full chunk of a bucket.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -105,27 +100,24 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of a polynomial hash. The hash of a substring can be computed from the hashes of two
-// prefixes (see substringHash).
+// hashBase is the random base of the polynomial hash in substringHash.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits how many literal runs in the middle of a pattern the index considers. A literal run is a
-// wildcard-free part of a pattern.
+// maxInnerRuns limits the wildcard-free parts in the middle of a pattern that the index considers.
 const maxInnerRuns = 16
 
-// roundDownRunSize returns how many leading bytes of a run are hashed. A run is a wildcard-free part of a pattern.
-// Large sizes are rounded down to a power of two, because each size in use slows down a publish.
+// roundDownRunSize returns how many leading bytes of a literal run are hashed.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
 	}
-	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two
+	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two: each size in use slows down a publish
 }
 
-// eachLiteralRun calls yield with the literal runs of a pattern until yield returns false. A literal run is a
-// wildcard-free part of the pattern. The first run is the beginning of the pattern, even if it is empty.
+// eachLiteralRun calls yield with the wildcard-free parts of a pattern until yield returns false. The first part may be
+// empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -165,9 +157,8 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern and returns its cost (see Limits.MaxPatternCost). It fails if the cost exceeds
-// clientBudget, or if all patterns together would exceed MaxPatternWork. A pattern that is already in the index keeps
-// its cost.
+// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget or
+// MaxPatternWork.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -242,8 +233,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed from oldWork to newWork. It
-// returns the increase of x.maxPublishWork, which may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after a change of the work of r's bucket. increase may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -310,9 +300,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records that the work of one bucket has changed from oldWork to newWork. A work of 0 means that the
-// bucket does not exist. A search for one topic name uses at most maxBuckets buckets. increase is the change of l.work
-// and may be negative.
+// updateMaxWork updates l.work after a change of the work of one bucket. A work of 0 means no bucket. increase may be
+// negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -353,8 +342,7 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns that it has
-// tried.
+// eachMatchingPattern calls yield for each pattern that matches name.
 func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)

@@ -20,7 +20,7 @@ import (
 // published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has changed and
 // before connections move.
 
-// errUpgradeBacklogFull rejects a message during an upgrade because too many messages are already queued.
+// errUpgradeBacklogFull rejects a message because too many messages are queued during an upgrade.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
@@ -30,11 +30,10 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck counts one message. It reports whether the publisher sends at most rate messages per second.
+// rateCheck counts one message, and reports whether the publisher sends at most rate messages per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the topic name, the message size and the rate. If withinRate is nil, the
-// rate is not checked.
+// authorizePublish checks the user's rights, the topic name, the message size and the rate. withinRate may be nil.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -52,8 +51,7 @@ func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic s
 	return h.countRefusal(err)
 }
 
-// authorizeAndPublish publishes a message on all hubs if authorizePublish permits the message. It returns the number of
-// receivers on this hub. During an upgrade, the message may be queued.
+// authorizeAndPublish publishes a message on all hubs, and returns the number of receivers on this hub.
 func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) (
 	receivers int, err error) {
 	if err := h.authorizePublish(u, withinRate, kind, topic, message); err != nil {
@@ -98,12 +96,11 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess replaces the id of a message that the new process of an upgrade stores. The old process does not
-// send such a message to clients that can resume. The new process sends the message when the clients reconnect.
+// keptByOtherProcess replaces the id of a message that the new process of an upgrade stores.
 const keptByOtherProcess = "-"
 
-// keepIfSingleHubAndDeliver sends a message to this process's subscribers. In a hub without a cluster, it first stores
-// the message if Replay selects the topic.
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it may also store the
+// message.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")
@@ -130,8 +127,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// beginLocalStreamAndDropExpired drops expired messages of a hub without a cluster. If necessary, it begins a new
-// stream. During an upgrade, RestoreState begins the stream instead.
+// beginLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
+// nothing.
 func (h *Hub) beginLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -145,8 +142,7 @@ func (h *Hub) beginLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns. It returns the
-// number of receivers. id is "" for a message that is not stored.
+// deliverLocally sends a message to this process's subscribers. id is "" for a message that is not stored.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

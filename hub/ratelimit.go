@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// rateLimit limits the number of events per window of time. All events of a window may occur at once. The zero value is
-// ready to use.
+// rateLimit limits the number of events per window of time. The zero value is ready to use.
 type rateLimit time.Time
 
 func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
@@ -24,8 +23,6 @@ func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
 
 const maxLimitedAddrs = 16_384
 
-// addrRateLimits contains a rate limit for each address. A full table evicts all idle addresses. If more than half of
-// the table remains, it evicts arbitrary addresses, too.
 type addrRateLimits struct {
 	mu     sync.Mutex
 	byAddr map[netip.Addr]rateLimit
@@ -47,8 +44,7 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address to which limits apply. For IPv4, this is addr itself. For IPv6, this is the /64
-// network of addr.
+// clientNetwork returns the address to which limits apply: addr itself for IPv4, the /64 network for IPv6.
 func clientNetwork(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

@@ -59,7 +59,7 @@ func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
 func (r *Replay) maxReplaysEach() int    { return cmp.Or(r.MaxReplaysEach, (r.maxReplays()+3)/4) }
 func (r *Replay) timeout() time.Duration { return cmp.Or(r.Timeout, 30*time.Second) }
 
-// Bounds returns MaxBytes, MaxMessages and MaxAge. A field that is 0 is replaced by its default.
+// Bounds returns MaxBytes, MaxMessages and MaxAge, with defaults for fields that are 0.
 func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
@@ -102,12 +102,10 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Replay.Topics. An entry of this length always fits into a NATS
-// subject.
+// maxReplayTopicBytes limits the length of an entry of Replay.Topics.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects a topic. For a pattern, it reports whether the pattern can match a selected
-// topic.
+// keepsAny reports whether r.Topics selects a topic, or any topic that matches a pattern.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -172,8 +170,7 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses a message id from a client. It rejects an id that is more than MaxMessages ahead of this
-// node's newest message. No node can have issued such an id.
+// parseIssuedPosition parses a message id from a client, and rejects ids that no node can have issued.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -188,10 +185,8 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 }
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
-// Therefore all clients receive the messages of all topics in the same order.
 //
-// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it. The messages
-// of each topic also form a linked list.
+// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -237,7 +232,7 @@ type keptTopic struct {
 
 const (
 	keptMessageOverhead = 100
-	// keptTopicOverhead is the memory of a topic with messages: the struct, and its entry in the map.
+	// keptTopicOverhead is the memory in bytes of a topic with messages.
 	keptTopicOverhead = 64 + 48
 	maxDroppedTopics  = 1 << 16
 	maxExpiredDrops   = 1000
@@ -252,8 +247,7 @@ type KeptMessage struct {
 	Time  time.Time // when the stream stored it
 	Topic string
 	Data  []byte // must not change
-	// Old marks a message that was stored before this node started. KeepAndDeliver stores an old message, but does not
-	// send it to subscribers.
+	// Old marks a message that was stored before this node started. KeepAndDeliver does not send it to subscribers.
 	Old bool
 }
 
@@ -316,8 +310,7 @@ func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice discards all stored messages after some messages were lost. It notifies clients that messages
-// up to newest may be missing.
+// clearAndSendGapNotice discards all stored messages, and notifies clients that messages up to newest may be missing.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, newest Position) {
 	ready := r.ready
 	r.clearAndBeginStreamLocked(newest.Epoch, newest.Seq+1)
@@ -352,8 +345,8 @@ func (r *Replay) DropExpired(now time.Time) {
 	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages until MaxBytes, MaxMessages and MaxAge are met. maxExpired limits the
-// number of messages that are dropped only because of MaxAge.
+// dropBeyondLimits drops the oldest messages until the limits are met. maxExpired limits the messages dropped only
+// because of MaxAge.
 func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -365,8 +358,7 @@ func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	}
 }
 
-// addDroppingOverTopicLimits stores a message. If the topic exceeds the limits per topic, it drops the topic's oldest
-// messages.
+// addDroppingOverTopicLimits stores a message, and drops the topic's oldest messages beyond the limits per topic.
 func (r *Replay) addDroppingOverTopicLimits(seq uint64, when time.Time, name string, data []byte) {
 	t := r.topics[name]
 	if t == nil {
@@ -419,8 +411,7 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactDroppedMarks removes dropped messages from the slice messages. Dropped messages at the beginning of the slice
-// are removed at once. Other dropped messages are removed when they fill more than half of the slice.
+// compactDroppedMarks removes dropped messages from the slice messages.
 func (m *replayBuffer) compactDroppedMarks() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -438,8 +429,7 @@ func (m *replayBuffer) compactDroppedMarks() {
 	m.messages, m.head = kept, 0
 }
 
-// firstOrNextSeq returns the sequence number of the oldest stored message. If no messages are stored, it returns the
-// number of the next message.
+// firstOrNextSeq returns the sequence number of the oldest stored message, or of the next message if none are stored.
 func (m *replayBuffer) firstOrNextSeq() uint64 {
 	if m.head < len(m.messages) {
 		return m.messages[m.head].seq
@@ -447,23 +437,20 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. The result includes dropped
-// messages, which have no topic.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Dropped messages have no topic.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// newestDroppedSeq returns an upper bound for the sequence numbers of a topic's dropped messages. All messages of the
-// topic with a higher number are stored.
+// newestDroppedSeq returns an upper bound for the sequence numbers of a topic's dropped messages.
 func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns returns the sequence number of the newest dropped message whose topic matches any of the
-// patterns. If the search takes too much work, it returns a higher number. If the result is at most afterSeq, no such
-// message after afterSeq was dropped.
+// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
+// pattern. A result of at most afterSeq means that no later such message was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0

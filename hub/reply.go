@@ -26,8 +26,7 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type, such as a map, with n elements. For RESP2, it writes the header
-// of an array with resp2Count elements instead.
+// writeRESP3Header writes the header of a RESP3 type with n elements, or of a RESP2 array with resp2Count elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -70,7 +69,6 @@ func (r *replyWriter) writeNull() {
 	}
 }
 
-// writeVerbatim writes text for humans. RESP3 clients receive a verbatim string, RESP2 clients a bulk string.
 func (r *replyWriter) writeVerbatim(s string) {
 	if !r.resp3 {
 		r.writeBulk(s)
@@ -82,7 +80,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply. text must begin with an error code such as ERR. Line breaks in text become spaces.
+// writeError writes an error reply. text must begin with an error code such as ERR.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {
@@ -121,8 +119,8 @@ const (
 
 var errTooManyScans = errors.New("too many list requests; try again")
 
-// replyInBackground calls makeReply on another goroutine to write the reply of the current command. If makeReply
-// returns an error, the connection closes after the reply.
+// replyInBackground calls makeReply on another goroutine to write the reply of the current command. An error closes the
+// connection.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -146,8 +144,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c and calls makeReply on another goroutine. Afterwards, it sends the
-// reply and resumes reading. If too many replies are in progress, it does nothing and returns an error.
+// pauseAndReplyInBackground stops reading from c until makeReply has returned on another goroutine.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

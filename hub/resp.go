@@ -14,20 +14,19 @@ import (
 // the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
 // A command that is too long is rejected as soon as its lengths are known.
 
-// Limits of a Redis command. If a command exceeds a limit, the client receives an error and the connection is closed.
+// Limits of a Redis command.
 const (
 	maxCommandArgs = 1 << 20
 	maxInlineBytes = 64 << 10
 	maxBulkBytes   = 512 << 20 // as in Redis
 	maxNumberBytes = 32
 	minArgBytes    = 6
-	// Clients that have not authenticated have stricter limits.
+	// Limits for clients that have not authenticated.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the Redis protocol. The client receives this text before the connection
-// closes.
+// protocolError is a violation of the Redis protocol, as the client receives it.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -52,8 +51,7 @@ func newCommandLimits(maxBytes int, unauthenticated bool) commandLimits {
 	return b
 }
 
-// parseProgress records how far an incomplete command has been parsed. pos is the offset at which parsing continues.
-// argsLeft is the number of arguments that are still missing.
+// parseProgress records how far an incomplete command has been parsed.
 type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
@@ -62,8 +60,7 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input and returns its size in bytes. If the command is
-// incomplete, it updates progress and returns 0. A command may have no arguments.
+// parseCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -136,7 +133,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part. argsLeft is the number of arguments that follow.
+// part.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
@@ -144,8 +141,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. size is the number of bytes used, or 0 if the line is
-// incomplete. ok is false if the line is invalid.
+// parseNumberLine parses a decimal number and its line end. size is 0 if the line is incomplete.
 func parseNumberLine(input []byte) (n, size int, ok bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -194,8 +190,7 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 }
 
 // splitInline splits a line into arguments at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
-// and a backslash before any other byte. Single quotes allow only the escape \'. quotesBalanced is false if a quote is
-// not closed, or if text directly follows a closing quote.
+// and a backslash before any other byte. Single quotes allow only the escape \'.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -223,8 +218,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// appendUnquotedRestOfArg decodes an argument from its first quote to its end. It appends the result to r.unquotedArgs.
-// line begins with the quote. rest is the part of line after the argument.
+// appendUnquotedRestOfArg appends an argument to r.unquotedArgs, decoded from its first quote to its end. line begins
+// with the quote.
 func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -249,8 +244,8 @@ func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quote
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape such as \n. size is the number of
-// bytes used from s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes used from
+// s.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
-// its unsent output counts as lost.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client, and counts a slow client's unsent output as
+// lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -82,8 +82,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection of srv for which matches returns true. Calls of f do not overlap. No
-// call of f happens after eachConnSerially has returned.
+// eachConnSerially calls f for each connection that matches, one call at a time, and waits for the end of the calls.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -16,7 +16,7 @@ const (
 	kindCount = iota
 )
 
-// topic is a topic or pattern with at least one subscriber. It has one group of connections per message format.
+// topic is a topic or pattern with at least one subscriber.
 type topic struct {
 	name string
 
@@ -52,8 +52,7 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts is the result of sending one message. sent counts the subscribers that will receive the message. bytes
-// is the size of their output. dropped counts subscribers that lose the message because their queues are full.
+// deliveryCounts counts the subscribers who receive or lose a message, and the bytes of output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -79,8 +78,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 	})
 }
 
-// broadcastEncoded calls encode once for each format in use, and sends the result to the topic's subscribers with this
-// format.
+// broadcastEncoded sends a message to the topic's subscribers, encoded once for each format in use.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

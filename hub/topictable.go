@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// topicTable contains all topics of one kind that have subscribers. It is divided into shards by the hash of the name
-// to reduce lock contention.
+// topicTable contains all topics of one kind that have subscribers.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -40,8 +39,7 @@ func (ts *topicTable) findTopic(name string) (topicOrNil *topic, subscribers int
 	return nil, 0
 }
 
-// addSubscriber adds one to a topic's number of subscribers. It creates a topic that does not exist yet. first reports
-// whether the topic had no subscribers before.
+// addSubscriber adds one subscriber to a topic, and creates a topic that does not exist yet.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -63,8 +61,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber subtracts one from t's number of subscribers. If no subscribers remain, it removes t from the table
-// and returns true.
+// removeSubscriber subtracts one subscriber from t, and removes t from the table if none are left.
 func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -78,8 +75,7 @@ func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
 	return true
 }
 
-// eachTopic calls f for every topic, in no particular order, until f returns false. f must not add or remove
-// subscribers.
+// eachTopic calls f for every topic until f returns false. f must not add or remove subscribers.
 func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	for i := range ts.shards {
 		p := &ts.shards[i]
@@ -92,8 +88,7 @@ func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	}
 }
 
-// topicSet is a hash table of topics with linear probing. It takes about 12 bytes per topic, less than a third of a
-// map.
+// topicSet is a hash table of topics with linear probing, which takes about 12 bytes per topic.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free
@@ -104,8 +99,7 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides the hash of a topic's name into two parts. slotHash determines the topic's slot. A search compares
-// names only if their tags are equal. tag is never 0, because 0 marks a free slot.
+// splitHash divides the hash of a topic's name into a slot and a tag. tag is never 0, because 0 marks a free slot.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -159,8 +153,7 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove removes t, which must be in the set. It moves later topics into the free slot, so that searches still find
-// them.
+// remove removes t, which must be in the set.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {

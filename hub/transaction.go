@@ -24,11 +24,10 @@ type transaction struct {
 	tooLong        bool // reply to the next command with an error
 }
 
-// transactionReserve is the part of a transaction's size limit, in bytes, that queued commands cannot use. It leaves
-// space to read the beginning of the next command, which determines the command's size.
+// transactionReserve is the part of a transaction's size limit, in bytes, for the beginning of the next command.
 const transactionReserve = 64
 
-// reservedBytes returns how many bytes of the transaction's size limit are not available to the next command.
+// reservedBytes returns the part of the transaction's size limit that the next command cannot use.
 func (tx *transaction) reservedBytes() int {
 	if !tx.keepsQueue() {
 		return 0
@@ -40,8 +39,7 @@ func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
 
 func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
 
-// discardQueueIfTooLong discards the queued commands if err means that the next command exceeds the size limit. Without
-// the queued commands, the next command may fit.
+// discardQueueIfTooLong discards the queued commands if err means that the next command exceeds the size limit.
 func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
 		return false
@@ -51,7 +49,6 @@ func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	return true
 }
 
-// transactionOrNil returns the client's open transaction, or nil if no transaction is open.
 func (s *respSession) transactionOrNil() *transaction {
 	if s.sessionDetails == nil || s.unfinished == nil {
 		return nil
@@ -63,8 +60,7 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction replies to a command inside a transaction and counts the command as queued. If errorReply is
-// set or the command is not allowed, it rejects the whole transaction instead.
+// queueOrRejectTransaction counts a command as queued, or rejects the whole transaction if the command is invalid.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

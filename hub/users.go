@@ -84,14 +84,13 @@ func (u *Users) currentRoster() *roster {
 	return new(roster)
 }
 
-// user is a user of the hub. Every action checks the current rights in account, so that changes of the ACL file apply
-// at once. A client without a user has not authenticated.
+// user is a user of the hub. Every action must check the current rights in account.
 type user struct {
 	name    string
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
 }
 
-// anyone is the user of all clients in a hub without users. This user may do everything.
+// anyone is the user of all clients in a hub without users.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
 	u.account.Store(&aclAccount{enabled: true, noPassword: true, selectors: []aclSelector{allowAll}})
@@ -101,7 +100,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account. It returns nil if u is nil, or if the account is off or removed.
+// activeAccount returns the user's account, or nil if the account is off or removed. u may be nil.
 func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil
@@ -112,8 +111,7 @@ func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	return nil
 }
 
-// mayRun reports whether the user may run a command for at least one topic. command is a name such as publish or
-// client|kill.
+// mayRun reports whether the user may run a command, such as publish or client|kill, for at least one topic.
 func (u *user) mayRun(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -126,8 +124,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. As in Redis, the right to a pattern
-// requires an ACL rule with exactly this pattern. A rule with a wider pattern is not enough.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. A pattern needs an ACL rule with exactly
+// this pattern.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool {
 		if kind == Pattern {
@@ -142,8 +140,7 @@ func (u *user) anySelector(allows func(aclSelector) bool) bool {
 	return a != nil && slices.ContainsFunc(a.selectors, allows)
 }
 
-// unauthenticatedUserOrNil returns the user of clients that have not authenticated. It returns nil if clients must
-// authenticate.
+// unauthenticatedUserOrNil returns the user of unauthenticated clients, or nil if clients must authenticate.
 func (h *Hub) unauthenticatedUserOrNil() *user {
 	if h.Users == nil {
 		return anyone
@@ -172,7 +169,7 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	return nil, h.countRefusal(errWrongCredentials)
 }
 
-// authenticateToken returns the user whose password is token. No two users have the same password.
+// authenticateToken returns the user whose password is token.
 func (h *Hub) authenticateToken(token string) (*user, error) {
 	// The lookup takes a time that depends only on the hash, which does not reveal the token.
 	u := h.Users.currentRoster().byPassword[sha256.Sum256([]byte(token))]
@@ -182,9 +179,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a new connection. A verified client certificate selects the user that it names, if
-// that user has the ACL rule cert. All other connections get the user for unauthenticated clients, which may be nil.
-// Without TLS, tlsState is nil.
+// initialUser returns the user that a client certificate selects, or the user of unauthenticated clients. tlsState may
+// be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

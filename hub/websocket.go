@@ -43,11 +43,10 @@ import (
 const subprotocol = "myriad.hub.v1"
 
 const (
-	// maxBadRequests limits successive invalid requests or failed logins. The socket is closed when the limit is
-	// reached.
+	// maxBadRequests limits successive invalid requests or failed logins.
 	maxBadRequests = 16
 	maxIDBytes     = 64
-	// closeTryAgainLater is a close code that is registered with IANA but not defined by RFC 6455.
+	// closeTryAgainLater is a close code that IANA lists but RFC 6455 does not define.
 	closeTryAgainLater = 1013
 )
 
@@ -97,8 +96,7 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. After an error, the returned request still contains the id for the
-// error reply, if the id is valid.
+// parseSocketRequest parses and validates a request. After an error, the returned request still contains a valid id.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -359,8 +357,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a topic or pattern for which Hub.Replay stores messages. Afterwards, it sends the
-// stored messages that follow the request's position.
+// subscribeWithReplay subscribes to a topic or pattern and sends the stored messages after the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

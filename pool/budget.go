@@ -8,9 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// memoryBudget reduces the number of workers when memory runs short. With a Go memory limit (GOMEMLIMIT), it measures
-// the live heap after the last garbage collection. Without a limit, it measures the heap size at which the next
-// collection starts. It stops after several reductions that did not shrink the heap.
+// memoryBudget reduces the number of workers when memory runs short.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	maxWorkers int    // of the configuration
@@ -25,7 +23,7 @@ type memoryBudget struct {
 const (
 	// highWater is the percentage of the limit above which workers are removed. Below lowWater, workers may return.
 	highWater, lowWater = 70, 60
-	// maxFutile is the maximum number of consecutive reductions that shrink the heap by less than a twentieth.
+	// maxFutile is the maximum number of consecutive reductions that hardly shrink the heap.
 	maxFutile = 2
 )
 
@@ -42,8 +40,7 @@ func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers returns the number of workers that the current memory usage allows. currentWorkers is the number of
-// existing workers.
+// updateMaxWorkers returns the number of workers that the current memory usage allows.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers int) int {
 	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater && cycle != b.lastCycle:
@@ -66,8 +63,7 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// isHeapFull reports whether the heap, including garbage, exceeds highWater percent of the limit. It prevents workers
-// from exhausting memory between two garbage collections.
+// isHeapFull reports whether the heap, including garbage, exceeds highWater percent of the limit.
 func (b *memoryBudget) isHeapFull() bool {
 	if b.limit == math.MaxInt64 {
 		return false
@@ -76,8 +72,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the total size in bytes of the heap and all stacks. gcCycle is the number of the last
-// garbage collection, which determined the size of the heap.
+// readHeapAndStackBytes returns the size of the heap and all stacks in bytes, and the number of the last garbage
+// collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may have set it since
@@ -87,7 +83,7 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of the metric s. If Go does not have this metric, it returns the parameter unknown.
+// valueOr returns the value of the metric s, or unknown if Go does not have this metric.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

@@ -8,9 +8,7 @@ import (
 	"time"
 )
 
-// controller is the goroutine that adapts the pool to the load. It sets the limits of workers and queued jobs, sheds
-// overdue jobs, and stops idle workers. It runs every millisecond while jobs wait, every 50 ms while jobs run, and
-// otherwise at most once a second.
+// controller is the goroutine that adapts the pool to the load.
 type controller struct {
 	p        *Pool
 	wake     chan struct{} // capacity 1
@@ -37,8 +35,8 @@ type controller struct {
 	slack       float64 // share of recent periods without rejections and waiting jobs
 }
 
-// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait. When no jobs wait any
-// more, it keeps fastPeriod for stayFast.
+// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait, and for stayFast
+// afterwards.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -90,8 +88,8 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle of the controller. nextPeriod is the time in nanoseconds until the next cycle. 0 means that the
-// controller sleeps until wakeController is called.
+// tick runs one cycle of the controller. nextPeriod is in nanoseconds; 0 means that the controller sleeps until it is
+// woken.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -141,8 +139,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue returns the sums of the shards' counters. It also moves overdue jobs from the queue to
-// *shed.
+// collectTotalsAndShedOverdue returns the sums of the shards' counters, and moves overdue jobs from the queue to *shed.
 func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
@@ -195,18 +192,16 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 }
 
 const (
-	// initialPerProc is the initial and minimum limit per processor: one worker runs a job, another is on its way.
+	// initialPerProc is the initial and minimum limit of workers per processor.
 	initialPerProc = 2
-	// crowdedPerProc and crowdedFor define when the limit is lowered by a 32nd: when more than crowdedPerProc
-	// goroutines have waited for each processor for the time crowdedFor.
+	// The limit of workers decreases when crowdedPerProc goroutines have waited for each processor for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// slowGrowthFor is the time after which the limit may grow by a quarter again, instead of a 32nd.
+	// slowGrowthFor is how long the limit of workers grows slowly after goroutines have waited for processors.
 	slowGrowthFor = int64(100 * time.Millisecond)
-	// maxBesideOthersPerProc limits the workers per processor that start although other goroutines are runnable.
+	// maxBesideOthersPerProc limits the workers per processor that start while other goroutines wait for a processor.
 	maxBesideOthersPerProc = 64
-	// starvedFor is the time without a finished job after which a worker is added while jobs wait. Running jobs may
-	// depend on waiting ones.
+	// starvedFor is the time without a finished job after which a worker is added while jobs wait.
 	starvedFor = int64(50 * time.Millisecond)
 )
 
@@ -218,13 +213,8 @@ func (p *Pool) minLimit() int64 {
 	return min(max(int64(p.cfg.Min), initialPerProc*p.procs), int64(p.cfg.Max))
 }
 
-// updateWorkerLimit adapts the limit of workers to the load. It raises the limit while jobs wait and processors are
-// idle. It lowers the limit while many goroutines wait for a processor. If no waiting job makes progress, it adds a
-// worker from time to time. The method follows Windows' I/O completion ports, which start another thread when a running
-// thread blocks. It ignores throughput, which reacts late and is noisy (dotnet/runtime issues 52701, 53471, 81406).
-//
-// waiting counts jobs that wait or were rejected since the last call. runnable counts goroutines that wait for a
-// processor. finished counts the jobs that have finished since the pool was created.
+// updateWorkerLimit adapts the limit of workers to the load. waiting counts jobs that wait or were rejected since the
+// last call. runnable counts goroutines that wait for a processor.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finished uint64) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())
@@ -236,6 +226,7 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 		c.ceiling = min(c.ceiling, int(p.workerCount()))
 		c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
 	}
+	// As in Windows' I/O completion ports, workers start when others block. Throughput reacts late and is noisy.
 	growth := max(1, workers/4)
 	if now-c.lastCrowdedAt < slowGrowthFor {
 		growth = max(1, workers/32)
@@ -255,6 +246,7 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 		limit = max(limit, larger)
 	case waiting > 0 && workers < besideOthers:
 		limit = max(limit, min(larger, besideOthers))
+	// Running jobs may depend on waiting ones.
 	case now-c.progressAt >= starvedFor:
 		c.progressAt = now
 		limit = max(limit, workers+1)
@@ -268,8 +260,8 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 	}
 }
 
-// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor. The returned
-// function is not safe for concurrent use.
+// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor. Calls of the
+// function must not overlap.
 func newRunnableGoroutineCounter() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {

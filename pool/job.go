@@ -76,7 +76,6 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// toPanicError returns the error for a recovered value. The value nil means that the job has called runtime.Goexit.
 func toPanicError(recoveredOrNilForGoexit any) *PanicError {
 	if p, ok := recoveredOrNilForGoexit.(*PanicError); ok {
 		return p // created by Call

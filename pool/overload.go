@@ -2,9 +2,7 @@ package pool
 
 import "sync/atomic"
 
-// overload is the overload state of a pool. A job is overdue if it has waited longer than target. An overload begins
-// when the oldest job of a shard has been overdue for a whole interval. It ends after an interval without overdue or
-// rejected jobs.
+// overload is the overload state of a pool. A job is overdue if it has waited longer than target.
 type overload struct {
 	target                atomic.Int64 // set by the controller
 	interval              int64
@@ -22,16 +20,14 @@ func (o *overload) startOrExtend(now int64) {
 }
 
 const (
-	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends.
+	// maxSlack is the share of idle periods above which an overload ends.
 	maxSlack = 0.5
-	// admitted is the share of the jobs that can start within the target. If all of them were admitted, half would be
-	// overdue by the time they start.
+	// admitted is the share of the jobs that can start within the target.
 	admitted = 0.75
 )
 
-// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. The limit is based
-// on the number of jobs that can start within the target wait. anyRefused means that jobs were rejected since the last
-// call.
+// updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. anyRefused is true
+// if jobs were rejected since the last call.
 func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
 	o, capacity := &c.p.overload, c.p.cfg.Queue
 	limited := c.queueLimit < capacity
@@ -54,6 +50,7 @@ func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused
 		return
 	}
 	jobs := float64(s.busy) * float64(o.target.Load()) / float64(c.meanService)
+	// If all of these jobs were admitted, half would be overdue by the time they start.
 	c.queueLimit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 

@@ -67,14 +67,14 @@ type Pool struct {
 
 const closedBit = 1 << 40
 
-// closeGrace is the time for which Close waits for running jobs after cancelling their contexts.
+// closeGrace is how long Close waits for running jobs after cancelling their contexts.
 const closeGrace = time.Second
 
 // New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
 // release the pool's goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
-// newPool implements New. countRunnable returns the number of goroutines that wait for a processor.
+// newPool implements New. countRunnable counts the goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -102,11 +102,11 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // Close rejects further jobs and waits until all accepted jobs have run.
 //
 // If ctx ends first, Close drops the queued jobs and returns them. It cancels the contexts of running jobs with the
-// cause [ErrClosed], and waits at most a second for these jobs. If jobs were dropped or still run, err contains their
-// numbers and wraps the cause of ctx's end.
+// cause [ErrClosed], and waits at most a second for these jobs. If jobs were dropped or still run, err wraps the cause
+// of ctx's end.
 //
-// Close may be called several times. It returns each dropped job only once. A job that calls Close waits for itself, so
-// it must use a new goroutine or a context that ends.
+// Close may be called several times. It returns each dropped job only once. A job must not call Close with a context
+// that never ends, because Close waits for the job.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	p.closeOnce.Do(p.markClosedAndStartDrain)
 	select {
@@ -197,7 +197,6 @@ func (p *Pool) notifyShed(shed *[]Task) {
 	*shed = (*shed)[:0]
 }
 
-// callPanickedHandlerIfSet passes the recovered value v and the stack to Config.Panicked, whose panics are ignored.
 func (p *Pool) callPanickedHandlerIfSet(v any) {
 	if p.cfg.Panicked != nil {
 		defer func() { _ = recover() }()
@@ -206,7 +205,6 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 }
 
 // Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
-// Numbers may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
 	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
 	Workers, Idle, Limit int
@@ -292,11 +290,10 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. If the quantile is 1 µs or more, the bound is
-// at most twice the quantile. Without durations, the result is 0.
+// Quantile returns an upper bound of the q-quantile, for q from 0 to 1. Above 1 µs, the bound is at most twice the
+// quantile. Without durations, the result is 0.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	return histogram.QuantileUpperBound(h.Buckets[:], q)
 }
 
-// errNoCapacity means that a job can't be accepted now. Callers of the package receive ErrFull instead.
 var errNoCapacity = errors.New("pool: no capacity")

@@ -15,10 +15,10 @@ import (
 const (
 	maxShards   = 64
 	minPerShard = 64 // jobs
-	// lockTries is the number of times that a goroutine tries the locks of all shards before it waits for a lock.
+	// lockTries is how often a goroutine tries the locks of all shards before it waits for a lock.
 	lockTries    = 4
 	maxShedBatch = 32
-	// maxKeptCap is the maximum capacity, in jobs, of the memory that a shard retains when it is empty.
+	// maxKeptCap is the maximum capacity, in jobs, that an empty shard retains.
 	maxKeptCap = 1024
 )
 
@@ -45,7 +45,6 @@ type shard struct {
 	_       [128]byte // keeps the lock of another shard on another cache line
 }
 
-// makeShards creates the shards of the queue. If there are several, each has space for at least minPerShard jobs.
 func (p *Pool) makeShards() {
 	capacity, count := p.cfg.Queue, 1
 	for p.shift = 64; count < 2*int(p.procs) && count < maxShards && capacity/(2*count) >= minPerShard; p.shift-- {
@@ -63,7 +62,7 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if the shard has space. extraCapacity raises the limit for this call. The caller holds s.mu.
+// enqueue adds a job if the shard has space. The caller holds s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -100,8 +99,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty. It
-// also returns false after shedding maxShedBatch jobs; call it again then.
+// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. After shedding maxShedBatch jobs, it
+// returns false; call it again then.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -121,8 +120,8 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard's oldest job was overdue for a whole interval (CoDel).
-// During an overload, it moves up to maxShedBatch overdue jobs to *shed, but always leaves one job in the shard.
+// updateOverloadAndShedOverdue starts an overload if the shard's jobs are overdue, and then moves overdue jobs to
+// *shed.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {
@@ -132,6 +131,7 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	if s.overdueSince == 0 {
 		s.overdueSince = now
 	}
+	// As in CoDel, an overload starts when jobs were overdue for a whole interval.
 	if now-s.overdueSince >= o.interval || o.isActive(now) {
 		o.startOrExtend(now)
 	}

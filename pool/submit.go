@@ -50,11 +50,11 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries limits the retries of TrySubmit without a queue. A worker is available a moment after its job.
+// returningWorkerTries limits the retries of TrySubmit without a queue.
 const returningWorkerTries = 8
 
-// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if t.Ctx is
-// context.Background() or context.TODO(), which never end.
+// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil for context.Background and
+// context.TODO.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
 	case t.Ctx == nil || t.Ctx == context.Background() || t.Ctx == context.TODO():
@@ -112,8 +112,7 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. In a queue
-// with a single shard, every searching worker counts as additional space for one job.
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
@@ -130,6 +129,7 @@ func (p *Pool) enqueueInAnyShard(t *Task) error {
 				s.mu.Lock()
 			}
 			extra := 0
+			// With a single shard, every searching worker counts as space for one job.
 			if mask == 0 {
 				extra = int(p.searching.Load())
 			}
@@ -159,8 +159,7 @@ func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.isClosed()
 }
 
-// shardByStackAddress returns the index of a shard for the calling goroutine. It hashes the address of the goroutine's
-// stack. Calls of the same goroutine therefore usually get the same shard.
+// shardByStackAddress returns the index of a shard, which is usually the same for calls of the same goroutine.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

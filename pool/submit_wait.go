@@ -8,10 +8,10 @@ import "context"
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
 // space it finds and, if there is more, wakes the next. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups limits how often a waiting Submit is woken without finding space. Then, new Submits must wait, too.
+// maxVainWakeups limits how often a waiting Submit is woken without finding space.
 const maxVainWakeups = 3
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless a woken Submit has not run yet.
+// wakeWaitingSubmit wakes the first waiting Submit, unless a wakeup is already pending.
 func (p *Pool) wakeWaitingSubmit() (woken bool) {
 	if p.waiting.Load() == 0 || p.wakePending.Load() || !p.wakePending.CompareAndSwap(false, true) {
 		return false

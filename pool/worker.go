@@ -12,22 +12,22 @@ import (
 
 // A worker repeatedly takes a job and runs it. If there is none, the worker searches: it looks a few more times, yields
 // in between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
-// searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
-// a waiting job, and short jobs run on few workers. (Go's scheduler manages its threads in the same way.) A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
-// queued a job. At least one of the two therefore notices the other.
+// searching; the last searching worker then wakes another if more jobs wait. Therefore, a worker is always on its way
+// to a waiting job, and short jobs run on few workers, as in Go's scheduler. A worker looks at the queue once more
+// after it has parked itself. Submitters look for parked workers after they have queued a job. At least one of the two
+// therefore notices the other.
 
 const (
-	// searchRounds is the number of times that a searching worker looks again before it parks.
+	// searchRounds is how often a searching worker looks for jobs before it parks.
 	searchRounds = 3
-	// searchYield is the maximum yield of a searching worker. After a longer yield, the worker stops searching.
+	// searchYield is the maximum yield of a searching worker.
 	searchYield = 20 * time.Microsecond
-	// quantum is the time for which a worker runs jobs before it yields. Without a yield, a worker that has a job might
-	// wait for a processor until Go preempts this worker after 10 ms. If jobs block, workers do not yield.
+	// quantum is the time for which a worker runs jobs before it yields.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. The goroutine owns the fields while it runs. For a parked worker, the caller of
-// popParked owns the fields until it wakes the worker.
+// worker is a goroutine that runs jobs. The goroutine owns the fields. While the worker is parked, the caller of
+// popParked owns them.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -46,7 +46,6 @@ type worker struct {
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// lastOutcome is the outcome of a worker's last job.
 type lastOutcome struct {
 	finished, panicked, expired uint64 // 0 or 1
 	wait, service               time.Duration
@@ -64,8 +63,6 @@ func (s *shard) countOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit. If a job calls runtime.Goexit, the worker continues on a new
-// goroutine.
 func (w *worker) runUntilExit() {
 	returned := false
 	defer func() {
@@ -78,7 +75,6 @@ func (w *worker) runUntilExit() {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit, or until a job panics.
 func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 	running := false
 	defer func() {
@@ -167,12 +163,12 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if jobs wait and the last yield was at least quantum ago. It does not
-// yield if most running jobs are blocked. now is the current time.
+// yieldAfterQuantumIfQueued yields the processor if jobs wait and the last yield was at least quantum ago.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
 	}
+	// Otherwise, a worker with a job might wait for a processor until Go preempts this worker after 10 ms.
 	if now-w.yieldedAt >= int64(quantum) && !w.p.blocking.Load() && w.p.anyQueued() {
 		runtime.Gosched()
 		now = w.p.now()
@@ -191,8 +187,7 @@ func (w *worker) finishJob() {
 	}
 }
 
-// searchThenPark searches for a job and, if the search fails, parks the worker until another goroutine wakes it. It
-// returns false if the worker must exit.
+// searchThenPark searches for a job, and parks the worker if there is none. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (ok bool) {
 	p := w.p
 	w.endedAt = 0
@@ -246,7 +241,6 @@ func (w *worker) stopSearching() (wasLast bool) {
 	return w.p.searching.Add(-1) == 0
 }
 
-// countOutcomeAndStopSearching prepares the worker for parking or its exit.
 func (w *worker) countOutcomeAndStopSearching() {
 	if w.last != (lastOutcome{}) {
 		s := w.p.shards[w.home]
@@ -274,8 +268,6 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 }
 
 // jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
-// If the job has called Done, the context also ends with the job. Otherwise the worker reuses the jobContext for
-// further jobs.
 type jobContext struct {
 	context.Context
 	pool       context.Context
@@ -306,7 +298,7 @@ func (j *jobContext) Err() error {
 	return cmp.Or(j.Context.Err(), j.pool.Err())
 }
 
-// Value implements context.Context. Package context uses it to find the cause and to derive contexts.
+// Value implements context.Context.
 func (j *jobContext) Value(key any) any {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -319,7 +311,7 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-// endIfWatched ends the context if the job has called Done. ended reports whether the context was ended.
+// endIfWatched ends the context if the job has called Done.
 func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

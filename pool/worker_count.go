@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker if the limit plus extraWorkers allows another one. The worker begins with the job
-// in first. If first has no job, the worker searches for jobs.
+// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with the job
+// first, if there is one.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -32,8 +32,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if there are more than minWorkers. After a decrement, the
-// caller must make a worker exit.
+// decrementWorkersIfAbove decrements the number of workers if there are more than minWorkers. The caller must then make
+// a worker exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -50,7 +50,7 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// maxWorkers returns the maximum number of workers: the limit plus the number of workers in Block.
+// maxWorkers returns the maximum number of workers, including workers in Block.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 func (p *Pool) isClosed() bool     { return p.size.Load()&closedBit != 0 }
@@ -72,8 +72,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker wakes or starts a worker, which searches for jobs. If the limit of workers is reached, it wakes the
-// controller instead.
+// wakeOrStartWorker wakes or starts a worker, or wakes the controller if the limit of workers is reached.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -96,7 +95,7 @@ func (p *Pool) wakeToSearch(w *worker) {
 	w.wake <- queuedTask{}
 }
 
-// workerStack contains the parked workers. The worker that parked last is on top: its memory is most likely cached.
+// workerStack contains the parked workers. The worker that parked last is on top, as its memory is most likely cached.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
 	mu      sync.Mutex

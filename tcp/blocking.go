@@ -124,8 +124,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb and retains the connection. It does nothing if a callback of n is already running
-// or scheduled.
+// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback of n is running or scheduled.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -140,8 +139,7 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the scheduled callback of n on a new goroutine. If MaxCalls callbacks already run, it
-// queues n instead.
+// startOrQueueCallback runs the scheduled callback of n on a new goroutine, or queues n at the limit MaxCalls.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,8 +183,7 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the scheduled callback of n. It posts the result to the event loop or goroutine that
-// owns the connection. A panic or runtime.Goexit becomes a *PanicError.
+// invokeCallbackAndPostResult runs the scheduled callback of n and posts the result to the connection's owner.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason

@@ -30,8 +30,8 @@ type BroadcastHandler interface {
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held means that Server.Broadcast has queued the message during an upgrade. Broadcast returns Held as the number of
-// receivers, because the real number is not yet known.
+// Held means that Server.Broadcast has queued the message during an upgrade. Broadcast then returns Held as the number
+// of receivers.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
@@ -98,10 +98,10 @@ func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err 
 var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor Handler of a Listener is a BroadcastHandler")
 
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
-// until the process ends or the upgrade fails. In the new process, the upgrade lasts from the start until the old
-// process has ended.
+// until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
+// ended.
 //
-// While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly. A direct call is faster than
+// While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
 // Broadcast. SaveState of this handler must wait until direct calls have returned.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
@@ -110,14 +110,13 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. If a broadcast must change the handler's state in only one process, change it in the process in which
-// HandedOver returns false.
+// broadcasts. A handler that changes its state by broadcasts must do so only in the process in which HandedOver returns
+// false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastLogPausedIfUpgrading creates the log that queues broadcasts during upgrades. If this process takes over
-// from an old one, the log is paused until all connections have moved.
+// initBroadcastLogPausedIfUpgrading creates the log that queues broadcasts during upgrades.
 func (s *Server) initBroadcastLogPausedIfUpgrading(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

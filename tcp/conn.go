@@ -18,8 +18,8 @@ type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress. If not, it logs the misuse
-// of method, once per method and server.
+// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress, and otherwise logs the
+// misuse of method.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -86,19 +86,19 @@ func (c *Conn) CloseWith(why error) {
 // Loop returns the index of the connection's event loop, from 0 to Stats.Loops-1. In the goroutine model, it returns 0.
 func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
-// Pending returns the number of output bytes that the kernel has not yet accepted. Files of SendFile count as well. In
+// Pending returns the number of output bytes that the kernel has not yet accepted, including files of SendFile. In
 // Closed, Pending returns the number of bytes that were never sent.
 func (c *Conn) Pending() int { return c.core().UnsentOrDroppedBytes() }
 
-// Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts two
-// kinds: messages dropped because Server.SlowConsumer is DropMessage, and replaced values of Group.SendLatest. When the
-// peer has caught up, the server calls a MissedHandler.
+// Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are
+// messages dropped because Server.SlowConsumer is DropMessage, and replaced values of Group.SendLatest. When the peer
+// has caught up, the server calls a MissedHandler.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
 // Paused reports whether the connection accepts no more input because too much output is unsent. A pause begins when
-// more than Limits.HighWater bytes are unsent. It ends when at most Limits.LowWater bytes are unsent. A closing
-// connection is also paused. During a pause, a handler should return without using further input. The server passes the
-// unused input again when the pause ends.
+// more than Limits.HighWater bytes are unsent, and ends at Limits.LowWater. A closing connection is also paused. During
+// a pause, a handler should return without using further input. The server passes the unused input again when the pause
+// ends.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends the server's direction after all output has been sent, including earlier messages from Refs. The peer
@@ -113,9 +113,8 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Pause stops reading from the connection. The server does not call Received and Ended until Resume. After Resume, the
-// server passes unused input again, even if nothing new has arrived. During the pause, the kernel's buffers fill up and
-// the peer must wait. This wait does not count as silence of the peer. Writing is not affected. Pause has no effect on
-// a relayed connection or after a call of Relay.
+// server passes unused input again, even if nothing new has arrived. During the pause, no timeout counts the peer's
+// silence. Writing is not affected. Pause has no effect on a relayed connection or after a call of Relay.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -158,16 +157,16 @@ func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 }
 
 // SetTimer makes the server call Timer of a TimerHandler once, after d. The call is at most 10 ms late if the event
-// loop or goroutine is not busy. A connection has only one timer. A further call replaces the timer, and a d of 0 stops
-// it.
+// loop or goroutine is not busy. A connection has only one timer: a further call replaces the timer, and SetTimer(0)
+// stops it.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d. The server first sends the output written so far. The
-// close is at most 10 ms late. A further call replaces the deadline, and a d of 0 removes it.
+// SetDeadline closes the connection with ErrDeadline after d, at most 10 ms late. The server first sends the output
+// written so far. A further call replaces the deadline, and SetDeadline(0) removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))

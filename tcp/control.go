@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands with which an operator pauses accepting and closes connections. An engine executes
-// them for its own process. In a worker process, another implementation forwards them to all worker processes.
+// operatorCommands are the commands with which an operator pauses accepting and closes connections.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
@@ -83,8 +82,8 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the running engine. It returns an error before the start and after the end. The caller
-// must hold s.mu.
+// startedEngineLocked returns the running engine, or an error before the start and after the end. The caller must hold
+// s.mu.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:

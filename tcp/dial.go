@@ -187,8 +187,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened handles the success of the dial. To save memory, it replaces o by a smaller handler without the parameters of
-// the dial.
+// Opened handles the success of the dial, and replaces o by a smaller handler.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)
@@ -201,9 +200,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the handler of this connection, for protocols that switch during a connection. From the next call
-// on, the server calls h. Unused input of the current call is passed to h. The connection keeps its Value. SetHandler
-// fails with ErrOutsideCall, or with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
+// SetHandler replaces the handler of this connection, for protocols that switch during a connection. Unused input of
+// the current call is passed to h. The connection keeps its Value. SetHandler fails with ErrOutsideCall, or with
+// ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -215,7 +214,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves the host names of Dial. Each lookup runs on its own goroutine.
+// resolver resolves the host names of Dial.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start

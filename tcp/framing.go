@@ -104,7 +104,7 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 	return order.Uint64(b)
 }
 
-// maxEmptyTokens is the maximum number of consecutive tokens that use no input. bufio.Scanner has the same limit.
+// maxEmptyTokens is the maximum number of consecutive tokens that use no input, as in bufio.Scanner.
 const maxEmptyTokens = 100
 
 type framer struct {
@@ -137,8 +137,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes the complete lines of the input to the handler. used is the number of bytes of these lines. A
-// later call does not search the same bytes for a line end again.
+// deliverLines passes the complete lines of the input to the handler. used is their total size in bytes.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -6,10 +6,10 @@ import "github.com/myriad-go/myriad/internal/engine"
 // The methods are safe for concurrent use.
 //
 // Add and the broadcasts remove closed connections from the group. Len may therefore include closed connections. For an
-// exact Len, call Remove in Closed. In a group of more than 8, closed connections rarely outnumber open ones.
+// exact Len, call Remove in Closed.
 //
-// A group of one connection takes 40 bytes. A group of 2 to 8 connections takes about 100 bytes plus 16 per connection.
-// A larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.
+// A group of one connection takes 40 bytes, a group of 2 to 8 connections about 100 bytes plus 16 per connection. A
+// larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.
 type Group struct{ g engine.Group }
 
 // Add adds a connection to the group. It has no effect if the connection has closed or is already in the group. A
@@ -24,10 +24,10 @@ func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 // Len returns the number of connections in the group, possibly including closed ones.
 func (g *Group) Len() int { return g.g.Len() }
 
-// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p. sent is the
-// number of connections that accepted p. full is the number of connections that failed with ErrFull or ErrTooLarge. If
-// more than Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies. All connections get the
-// broadcasts of a group in the same order.
+// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p. sent counts
+// the connections that accepted p; full counts those that failed with ErrFull or ErrTooLarge. If more than
+// Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies. All connections get the broadcasts of
+// a group in the same order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a
@@ -39,7 +39,6 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // connection sends a value only when it has no other output. Values are therefore not ordered with broadcasts and
 // Ref.Send. At most one value of a group waits per connection, so use one group per independent value.
 //
-// sent is the number of connections that accepted p. full is the number of connections that did not accept p, because
-// the mailbox was full or p exceeds Limits.MaxUnsent. These connections may still receive an older value, and remain in
-// the group for later values.
+// sent counts the connections that accepted p. full counts the connections that did not, because the mailbox was full
+// or p exceeds Limits.MaxUnsent. They remain in the group for later values.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -120,9 +120,8 @@ type DrainingHandler interface {
 // or sheds a call of Received. For any other Handler, the connection waits for the pool, and the server does not read
 // from the connection. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
-// A Handler must not have the Shed method of a MessageShedHandler. A MessageHandler must not have the Shed method of a
-// ShedHandler. In both cases, the server does not start (ErrBadConfig). To hide an unrelated Shed method of a handler
-// h, use struct{ Handler }{h} instead of h.
+// A server with a Handler that is a MessageShedHandler, or a MessageHandler that is a ShedHandler, does not start
+// (ErrBadConfig). To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and
@@ -187,8 +186,7 @@ type StartHandler interface {
 	Starting(s *Server)
 }
 
-// handlerAs returns h as the optional interface T, if h implements T. If h comes from Lines or Split, handlerAs uses
-// the MessageHandler of h.
+// handlerAs returns h, or the MessageHandler in h, as the optional interface T.
 func handlerAs[T any](h Handler) (t T, ok bool) {
 	if f, is := h.(*framer); is {
 		t, ok = f.MessageHandler.(T)
@@ -198,7 +196,7 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
-// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field. It skips nil handlers.
+// handlers yields Server.Handler and the handlers of Listeners, each with the name of its field.
 func (s *Server) handlers() iter.Seq2[string, Handler] {
 	return func(yield func(string, Handler) bool) {
 		more := s.Handler == nil || yield("Server.Handler", s.Handler)
@@ -210,8 +208,7 @@ func (s *Server) handlers() iter.Seq2[string, Handler] {
 	}
 }
 
-// handlersAs returns all handlers of s that implement the optional interface T. A handler of several listeners occurs
-// only once.
+// handlersAs returns all handlers of s that implement the optional interface T, without duplicates.
 func handlersAs[T any](s *Server) (all []T) {
 	for _, h := range s.handlers() {
 		if t, ok := handlerAs[T](h); ok {
@@ -221,7 +218,6 @@ func handlersAs[T any](s *Server) (all []T) {
 	return all
 }
 
-// appendIfNew appends h to all, if all does not contain h. A handler that can't be compared is always appended.
 func appendIfNew[T any](all []T, h T) []T {
 	if reflect.ValueOf(h).Comparable() && slices.ContainsFunc(all, func(other T) bool { return any(other) == any(h) }) {
 		return all
@@ -229,8 +225,8 @@ func appendIfNew[T any](all []T, h T) []T {
 	return append(all, h)
 }
 
-// listenerHandler returns the handler of the listener with the given number. For number -1, it returns the handler of
-// connections without a listener.
+// listenerHandler returns the handler of the listener with the given number, or of connections without a listener for
+// -1.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})
@@ -293,23 +289,23 @@ func (Base) Closed(*Conn, error) {}
 var (
 	// ErrClosed is returned by methods if the connection is closing or closed.
 	ErrClosed = engine.ErrClosed
-	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. The
-	// method has done nothing. Use the connection's Ref instead.
+	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. Use the
+	// connection's Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is returned by methods of Ref if a buffer is full. Either Limits.MaxUnsent bytes already wait for the
+	// ErrFull is returned by methods of Ref if a buffer is full: Limits.MaxUnsent bytes already wait for the
 	// connection, or the mailbox of its loop is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
 	// nothing; a later call may succeed.
 	ErrFull = engine.ErrFull
 	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes. The method has accepted
-	// nothing. Later calls with the same data will fail, too.
+	// nothing.
 	ErrTooLarge = engine.ErrTooLarge
 	// ErrMessageTooLong closes a connection with a message longer than Limits.MaxMessage. The server still sends the
 	// answers to earlier messages.
 	ErrMessageTooLong = engine.ErrMessageTooLong
 	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile is returned by Conn.SendFile if the file is too short. If the file becomes too short while it is
-	// sent, ErrShortFile closes the connection.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. It closes the connection if the file becomes
+	// too short while it is sent.
 	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout and the other timeout errors close a connection whose peer exceeded a time limit:
 	// Limits.CloseTimeout, FirstByteTimeout and so on.
@@ -355,7 +351,7 @@ var (
 	// ErrGoexit is the Value of the PanicError of a handler that called runtime.Goexit.
 	ErrGoexit = engine.ErrGoexit
 	// ErrBadUse is returned by methods that are called in a wrong state. It also closes a connection whose Received
-	// returns a number outside of 0..len(in). In this case, the server logs the error.
+	// returns a number outside of 0..len(in).
 	ErrBadUse = engine.ErrBadUse
 )
 
@@ -378,9 +374,8 @@ func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 // PanicError is the close reason after a panic in the handler. It contains the value and the stack of the panic.
 type PanicError = engine.PanicError
 
-// TLSError is the close reason if TLS fails after the handshake: the peer has sent an alert, or an invalid record or
-// message. TLSError wraps the error of crypto/tls, such as a tls.RecordHeaderError. An alert is a *net.OpError with Op
-// "remote error".
+// TLSError is the close reason if TLS fails after the handshake. It wraps the error of crypto/tls, such as a
+// tls.RecordHeaderError. An alert of the peer is a *net.OpError with Op "remote error".
 type TLSError = engine.TLSError
 
 type handlerAdapter struct{ h Handler }

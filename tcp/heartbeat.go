@@ -9,9 +9,9 @@ import (
 
 // Heartbeat configures messages to silent peers. Such messages keep connections alive and detect lost peers.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. If
-	// heartbeats of many connections are due at once, the server spreads them: it delays some by up to one Interval. On
-	// average, the intervals are exact. The minimum is 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. The
+	// server delays some heartbeats by up to one Interval, to spread heartbeats that are due at once. The minimum is
+	// 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
 	// Message is the heartbeat to send, except for connections of a HeartbeatHandler. Do not change it while the server
 	// runs.
@@ -20,8 +20,7 @@ type Heartbeat struct {
 	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
-	// still silent one Interval after the last of MaxMissed heartbeats, the connection closes with ErrHeartbeatTimeout.
-	// The default is 2, the maximum 255.
+	// silent for one more Interval, the connection closes with ErrHeartbeatTimeout. The default is 2, the maximum 255.
 	MaxMissed int
 }
 
@@ -40,8 +39,7 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. Without such a
-// field, it is empty.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler; it may be empty.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
@@ -69,8 +67,6 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handlerField)
 }
 
-// toEngine converts the settings for the engine. defaultHandler is the handler of connections for which SetHandler was
-// not called.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

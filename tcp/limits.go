@@ -12,9 +12,8 @@ import (
 // Never, as the value of a time limit, means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. A zero field selects the default; a negative value is an error. The server checks
-// timeouts periodically, so they may take effect late. The maximum delay is the larger of 400 ms and an eighth of the
-// timeout.
+// Limits are the limits of a Server. A zero field selects the default; a negative value is an error. Timeouts may take
+// effect late, by at most the larger of 400 ms and an eighth of the timeout.
 type Limits struct {
 	// MaxConns is the maximum number of connections. Further connections are accepted, closed immediately and counted
 	// in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. If MaxConns exceeds the
@@ -88,10 +87,10 @@ type Limits struct {
 	// machine or cgroup, but GOMEMLIMIT applies to each of them.
 	MaxBuffered int
 
-	// MaxMail is the maximum number of messages from Refs that wait for one event loop. In the goroutine model, it
-	// applies to each connection. At the limit, Send fails with ErrFull. Requests to close connections have a separate
-	// limit of the same size. A message to a large group counts once for up to 512 members. The default is 1,048,576;
-	// the maximum is 268,435,456.
+	// MaxMail is the maximum number of messages from Refs that wait for one event loop or, in the goroutine model, for
+	// one connection. At the limit, Send fails with ErrFull. Requests to close connections have a separate limit of the
+	// same size. A message to a large group counts once for up to 512 members. The default is 1,048,576; the maximum is
+	// 268,435,456.
 	MaxMail int
 
 	// MaxMailBytes is the maximum total size, in bytes, of the messages in the mailbox of one loop or connection. An
@@ -100,9 +99,9 @@ type Limits struct {
 	// MaxBuffered. Running broadcasts have a separate limit of MaxMailBytes. The default is 8 MiB, the maximum 1 GiB.
 	MaxMailBytes int
 
-	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. Further
-	// connections wait. While connections wait, the server ends handshakes whose client has sent nothing for a second,
-	// and counts them in Stats.Refused.Handshake. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress. A handshake takes about 22 KiB. While further
+	// connections wait, the server ends handshakes whose client has sent nothing for a second, and counts them in
+	// Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
 	// HandshakeTimeout limits the time for the PROXY header and TLS handshake of a new connection. Conn.StartTLS begins
@@ -113,9 +112,8 @@ type Limits struct {
 	// ErrFirstByteTimeout. The default is 1 min. Use Never if clients may only receive.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout limits the time from the first byte of a message to the last. Any input that the handler has left
-	// unused counts as an incomplete message. A slower connection closes with ErrMessageTimeout, even if bytes arrive
-	// steadily. The default is 30 s.
+	// MessageTimeout limits the time from the first byte of a message to the last. Input that the handler has left
+	// unused counts as an incomplete message. A slower connection closes with ErrMessageTimeout. The default is 30 s.
 	MessageTimeout time.Duration
 
 	// IdleTimeout limits the time without input after the handler has used all earlier input. A connection that is
@@ -134,13 +132,13 @@ type Limits struct {
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
-	// in Stats.SlowHandlers, but does not interrupt them. An event loop begins to time individual calls only after its
-	// first slow iteration. The first log message therefore does not name the handler. The default is 1 s.
+	// in Stats.SlowHandlers, but does not interrupt them. The first log message may not name the handler. The default
+	// is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
-	// close, or when the peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
-	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// CloseTimeout limits the time for a peer to receive pending output after the connection begins to close or the
+	// peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s. Raise it for clients
+	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
 	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.
@@ -226,8 +224,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to each process. The processes share the memory of the
-// machine or cgroup equally. GOMEMLIMIT applies to each process.
+// defaultMaxBuffered returns a quarter of the memory in bytes that is available to each process.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestMemoryLimit()
 	if limit == math.MaxInt64 {
@@ -274,8 +271,7 @@ func formatTimeout(d time.Duration) string {
 	return d.String()
 }
 
-// toEngine converts the limits for the engine, where a timeout of 0 means no limit. CloseTimeout and Linger are never
-// 0.
+// toEngine converts the limits for the engine. In the result, a timeout of 0 means no limit.
 func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {
@@ -295,5 +291,5 @@ func (l Limits) toEngine() engine.Limits {
 	}
 }
 
-// forever is the shortest time limit that means Never.
+// forever is the shortest time limit that counts as Never.
 const forever = 365 * 24 * time.Hour

@@ -44,8 +44,8 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Open is the number of open connections. Accepted counts all accepted
-// connections. Refused counts connections rejected because of MaxConns.
+// ListenerStats are the counters of one listener. Accepted counts all accepted connections, Refused those rejected
+// because of MaxConns, and Open the connections open now.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -164,14 +164,14 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine. Package tcptest implements it to serve without sockets.
+// engineStarter is a listener that starts its own engine, such as one of package tcptest.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener to pass to the engine. Closing this listener does not remove the
-// file of a unix socket. field names the listener in errors.
+// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it keeps the file of a unix socket.
+// field names the listener in errors.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -192,7 +192,6 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 }
 
 // buildListenersWithUnixSockets creates unix sockets and returns a configuration with the engine's listeners.
-// closeAndRemoveSockets closes these sockets and removes their files.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {
@@ -232,8 +231,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on the unix socket cfg.Addr. remove deletes the file of the socket. It does nothing if another
-// process has replaced the file.
+// listenUnix listens on the unix socket cfg.Addr. remove deletes the file, unless another process has replaced it.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -255,8 +253,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path. The function does nothing if a new
-// process serves on the socket.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless a new process serves on the
+// socket.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
@@ -266,8 +264,7 @@ func (s *Server) newUnixSocketRemover(path string) func() {
 	}
 }
 
-// isSameUnmodifiedFile reports whether a and b describe the same file with the same modification time. The inode number
-// is not enough, because a new file may reuse the number of a removed file.
 func isSameUnmodifiedFile(a, b os.FileInfo) bool {
+	// A new file may reuse the inode number of a removed one.
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

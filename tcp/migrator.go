@@ -11,8 +11,8 @@ import (
 // new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
 // process.
 type Migrator interface {
-	// Save appends the state that Restore needs to the argument to, and returns the result. The state has at most 1
-	// MiB. After success, the server calls Closed with ErrHandedOver. If the new process fails earlier, the connection
+	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB.
+	// After success, the server calls Closed with ErrHandedOver. If the new process fails earlier, the connection
 	// continues in this process. After ErrSaveLater, the server calls Save again. After any other error, the connection
 	// stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)
@@ -24,8 +24,8 @@ type Migrator interface {
 }
 
 // HandlerMigrator is a Handler or MessageHandler of a Server or Listener. It saves connections that have their own
-// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. To save all other
-// connections, a HandlerMigrator may also be a Migrator.
+// handlers (Conn.SetHandler). Without a HandlerMigrator, such connections stay in the old process. A HandlerMigrator
+// may also be a Migrator, for all other connections.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
 	// unknown. For example, Server.Adopt or Dial may have set h, or h may belong to a NetConn.

@@ -34,8 +34,6 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops returns the default number of event loops: half of GOMAXPROCS, at least 1. More loops would compete with
-// the kernel and other goroutines for processors.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 const (
@@ -43,11 +41,10 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig configures the pool to which Auto moves slow handlers. The pool has many workers, because a handler
-// may block forever. It sheds no jobs.
+// autoPoolConfig configures the pool to which Auto moves slow handlers.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
-const autoWorkers = 4096
+const autoWorkers = 4096 // many, because a handler may block forever
 
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 

@@ -59,7 +59,7 @@ type NetConn struct {
 
 const maxUnreadInput = 64 << 10
 
-// maxWriteSize is the maximum size, in bytes, of a message to the mailbox. A longer Write sends several messages.
+// maxWriteSize is the maximum size, in bytes, of a message to the mailbox.
 const maxWriteSize = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
@@ -128,8 +128,8 @@ func (n *NetConn) Read(p []byte) (int, error) {
 }
 
 // WaitReadable blocks until there is input and then returns nil. After the end of the input or after the read deadline,
-// it returns the error that Read would return, such as io.EOF. It needs no buffer, so the caller can allocate a buffer
-// when input has arrived. WaitReadable is safe for concurrent use, but a concurrent Read may take the input first.
+// it returns the error that Read would return, such as io.EOF. WaitReadable is safe for concurrent use, but a
+// concurrent Read may take the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -298,9 +298,8 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's owner. The owner calls onLost instead of run if the connection
-// begins to close first. posted is false if the connection is already closing; run and onLost are then not called. The
-// caller must hold n.mu. While the mailbox is full, postRetryingWhileFull releases n.mu and retries.
+// postRetryingWhileFull posts run to the connection's owner. If the connection closes first, the owner calls onLost. If
+// posted is false, neither is called. The caller must hold n.mu, which is released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -394,8 +393,7 @@ func (n *NetConn) wakeIfExpiredElseRearm(d *deadline, wake func()) {
 	}
 }
 
-// deadline is the read or write deadline of a NetConn. Its timer may fire just after the deadline has changed, so
-// markExpiredOrRearm checks the time again.
+// deadline is the read or write deadline of a NetConn.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer
@@ -427,7 +425,7 @@ func (d *deadline) markExpiredOrRearm() {
 	if d.at.IsZero() {
 		return
 	}
-	if left := time.Until(d.at); left > 0 {
+	if left := time.Until(d.at); left > 0 { // the deadline has changed just before the timer fired
 		d.timer.Reset(left)
 		return
 	}

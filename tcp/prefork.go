@@ -17,8 +17,8 @@ import (
 const maxProcesses = 1024
 
 // WorkerProcess reports whether this process is a worker of a Server with Processes. index is the number of the worker,
-// from 0. Every worker runs main, as the first process does. Code that must run only once, such as another listener or
-// a signal handler, should run only if ok is false.
+// from 0. Every worker runs main. Code that must run only once, such as another listener or a signal handler, should
+// run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -44,7 +44,7 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns this process's share of the limits. In the supervisor, it returns the share of worker 0.
+// limitsPerProcess returns this process's share of the limits.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -100,8 +100,8 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// workerTicketKeys returns the session ticket keys that the worker processes of a supervisor share. If e is not a
-// supervisor, it returns nil.
+// workerTicketKeys returns the session ticket keys that the worker processes of a supervisor share, or nil for other
+// engines.
 func workerTicketKeys(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {
@@ -137,8 +137,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAbort waits until all worker processes serve. It returns an error if the workers can't serve, or
-// if the old process has aborted the upgrade. If there are no workers, it returns nil immediately.
+// awaitWorkersServingOrAbort waits until all worker processes serve, a worker fails, or the old process aborts the
+// upgrade.
 func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

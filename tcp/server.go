@@ -280,12 +280,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns "tcp4" if the host of addr is 0.0.0.0, because net.Listen would also accept IPv6. For
-// other addresses, it returns "tcp".
+// tcp4IfIPv4Wildcard returns "tcp4" if the host of addr is 0.0.0.0, and otherwise "tcp".
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
-		return "tcp4"
+		return "tcp4" // with "tcp", net.Listen would also accept IPv6
 	}
 	return "tcp"
 }
@@ -421,8 +420,8 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor, or an engine of model m. If Auto has selected m and m can't start, it
-// tries another model. modelAfterFallback is the model in use.
+// startSupervisorOrEngine starts the supervisor, or an engine of model m. If m can't start, Auto falls back to another
+// model.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -444,8 +443,7 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns a logger that writes repeated messages at most once a second, because clients can cause
-// some messages at will. Repeated messages have the same level, text, loop, limit and handler.
+// rateLimitedLogger returns a logger that writes repeated messages at most once a second.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -454,8 +452,6 @@ func (s *Server) rateLimitedLogger() *slog.Logger {
 	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
-// configureHandlers sets the handler callbacks in cfg. If any listener has its own handler, each listener gets separate
-// callbacks.
 func (s *Server) configureHandlers(cfg *engine.Config) {
 	cfg.DropMessages, cfg.WriteDelay = s.SlowConsumer == DropMessage, s.WriteDelay
 	cfg.PredecessorListeners = s.predecessorNumbers
@@ -547,8 +543,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of event loops. connsPerShard is the maximum number of connections of each descriptor
-// table. It is 0 if the loops share one table.
+// resolveLoops returns the number of event loops. connsPerShard is the capacity of each loop's descriptor table, or 0
+// if the loops share one.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {

@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// minTickInterval is the minimum value of Server.TickInterval.
 const minTickInterval = time.Millisecond
 
 func (s *Server) checkTicker() error {
@@ -24,8 +23,7 @@ func (s *Server) checkTicker() error {
 	return nil
 }
 
-// startTicker starts a goroutine that calls OnTick periodically, if OnTick is set. stop ends the goroutine and waits
-// for its end. During each call, the goroutine holds the lock s.ticking, which pauseTicks takes to prevent calls.
+// startTicker starts a goroutine that calls OnTick periodically. stop ends the goroutine and waits for its end.
 func (s *Server) startTicker() (stop func()) {
 	if s.OnTick == nil || s.isSupervisor() {
 		return func() {}
@@ -82,7 +80,7 @@ func (s *Server) callOnTickLoggingPanic() {
 	returned = true
 }
 
-// pauseTicks waits until a running call of OnTick has returned. It prevents further calls until resumeTicks.
+// pauseTicks prevents calls of OnTick until resumeTicks, and waits for a running call.
 func (s *Server) pauseTicks(ctx context.Context) error {
 	select {
 	case s.ticking <- struct{}{}:

@@ -62,7 +62,7 @@ func hasCertificate(c *tls.Config) bool {
 	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
 }
 
-// ReloadCertificate loads a certificate and its key from PEM files. It returns a function for
+// ReloadCertificate loads a certificate and its key from PEM files, and returns a function for
 // tls.Config.GetCertificate. The function is safe for concurrent use. It checks the files during handshakes, at most
 // once a second, and loads changed files. If loading fails, the old certificate stays in use, and the error is logged
 // once to log. The default of log is slog.Default().
@@ -94,8 +94,7 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// tlsCiphersOrNil returns the cache for the ciphers of compact TLS connections. It returns nil if
-// Server.DisableCompactTLS is set.
+// tlsCiphersOrNil returns the cipher cache of compact TLS connections, or nil if Server.DisableCompactTLS is set.
 func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil
@@ -103,8 +102,8 @@ func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRing returns the session ticket keys of a listener with the configuration cfg. It returns nil if the
-// server must not generate ticket keys. The caller must hold s.mu.
+// newTicketKeyRing returns the session ticket keys of a listener, or nil if the server must not generate any. The
+// caller must hold s.mu.
 func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)

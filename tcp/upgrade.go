@@ -296,8 +296,7 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying returns the result of ListenAndServe. If this process stays after an upgrade, it waits
-// for the last successor and returns the successor's error. In all other cases, it returns serveErr.
+// awaitSuccessorErrorIfStaying returns serveErr or, if this process stays after an upgrade, the last successor's error.
 func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -312,8 +311,8 @@ func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns stops accepting and transfers the connections to the new process, which accepts from now
-// on. took is the duration of the transfer.
+// pauseAcceptAndExportConns stops accepting and transfers the connections to the new process. took is the duration of
+// the transfer.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -387,8 +386,7 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchOtherPredecessorListeners matches old listeners with new ones by name, if their addresses did not match. If no
-// name matches either, an old listener without its own handler continues as the first new listener without a handler.
+// matchOtherPredecessorListeners matches the remaining listeners of the old process with new listeners by name.
 func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {
@@ -405,9 +403,8 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 	}
 }
 
-// startTakeOverFromPredecessor tells the old process that this process is ready. It then receives the connections in
-// the background. The old process accepts connections until the transfer begins, because the upgrade may still fail.
-// wait blocks until the transfer has ended.
+// startTakeOverFromPredecessor tells the old process that this process is ready, and receives the connections in the
+// background. wait waits for the end of the transfer.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {

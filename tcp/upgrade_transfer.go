@@ -31,8 +31,7 @@ import (
 
 const maxSavedState = 1 << 30
 
-// Time limits for broadcasts in an upgrade. holdTimeout limits how long broadcasts are queued. broadcastTimeout limits
-// the time for sending the queue, and the time to wait for running broadcasts.
+// Time limits for sending the broadcasts that an upgrade has queued, and for queueing them.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.
@@ -117,8 +116,8 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. If no connections have moved, it
-// also resumes ticks.
+// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. It resumes ticks if no connections
+// have moved.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
@@ -209,8 +208,8 @@ func (s *Server) finishHandoverAndResumeBroadcasts() {
 	close(s.handoverDone)
 }
 
-// replayAndResumeBroadcastsOnce sends the broadcasts that this process has queued, and stops queueing. Call it after
-// the old process has sent its own queue. Only the first call has an effect.
+// replayAndResumeBroadcastsOnce sends the queued broadcasts and stops queueing. Call it after the old process has sent
+// its own queue.
 func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -220,8 +219,7 @@ func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading starts to read the broadcasts of peer, which is the successor or predecessor process. It
-// returns false if the server accepts no more peers.
+// addPeerAndStartReading starts to read the broadcasts of peer, which is the successor or predecessor process.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,8 +306,8 @@ type stateHeader struct{ Listener, Size int64 }
 
 const stateHeaderSize = 16
 
-// saveHandlerStates makes each StateMigrator write its state, and returns a file with all states. If a handler fails,
-// the file omits its state, and err contains the error. In a supervisor, f is nil.
+// saveHandlerStates makes each StateMigrator write its state, and returns a file with all states. In a supervisor, f is
+// nil.
 func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	if s.isSupervisor() {
 		return nil, nil

@@ -249,7 +249,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect connects the node to NATS. With Peers, it first starts the embedded NATS server.
+// startServerAndConnect connects the node to NATS, and starts the embedded NATS server if Peers is set.
 func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -354,7 +354,7 @@ func (n *Node) EnqueueForStream(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether this node receives all messages of a topic or pattern through the replay stream.
+// comesByStream reports whether this node receives a topic or pattern only through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.KeepsAll(kind, name)
 }

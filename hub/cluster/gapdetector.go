@@ -7,14 +7,10 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages by their sequence numbers. It stores the last sequence number for
-// each topic and sending node. To limit memory, it forgets topics that have not been used recently. The next message of
-// a forgotten topic counts as the topic's first.
-//
-// Recently used topics are in young. When young is full, it replaces old.
+// gapDetector finds missing and duplicate messages by their sequence numbers.
 type gapDetector struct {
 	mu         sync.Mutex
-	young, old map[string]*topicSequences // by subject
+	young, old map[string]*topicSequences // by subject; young contains recently used topics
 	period     uint32
 	isGone     func(origin string) bool // reports whether a node may be forgotten; nil: never
 }
@@ -23,8 +19,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one node between two restarts of its
-// sequence numbers (see sequencer). A gap is ignored if period differs from gapDetector.period.
+// sourceSequence is the last sequence number received from a source, which is a node between two restarts of its
+// numbers.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -32,13 +28,12 @@ type sourceSequence struct {
 }
 
 const (
-	// maxSourcesPerTopic limits the sources of a topic. A further source replaces the first one.
+	// maxSourcesPerTopic limits the sources of a topic.
 	maxSourcesPerTopic = 64
 	maxSourceBytes     = maxOriginBytes + 32
 )
 
-// parseSequenceHeader parses a header such as "a1b2.3 17". In this example, source is "a1b2.3", origin is "a1b2", and
-// number is 17.
+// parseSequenceHeader parses a header such as "a1b2.3 17", with source "a1b2.3", origin "a1b2" and number 17.
 func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
@@ -49,8 +44,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the sequence number of a received message. missing is the number of messages that were lost
-// before this message. duplicate reports whether the message was received before.
+// recordSequence records the sequence number of a received message. missing counts the messages lost before this
+// message.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +69,7 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for newSource in a topic. It removes the sources of lost nodes, and all but
-// the newest source of newSource's node. If the topic is still full, it removes the oldest source.
+// evictGoneSourcesAndOldEras makes space for newSource in a topic.
 func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -108,9 +102,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps after this node has unsubscribed from subject. A wildcard subject
-// affects all topics. Subjects for which isCovered returns true are not affected, because another subscription covers
-// them.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed, except in covered
+// topics.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,9 +14,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// inbox queues messages from other nodes and delivers them to the hub's subscribers. While the queue is full, the node
-// does not read from NATS. If the NATS server's own buffer is also full, the server disconnects the node. Lost messages
-// leave gaps in the sequence numbers.
+// inbox queues messages from other nodes and delivers them to the hub's subscribers.
 type inbox struct {
 	node       *Node
 	messages   chan *nats.Msg
@@ -39,13 +37,11 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length above which nothing is read. One read returns at most readSize bytes. The queue has
-	// enough additional space for the messages of one read.
+	// maxQueued is the queue length above which the node stops reading.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
-	// maxQueuedUnconfirmed replaces maxQueued while a new subscription is unconfirmed, because many messages may arrive
-	// before the confirmation.
+	// maxQueuedUnconfirmed replaces maxQueued while a new subscription is unconfirmed.
 	maxQueuedUnconfirmed = readSize / 16
 	maxNodes             = 256
 )
@@ -139,8 +135,8 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the node that uses the given origin in its messages. An unknown node is added. The result
-// is nil if too many nodes are known. The caller must hold mu.
+// getOrAddNodeLocked returns the node with the given origin, or nil if too many nodes are known. The caller must hold
+// mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
@@ -171,8 +167,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConnClosingOnWriteErr is a connection to NATS. A read first waits for space in the inbox. A write error
-// closes the connection.
+// readThrottledConnClosingOnWriteErr is a connection to NATS whose reads wait for space in the inbox.
 type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox
@@ -183,8 +178,7 @@ func (c readThrottledConnClosingOnWriteErr) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
-// Write writes p to the connection. After an error, it closes the connection, because nats.Conn would otherwise write
-// to it again.
+// Write writes p to the connection, and closes the connection after an error.
 func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
@@ -193,7 +187,7 @@ func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// readThrottledDialer opens connections to NATS. Dial uses the network. InProcessConn connects to the embedded server.
+// readThrottledDialer opens connections to NATS.
 type readThrottledDialer struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

@@ -7,16 +7,14 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// outbox queues messages for other nodes in the order of publication. Enqueueing never blocks. One goroutine dequeues
-// and sends the messages. Messages that exceed the limits of the outbox are lost.
+// outbox queues messages for other nodes in the order of publication.
 type outbox struct {
 	boundedQueue
 	queued    []outgoing // not yet dequeued
 	sequencer sequencer
 }
 
-// boundedQueue limits and counts the messages of an outbox or a streamPublisher. Messages that are being sent are
-// included.
+// boundedQueue limits and counts the messages of an outbox or a streamPublisher.
 type boundedQueue struct {
 	maxMessages, maxBytes int
 
@@ -81,8 +79,7 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message to the outbox. If the outbox is full or closed, the message is lost and counted. A
-// lost message uses up a sequence number, so that receivers notice the loss.
+// enqueueOrCountLost adds a message to the outbox, or counts the message as lost if the outbox is full.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -91,6 +88,7 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// A lost message uses up a sequence number, so that receivers notice the loss.
 	m.id = o.sequencer.nextSequenceHeader(subject)
 	size := m.memoryBytes() + len(message)
 	if o.closed || o.isFullLocked(size) {
@@ -106,8 +104,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages, and removes and returns all of them. It returns no messages once the outbox is
-// closed and empty. The outbox reuses the memory of emptyQueue.
+// waitAndDequeueAll waits for messages and removes all of them. It returns none once the outbox is closed. The outbox
+// reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,8 +123,7 @@ func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.removeLocked(m, !sent)
 }
 
-// sequencer numbers the messages that this node sends, separately for each topic. To limit memory, it restarts all
-// numbers after maxSequencedTopics topics. era counts these restarts.
+// sequencer numbers the messages that this node sends, separately for each topic.
 type sequencer struct {
 	origin string
 	era    int

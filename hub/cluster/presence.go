@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence announces this node once a second, tracks other nodes, and answers queries about this hub's topics. At most
-// maxQueuedQueries queries wait. Further queries are dropped.
+// presence announces this node once a second, tracks other nodes, and answers queries about this hub's topics.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -28,8 +27,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// Without announcements, a node's sequence numbers may be evicted after forgetSequencesAfter. The node itself is
-	// forgotten after forgetNodeAfter.
+	// forgetSequencesAfter and forgetNodeAfter are the times without announcements after which a node's data may be
+	// removed.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
@@ -42,12 +41,9 @@ type announcement struct {
 }
 
 // query asks another node about its topics. The fields determine the kind of answer:
-//
 //   - If Of is set, the answer contains the number of subscribers of each name in Of.
 //   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
 //   - Otherwise, the answer lists the names that match Pattern.
-//
-// The field Most limits the total bytes of a list's names. Largest, if set, limits the number of names.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -120,8 +116,7 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement tells other nodes that this node is present. If leaving is true, it tells them that this node
-// leaves. Errors are ignored, because announcements are repeated every second.
+// publishAnnouncement tells other nodes that this node is present or leaves.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -160,8 +155,6 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for forgetNodeAfter. If many nodes are known, the shorter
-// absenceTimeout applies.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -235,7 +228,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes. Further names are only counted.
+// boundedNames collects names up to a limit in bytes, and counts further names.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -254,8 +247,7 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes sends q to all other nodes and calls handle for each answer. It returns when all nodes have answered
-// or ctx ends.
+// queryOtherNodes sends q to all other nodes and calls handle for each answer, until all have answered or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
@@ -283,7 +275,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. Subscribers sends several queries if the names do not fit into one message.
+// Subscribers implements hub.Cluster.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) (onOtherHubs []int) {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

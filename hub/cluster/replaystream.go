@@ -18,9 +18,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream that stores the messages of hub.Replay. One goroutine passes all messages of the
-// stream to the hub, in order. After an error, the goroutine resumes with the first message that the hub does not have.
-// The stream also stores messages that other programs publish to its subjects.
+// replayStream is the NATS stream that stores the messages of hub.Replay.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -34,22 +32,21 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. Servers without a leader do not answer. Therefore requests that open
-	// the stream have a shorter timeout, which begins at minAPITimeout and grows by a quarter after each failure.
+	// apiTimeout limits a request to the servers. minAPITimeout is the first limit of requests that open the stream.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
-	// If a node is absent for consumerIdleTimeout, NATS deletes its consumer. A node that receives nothing for twice
-	// consumerHeartbeat creates a new consumer.
+	// consumerIdleTimeout is the absence after which NATS deletes a node's consumer. consumerHeartbeat is the interval
+	// of NATS's heartbeats.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
 	maxPulledMessages   = 512
 	streamRetryDelay    = 250 * time.Millisecond
 	maxReplicas         = 5
-	// A stream may seem to lose its newest messages while a new leader catches up. The node accepts the loss after
-	// maxTruncatedTries tries.
+	// maxTruncatedTries is the number of tries after which the node accepts that the stream has lost its newest
+	// messages.
 	maxTruncatedTries = 40
-	// loadCheckDelay limits the loading of old messages. After that, the node checks whether they still exist.
+	// loadCheckDelay is how long a node loads old messages before it checks whether they still exist.
 	loadCheckDelay = 10 * time.Second
 )
 
@@ -73,8 +70,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-// loadOrStoreServerName returns the server name stored in dir. If dir contains no name, it stores and returns newName.
-// A server's name must survive restarts, because other servers recognize the server by its name.
+// loadOrStoreServerName returns the server name stored in dir, or stores and returns newName if there is none.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -90,7 +86,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that another subject's wildcard covers.
+// nonOverlappingSubjects returns the NATS subjects of topics, without those that another subject's wildcard covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -143,7 +139,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 }
 
 // openAndReadUntilError opens the replay stream and reads messages until an error occurs. timeout limits each request
-// that opens the stream. opened reports whether opening the stream succeeded.
+// that opens the stream.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
@@ -209,8 +205,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the replay stream if no stream exists. If the stream has been replaced, it resets
-// the hub's replay buffer.
+// ensureStreamResetIfChanged creates the replay stream if necessary, and resets the hub's replay buffer if the stream
+// was replaced.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

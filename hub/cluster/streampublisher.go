@@ -13,9 +13,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// streamPublisher queues messages and publishes them to the replay stream. Enqueueing never blocks, and fails if the
-// queue is full. Publishing is retried until NATS confirms the message or publishTimeout has passed. Messages of the
-// same topic are published one at a time, in order.
+// streamPublisher queues messages and publishes them to the replay stream, one at a time for each topic.
 type streamPublisher struct {
 	boundedQueue
 	origin     string
@@ -28,8 +26,7 @@ type streamPublisher struct {
 
 const (
 	publisherGoroutines = 64
-	// publishTimeout limits the time to publish a message, publishAttemptTimeout the time of one attempt. The stream
-	// recognizes duplicates for twice publishTimeout.
+	// publishTimeout limits the time to publish a message. publishAttemptTimeout limits one attempt.
 	publishTimeout        = time.Minute
 	publishAttemptTimeout = 5 * time.Second
 	publishRetryDelay     = 100 * time.Millisecond
@@ -67,8 +64,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	return nil
 }
 
-// waitForReadyMessage waits until a message can be published. A message must wait while another message of its topic is
-// being published. ok is false if the publisher is closed and no message can be published.
+// waitForReadyMessage waits until a message can be published. ok is false once the publisher is closed and empty.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,8 +79,7 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-// removeCountingLostAndReadyNext removes a message after it was published or publishing failed. If publishErr is not
-// nil, the message counts as lost. The next message of the same topic can now be published.
+// removeCountingLostAndReadyNext removes a message, and counts it as lost if publishErr is not nil.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,10 +23,9 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens limits the tokens of a name. Later separators are ordinary bytes; dots among them are escaped.
+	// maxTokens limits the tokens of a name.
 	maxTokens = 16
-	// maxSubjectBytes limits an escaped name in a subject to less than half of the 4 KiB that a NATS server accepts as
-	// a line. A longer name is cut after a whole token, which leaves at least hashSize bytes for the hash.
+	// maxSubjectBytes limits an escaped name in a subject.
 	maxSubjectBytes = 1024
 	hashMark        = "%%"
 	hashSize        = len(hashMark) + 2*sha256.Size
@@ -45,8 +44,7 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots. lastTokenOffset is the
-// offset of the last token in text.
+// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -74,8 +72,7 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the NATS subject of a topic. If the name is too long, hashed is true, and the subject contains a
-// hash of the name.
+// topicSubject returns the NATS subject of a topic, which contains a hash if the name is too long.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -87,7 +84,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 }
 
 // parseTopicSubject returns the kind and name of a topic from its NATS subject. ok is false if the subject contains a
-// hash or does not belong to a topic.
+// hash.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -101,8 +98,6 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// unescapeName reverses escapeName. It also accepts some text that escapeName never returns. ok is false if text is
-// invalid.
 func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
@@ -132,8 +127,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject that covers all topics that match a pattern. For example, it returns
-// myriad.t.news.> for news.a*. For a pattern without wildcards, it returns the subject of that topic.
+// subjectCoveringPattern returns a NATS subject for all topics that match a pattern, such as myriad.t.news.> for
+// news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

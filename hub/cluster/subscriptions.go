@@ -10,9 +10,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions keeps the node subscribed to the NATS subjects of the hub's topics and patterns. Event loops queue each
-// name that gains its first subscriber or loses its last subscriber. A goroutine subscribes to the name's subject, or
-// unsubscribes after the linger time.
+// subscriptions keeps the node subscribed to the NATS subjects of the hub's topics and patterns.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -40,8 +38,7 @@ type subscriptions struct {
 	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is how long an old NATS subscription stays after a new subscription has replaced it. Without this delay,
-// a NATS server could drop messages that it has already assigned to the old subscription.
+// replaceDelay is how long an old NATS subscription stays after a new subscription has replaced it.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -49,7 +46,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState describes a subscribed NATS subject. names contains the topics and patterns that need the subject.
+// subjectState describes a subscribed NATS subject and the topics and patterns that need the subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -195,8 +192,7 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced ends subscriptions that were unused for the linger time or superseded for replaceDelay. It
-// also ends a subscription to all topics once the hub has at most maxSubjects/2 topics and patterns.
+// unsubscribeIdleAndReplaced ends subscriptions that were unused or superseded for some time.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -218,6 +214,7 @@ func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 		subs.countMu.Unlock()
 		subs.unsubscribeAndNotify(s.sub)
 	}
+	// Earlier, a NATS server could drop messages that it has already assigned to the old subscription.
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
 		for _, sub := range subs.replaced {
 			subs.unsubscribeAndNotify(sub)
@@ -244,8 +241,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics by means of wildcards if on is true. If on is false, it subscribes to
-// each name separately, and subs.replaced must be empty.
+// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. If on is false,
+// subs.replaced must be empty.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -283,8 +280,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages of old subscriptions have been
-// read. Unsubscribing earlier would lose messages. The method gives up after a few seconds.
+// waitUntilSubscriptionsApply waits a few seconds at most until NATS applies new subscriptions.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -305,12 +301,11 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription is the widest subscription that matches subject. A message
-// without a sequence number arrives once per matching subscription. The node delivers only the copy that arrives
-// through the widest subscription.
+// isWidestSubscriptionFor reports whether subscription is the widest subscription that matches subject.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
+	// The node delivers a message without a sequence number once, as it arrives once per matching subscription.
 	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
 	if subs.allTopicSubs != nil {
 		return all
@@ -332,7 +327,6 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a current subscription covers subject. Superseded subscriptions do not count.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

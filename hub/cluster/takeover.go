@@ -23,20 +23,18 @@ import (
 // messages of that process.
 
 const (
-	// pauseFlushTimeout limits how long Pause waits for messages that NATS is still sending. It also limits how long
-	// Resume in the old process sends its own messages.
+	// pauseFlushTimeout limits how long Pause and Resume wait for messages in transit.
 	pauseFlushTimeout = 2 * time.Second
 	maxPauseDuration  = time.Minute
 )
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the identifier that this node puts into its messages. In an upgrade, the new process must set
-// Config.Origin to this identifier.
+// Origin returns the identifier that this node puts into its messages. In an upgrade, set the new process's
+// Config.Origin to the same identifier.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeToAllForTakeover subscribes the new process of an upgrade to all topics. At this time, the clients'
-// subscriptions are not known yet.
+// subscribeToAllForTakeover subscribes the new process of an upgrade to all topics.
 func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)

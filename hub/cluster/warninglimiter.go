@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// warningLimiter limits the lines passed to sink. It passes at most maxWarningsPerSecond lines per second, and the same
-// line at most once per repeatInterval. It is safe for concurrent use.
+// warningLimiter drops repeated and excessive warnings. It is safe for concurrent use.
 type warningLimiter struct {
 	sink func(line string)
 
@@ -27,19 +26,18 @@ type shownWarning struct {
 const (
 	maxWarningsPerSecond = 5
 	repeatInterval       = time.Minute
-	// maxKnownWarnings limits the number of remembered lines. If there are more, all are forgotten.
+	// maxKnownWarnings limits the number of remembered lines.
 	maxKnownWarnings = 256
 )
 
-// variableNumbers matches numbers that vary between otherwise equal log lines, such as connection numbers and client
-// ports.
+// variableNumbers matches numbers that vary between otherwise equal log lines.
 var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange logs a change of the node's state. After a change, lines that were already logged may be logged again.
+// logChange logs a change of the node's state, and permits repeated lines again.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

@@ -19,8 +19,7 @@ func (l *logger) warnRewordedf(format string, v ...any) {
 	}
 }
 
-// authErrors contains clearer texts for lines that the NATS server logs about wrong secrets. %s stands for the address
-// of the other server or client.
+// authErrors contains clearer texts for lines that the NATS server logs about wrong secrets.
 var authErrors = []struct {
 	line *regexp.Regexp
 	text string

@@ -22,8 +22,8 @@ type Config struct {
 	// Name identifies the server in its cluster and must be unique there. The default is random.
 	Name string
 	// Addr is the host and port to listen on for clients. Port 0 selects a free port. With the default "" and no
-	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, all clients on
-	// this machine that know the Token can connect.
+	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, clients on this
+	// machine that know the Token can connect.
 	Addr string
 	// Token is the secret that clients must send. The default "" means no secret. With a Cluster and no Addr, it means
 	// a random secret.
@@ -49,8 +49,7 @@ type Cluster struct {
 	Addr string
 	// Advertise is the host and port at which other servers reach this server. The default is Addr.
 	Advertise string
-	// Join lists addresses of other servers in the cluster. The list may include this server. The server keeps trying
-	// to reach each address. Reachable servers announce further servers.
+	// Join lists addresses of other servers in the cluster. The list may include this server.
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
@@ -60,7 +59,7 @@ type Cluster struct {
 }
 
 const (
-	// clusterName and clusterUser are the same in all clusters. Only the secret tells clusters apart.
+	// clusterName and clusterUser are the same in all clusters.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
@@ -69,7 +68,7 @@ const (
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond
 	writeDeadline     = 10 * time.Second
-	// After maxPings unanswered pings, the peer is considered lost.
+	// A peer is considered lost after maxPings unanswered pings.
 	pingInterval = 5 * time.Second
 	maxPings     = 2
 )

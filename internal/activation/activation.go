@@ -30,23 +30,21 @@ const (
 )
 
 // NamedListener is a listener with its name in the service manager. Listener is a *net.TCPListener or
-// *net.UnixListener. Name is FileDescriptorName= of the .socket unit, which defaults to the unit's name. Several
-// listeners may have the same name. A listener without a name is called "unknown". Closing a unix listener does not
-// remove the socket's file.
+// *net.UnixListener. Name is FileDescriptorName= of the .socket unit. A listener without a name is called "unknown".
+// Closing a unix listener does not remove the socket's file.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
-// Listeners returns the listeners that the service manager has passed to this process, in order. It returns nil if
-// there are none. Later calls return the same listeners, even if they have been closed. Listeners needs Linux.
+// Listeners returns the listeners that the service manager has passed to this process, in order. Later calls return the
+// same listeners, even if they have been closed. Listeners needs Linux.
 //
-// LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners. The first call unsets these variables, so that
-// child processes do not use them. If LISTEN_PID is unset or names another process, Listeners returns the listeners
-// that this process has inherited in an upgrade, if any.
+// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes do not use them. If
+// LISTEN_PID does not name this process, Listeners returns the listeners inherited in an upgrade.
 //
-// The service manager may pass 1 to 1,024 descriptors, starting at descriptor 3. If one of them is not a listening TCP
-// or unix stream socket, Listeners fails and changes no descriptor.
+// The service manager may pass 1 to 1,024 descriptors. If one of them is not a listening TCP or unix stream socket,
+// Listeners fails and changes no descriptor.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -82,8 +80,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. The sockets stay open for the
-// process's successor, so the caller must not close them.
+// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. The caller must not close
+// them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -105,8 +103,7 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid. It returns
-// nil if there are none. An empty variable is treated as unset.
+// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns one file per name, for the descriptors from firstFD on. If any descriptor is not a
-// listening socket, it fails and changes no descriptor.
+// adoptListeningDescriptors returns one file per name, for the descriptors from firstFD on. All must be listening
+// sockets.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

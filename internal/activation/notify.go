@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxState is the maximum length of a state, in bytes. systemd ignores longer states.
+	// maxState is the maximum length of a state, in bytes.
 	maxState      = 4096
 	maxSocket     = len(syscall.RawSockaddrUnix{}.Path) - 1
 	notifyTimeout = 5 * time.Second

@@ -23,8 +23,7 @@ import (
 	"time"
 )
 
-// Broadcast is a message to all connections, or to the connections that Kind and Group select. The application defines
-// the meaning of Kind and Group.
+// Broadcast is a message to all connections, or to the connections that Kind and Group select.
 type Broadcast struct {
 	All     bool
 	Kind    uint32
@@ -32,21 +31,21 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the number of bytes that m occupies in a queue, including a fixed overhead.
+// queueSize returns the number of bytes that m occupies in a queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned as the number of receivers of a queued broadcast. The actual number is not known yet.
+// Queued is returned as the number of receivers of a queued broadcast.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
 
-// pausedOffset is added to Log.active while the log is paused, which makes active negative.
+// pausedOffset is added to Log.active while the log is paused.
 const pausedOffset = -1 << 62
 
 // replaySpeedup is the factor by which queued broadcasts are delivered faster than they arrived.
 const replaySpeedup = 8
 
-// retryInterval is the pause before another attempt to deliver a broadcast for which there was no space.
+// retryInterval is the pause before another attempt to deliver a broadcast.
 const retryInterval = time.Millisecond
 
 // Log delivers broadcasts, or queues them while it is paused. Set the exported fields before use. A Log is safe for
@@ -83,7 +82,7 @@ type queuedBroadcast struct {
 func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
 // BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it queues a copy of m and returns
-// Queued. If there is no space, it returns ErrFull.
+// Queued. Without space, it returns ErrFull.
 func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -112,8 +111,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeerWhenSpace delivers m, a broadcast from peer, and forwards m to all other peers. If the log is
-// paused, it queues m. If there is no space, it waits.
+// BroadcastFromPeerWhenSpace delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
+// space, it waits.
 func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -129,14 +128,13 @@ func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. It does so even while
-// the log is paused. If there is no space, it waits.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. Without space, it
+// waits.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. While there is no space, it
-// retries until ctx ends. It reports a failed delivery to OnDropped.
+// deliverWhenSpaceThenForward delivers m, retrying until ctx ends, and then forwards m to all peers except origin.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -162,8 +160,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
-// Peer.enqueueBroadcastOrAbortIfFull.
+// forwardToPeers queues m for all peers other than except, which may be nil.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -176,7 +173,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster. If the log is paused, it returns false.
+// beginBroadcastUnlessPaused counts the caller as an active broadcaster, or returns false if the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -218,8 +215,8 @@ func (g *Log) waitUntilResumed() {
 	}
 }
 
-// Pause makes the log queue broadcasts until ReplayQueueAndResume is called. It returns when all earlier broadcasts
-// have been delivered. If ctx ends first, it returns an error, and the log remains paused.
+// Pause makes the log queue broadcasts, and returns when all earlier broadcasts have been delivered. If ctx ends first,
+// it returns an error, and the log remains paused.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -241,9 +238,9 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, queued
-// and later broadcasts are also forwarded to this peer. When ctx ends, peerToAdd is aborted, and broadcasts for which
-// there is no space are dropped. New broadcasts are then rejected until the queue is empty.
+// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, it
+// also gets queued and later broadcasts. When ctx ends, peerToAdd is aborted, and broadcasts for which there is no
+// space are dropped.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -270,8 +267,8 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, notifies peerToNotify if
-// not nil, and returns ok = false. If rejectNew is true, the log rejects new broadcasts for the rest of the pause.
+// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, new
+// broadcasts are rejected meanwhile.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -51,9 +51,9 @@ type Peer struct {
 	closed  bool // no more frames are queued
 }
 
-// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent. A single
-// larger broadcast is accepted if nothing else waits. If closeWhenFull is true, the peer closes the connection when the
-// limit is exceeded. If closeWhenFull is false, Log.BroadcastOrQueue fails with ErrFull.
+// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent. If
+// closeWhenFull is true, the peer closes the connection above the limit. Otherwise, Log.BroadcastOrQueue fails with
+// ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -97,7 +97,6 @@ func (l *Peer) markClosedAndDiscardPending() {
 	l.changed.Broadcast()
 }
 
-// isClosedOrHasSpaceFor reports whether the connection has ended or m can be queued without waiting.
 func (l *Peer) isClosedOrHasSpaceFor(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +107,7 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it closes the connection if l.closeWhenFull is
-// set. Otherwise, it waits for space if waitForSpace is true, and exceeds the limit if waitForSpace is false.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space, it aborts, waits, or exceeds the limit.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,14 +133,13 @@ func (l *Peer) Abort() {
 	l.abortLocked()
 }
 
-// abortLocked closes the connection and discards pending output. ReceiveFrames then returns in both processes. The
-// caller must hold l.mu.
+// abortLocked closes the connection and discards pending output. The caller must hold l.mu.
 func (l *Peer) abortLocked() {
 	l.markClosedAndDiscardPending()
 	_ = l.conn.Close()
 }
 
-// EnqueueCounters queues p, the encoded counters, as the last frame.
+// EnqueueCounters queues the encoded counters as the last frame.
 func (l *Peer) EnqueueCounters(p []byte) { l.enqueueResumedOrCountersFrame(frameCounters, p) }
 
 func (l *Peer) enqueueResumedOrCountersFrame(kind byte, countersPayload []byte) {
@@ -158,8 +155,7 @@ func (l *Peer) enqueueResumedOrCountersFrame(kind byte, countersPayload []byte) 
 	l.changed.Broadcast()
 }
 
-// FlushAndClose sends the pending output and closes the connection. It waits at most closeTimeout. ReceiveFrames then
-// returns.
+// FlushAndClose sends the pending output, for at most closeTimeout, and closes the connection.
 func (l *Peer) FlushAndClose() {
 	l.mu.Lock()
 	l.closed = true
@@ -186,8 +182,8 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames passes received frames to handler until the connection ends. If either process has closed the
-// connection, or the peer has reset it, the result is nil.
+// ReceiveFrames passes received frames to handler until the connection ends. The result is nil if either process has
+// closed the connection.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

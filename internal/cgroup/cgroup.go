@@ -24,12 +24,10 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits contains the limits that control groups set for a process. A process is subject to the limits of its control
-// group and of all ancestors of that group. If several groups limit the same resource, Limits contains the limit with
-// the least headroom (Max - Used).
+// Limits contains the limits that control groups set for a process. If several groups limit the same resource, Limits
+// contains the limit with the least headroom (Max - Used).
 type Limits struct {
-	// Memory is the limit of memory in bytes. Memory.Used excludes the page cache, because the kernel frees the page
-	// cache before memory runs out.
+	// Memory is the limit of memory in bytes. Memory.Used excludes the page cache.
 	Memory Limit
 	// SocketMemory is the limit of the buffers of TCP sockets, in bytes. Only cgroup version 1 has this limit.
 	SocketMemory Limit
@@ -41,8 +39,7 @@ type Limits struct {
 // mounted below /sys/fs/cgroup.
 func ReadLimits(pid int) (Limits, error) { return readMemoryAndTaskLimits("", strconv.Itoa(pid)) }
 
-// readMemoryAndTaskLimits implements ReadLimits. It reads files below root, which is empty except in tests. process is
-// a process ID or "self".
+// readMemoryAndTaskLimits implements ReadLimits. root is empty except in tests. process is a process ID or "self".
 func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	g, err := readCgroupPaths(root, process)
 	if err != nil {
@@ -55,12 +52,9 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// SmallestMemoryLimit returns the memory limit of this process, in bytes. It returns the smallest of the control group
-// limits, the machine's memory and GOMEMLIMIT. source names this limit, for example "cgroup /a/b memory.max", "the
-// machine's memory" or "GOMEMLIMIT".
-//
-// If no limit is known, the results are math.MaxInt64 and "none known". On systems other than Linux, only GOMEMLIMIT is
-// known. The limit can change while the process runs.
+// SmallestMemoryLimit returns the smallest of the control group limits, the machine's memory and GOMEMLIMIT, in bytes.
+// source names this limit, for example "cgroup /a/b memory.max". On systems other than Linux, only GOMEMLIMIT is known.
+// If no limit is known, the results are math.MaxInt64 and "none known".
 func SmallestMemoryLimit() (limit int64, source string) {
 	limit, source = readCgroupOrMachineMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -69,7 +63,7 @@ func SmallestMemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// readCgroupOrMachineMemoryLimit is like SmallestMemoryLimit, but ignores GOMEMLIMIT and reads the files below root.
+// readCgroupOrMachineMemoryLimit is like SmallestMemoryLimit without GOMEMLIMIT. root is empty except in tests.
 func readCgroupOrMachineMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
@@ -109,8 +103,7 @@ type controller struct {
 	droppable []string
 }
 
-// unifiedMount and hybridMount are mount points of cgroup version 2, relative to /sys/fs/cgroup. hybridMount is used on
-// systems that also mount version 1.
+// unifiedMount and hybridMount are mount points of cgroup version 2, relative to /sys/fs/cgroup.
 const unifiedMount, hybridMount = "", "/unified"
 
 func memoryControllers(g cgroupPaths) []controller {
@@ -131,11 +124,11 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the smallest value that means no limit. Without a limit, cgroup version 1 reports a huge number.
+// unlimitedFrom is the smallest value that means no limit.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do for each limit of c's control group and of the group's ancestors. It does not set l.Used. dir
-// is the directory of the group that has the limit. Missing and unreadable files are ignored.
+// forEachLimit calls do for each limit of c's control group and the group's ancestors. dir is the directory of the
+// limit's group. l.Used is not set.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
@@ -177,8 +170,7 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths contains the paths of a process's control groups. memory and pids are paths in version 1, and unified is
-// the path in version 2. An empty path means no group.
+// cgroupPaths contains the paths of a process's control groups: memory and pids for version 1, unified for version 2.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {
@@ -189,8 +181,7 @@ func readCgroupPaths(root, process string) (cgroupPaths, error) {
 	return parseCgroupPaths(b), nil
 }
 
-// parseCgroupPaths parses the content of /proc/PID/cgroup. A line of version 1 is like "4:cpu,memory:/a/b", and the
-// line of version 2 is like "0::/a/b".
+// parseCgroupPaths parses the content of /proc/PID/cgroup.
 func parseCgroupPaths(b []byte) cgroupPaths {
 	var g cgroupPaths
 	for line := range bytes.Lines(b) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time for which tasks have waited for a CPU (PSI). The time covers the process's control
-// group or, if the group reports no pressure, the whole system. ok is false if the kernel does not report pressure.
+// CPUPressure returns the total time for which tasks have waited for a CPU (PSI), in the process's control group or the
+// whole system. ok is false if the kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {
@@ -20,8 +20,8 @@ func CPUPressure() (total time.Duration, ok bool) {
 	return parsePressureTotal(string(text))
 }
 
-// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". The number after "total="
-// is in µs.
+// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". The total in the text is
+// in µs.
 func parsePressureTotal(text string) (total time.Duration, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")
 	_, digits, found := strings.Cut(line, "total=")

@@ -31,8 +31,8 @@ func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	return rt.admitOrReleaseConnSlot(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitOrReleaseConnSlot reserves a slot of the listener and, if sourceKnown is set, a slot of the source address. The
-// caller has already reserved a slot of the engine. If the connection is refused, all of these slots are released.
+// admitOrReleaseConnSlot reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
+// caller must have reserved a slot of the engine. A refusal releases that slot.
 func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -144,8 +144,7 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) highWater() int { return rt.Overload.HighWater(rt.Limits.HighWater) }
 
-// lowWater returns the low-water mark in bytes. Reading from a paused connection resumes when no more than this number
-// of bytes are unsent.
+// lowWater returns the low-water mark for unsent output in bytes.
 func (rt *Runtime) lowWater() int {
 	if high := rt.highWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
@@ -199,9 +198,8 @@ func (c *Conn) Priority() overload.Priority {
 	return overload.Normal
 }
 
-// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is true, the
-// connection stores the manager's Ticket for this job. If admitted is false, the caller must pass the input to the
-// handler's Shed.
+// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is false, the
+// caller must pass the input to the handler's Shed.
 func (c *Conn) AdmitToWorker() (admitted bool) {
 	var t overload.Ticket
 	if !c.runtime.Overload.Admit(&t, c.Peer().Addr(), c.Priority()) {
@@ -229,8 +227,7 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate reports whether a worker may start the connection's job. If the job has waited too long, run
-// is false, and the caller must drop the job.
+// startTicketUnlessTooLate reports whether a worker may start the connection's job. Otherwise, the caller must drop it.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true

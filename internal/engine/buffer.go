@@ -7,20 +7,16 @@ import (
 	"time"
 )
 
-// Sizes of buffers in bytes. An owner of connections receives into one buffer of ReadSize. The input and output buffers
-// of a connection start at minBufferSize. An output buffer grows to maxPieceSize; more output is stored in further
-// buffers. An input buffer may be larger, because the handler gets all input in one slice.
+// Sizes of buffers in bytes.
 const (
 	ReadSize      = 64 << 10
-	minBufferSize = 1 << 10
-	maxPieceSize  = 64 << 10
-	// maxPooledSize is the largest buffer that is reused. maxFreeBytes limits the bytes in a FreeList. Where sends
-	// complete asynchronously, maxFreeBytes must exceed the total size of the small buffers in use at the same time;
-	// otherwise each send would allocate.
-	maxPooledSize = 64 << 10
+	minBufferSize = 1 << 10  // initial size of a connection's buffers
+	maxPieceSize  = 64 << 10 // for output; input buffers may be larger
+	maxPooledSize = 64 << 10 // larger buffers are not reused
+	// maxFreeBytes limits the bytes in a FreeList. It must exceed the total size of the small buffers in use at the
+	// same time; otherwise asynchronous sends would allocate.
 	maxFreeBytes  = 4 << 20
-	// keptFreeBytes is the size to which FreeIdleBuffers reduces a FreeList.
-	keptFreeBytes = 16 << 10
+	keptFreeBytes = 16 << 10 // FreeIdleBuffers reduces a FreeList to this size
 )
 
 // Buffer is a FIFO queue of bytes. Long output is stored in a list of Buffers, called pieces.
@@ -56,8 +52,6 @@ func (b *Buffer) totalCapacity() int {
 	return n
 }
 
-// discardFrontBytes removes the first numBytes bytes of this buffer. If more than half of the capacity is then free at
-// the front, the remaining bytes are moved to the front.
 func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += numBytes
@@ -68,8 +62,7 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes of output. After every progressGoal bytes, it restarts the write
-// timeout.
+// countSentAndRestartTimerAtGoal counts sent bytes and restarts the write timeout after every progressGoal bytes.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -85,7 +78,7 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// appendableBytes returns how many more bytes fit into this buffer if it may grow to a capacity of maxCap.
+// appendableBytes returns how many bytes can be appended if the capacity may grow to maxCap.
 func (b *Buffer) appendableBytes(maxCap int) int {
 	if b.inKernel {
 		maxCap = 0
@@ -93,8 +86,7 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that the buffer needs for extraBytes more bytes. A buffer that must grow doubles its
-// capacity, up to maxCap. If that is not enough, grownCap returns exactly the required capacity.
+// grownCap returns the capacity that the buffer needs for extraBytes more bytes. The result may exceed maxCap.
 func (b *Buffer) grownCap(extraBytes, maxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), maxCap))
@@ -115,7 +107,7 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 // BufferPool allocates buffers and reuses freed ones. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
 	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
-	// at most smallBufferSize: when memory is short, the connections with the largest buffers are closed first.
+	// at most smallBufferSize.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
@@ -134,7 +126,7 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f to 1/numLists of a part of limits.MaxBuffered.
+// LimitToShare limits the memory of f, one of numLists lists, to its share of limits.MaxBuffered.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -199,7 +191,7 @@ func (f *FreeList) FreeIdleBuffers() {
 // SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is the number of buffer sizes. The sizes are the powers of two from minBufferSize to maxPooledSize.
+// sizeClasses is the number of buffer sizes, which are powers of two.
 const sizeClasses = 7
 
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }

@@ -9,7 +9,7 @@ import (
 // Cause is a class of reasons why connections end. Causes are used for counting.
 type Cause int
 
-// Values of Cause. The causes up to RefusedOther are for connections that ended before the handler's Opened was called.
+// Values of Cause. Causes up to RefusedOther are for connections that ended before the handler's Opened was called.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
@@ -68,7 +68,6 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf returns the Cause to which a close reason belongs. Unknown errors count as ClosedByHandler.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {

@@ -48,16 +48,14 @@ func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
 	}
 }
 
-// requestDropOrAbortForSlowConns makes the owner of each slow connection call countDropOrAbortAsSlow. Connections whose
-// mailbox is full are skipped.
+// requestDropOrAbortForSlowConns makes the owner of each slow connection call countDropOrAbortAsSlow.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.post(Request{Kind: RequestDo, Shared: &Shared{Do: (*Conn).countDropOrAbortAsSlow}, canDelay: true})
 	}
 }
 
-// countDropOrAbortAsSlow handles a group message that exceeds the output limit of c. If Runtime.DropMessages is true,
-// it counts the message as dropped. Otherwise it aborts c.
+// countDropOrAbortAsSlow handles a group message that exceeds the output limit of c.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
@@ -67,7 +65,7 @@ func (c *Conn) countDropOrAbortAsSlow() {
 	}
 }
 
-// broadcastShared posts s to each connection of the chunk. Connections that were removed from the group are skipped.
+// broadcastShared posts s to each connection of the chunk.
 func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
@@ -79,8 +77,7 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	return t
 }
 
-// messageBatch is a request to send one or more messages to the connections of a chunk. A batch of several messages
-// contains at most maxPieceSize bytes.
+// messageBatch is a request to send one or more messages to the connections of a chunk.
 type messageBatch struct {
 	chunk    *GroupChunk
 	messages []batchMessage
@@ -90,10 +87,9 @@ type messageBatch struct {
 	holders atomic.Int32
 }
 
-// batchMessage is a message of a messageBatch. The connections at the indexes in excluded do not get the message.
 type batchMessage struct {
 	*Shared
-	excluded []int
+	excluded []int // indexes of the connections that must not get the message
 }
 
 // PutSharedForEachOpenInChunk queues message s for the open connections of chunk. The connections must belong to the
@@ -139,8 +135,7 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns a queued batch for chunk with space for a message of messageSize bytes. If there is no such
-// batch, it queues a new one.
+// findOrQueueBatch returns a batch for chunk that has space for messageSize more bytes.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -159,7 +154,6 @@ func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageB
 	return m
 }
 
-// stopMergingIntoBatches makes later messages start new batches instead of joining queued ones.
 func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil

@@ -33,8 +33,7 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads is the maximum number of reads before a shutdown closes a connection. Without this limit, a peer that
-// never stops sending would delay the shutdown.
+// maxDrainReads is the maximum number of reads before a shutdown closes a connection.
 const maxDrainReads = 64
 
 // StartDrain tells the handler that the server shuts down, and closes the connection as soon as the connection is idle.
@@ -50,8 +49,7 @@ func (c *Conn) StartDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore updates the flag readBeforeClose after a read has returned data. The flag stays set
-// if another read is needed before a timeout or a shutdown may close the connection.
+// cancelReadBeforeCloseUnlessMore clears the flag readBeforeClose, unless another read is needed before the close.
 func (c *Conn) cancelReadBeforeCloseUnlessMore() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -159,7 +157,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the driver's next action after CloseWrite, once all output has been sent.
+// nextCloseWriteAction returns the driver's next action after CloseWrite. All output must have been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -167,8 +165,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output. Later calls have no effect.
-// outputPending reports whether there is output to send.
+// appendLayerCloseOnce makes the layer append its closing message to the output.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -186,8 +183,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent: the sending direction is shut, or the layer has sent its
-// closing message.
+// isSendClosed reports whether nothing more can be sent.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
 // Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more
@@ -212,7 +208,7 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees those parts of the connection's optional state in which all fields are zero.
+// freeExtraIfZero frees the connection's connExtra and rareState if all their fields are zero.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:

@@ -47,8 +47,7 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra is the optional state of a connection. Few connections need one, for example those with a layer, a timer or
-// a deadline.
+// connExtra is the optional state of a connection.
 type connExtra struct {
 	layer  Layer         // nil if none
 	expiry time.Duration // 0 means never
@@ -64,8 +63,7 @@ type connExtra struct {
 	*rareState              // noRareState, or changed only after ensureRare
 }
 
-// rareState is the rarely needed state of a connection, for example for closing, relays, files, latest values or rate
-// limits.
+// rareState is the part of the optional state that connections rarely need.
 type rareState struct {
 	closeReason error // set together with closing
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
@@ -121,8 +119,7 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation number of current Refs to the connection. In a free slot, it is the number for Refs
-// to the next connection.
+// Generation returns the generation number of current Refs to the connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -210,7 +207,7 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// ensureRare returns the connection's own rareState for changes, and creates it if needed.
+// ensureRare returns the connection's own rareState, and creates it if needed.
 func (c *Conn) ensureRare() *rareState {
 	x := c.ensureExtra()
 	if x.rareState == &noRareState {
@@ -230,7 +227,6 @@ func (x *connExtra) reset() {
 	*x = connExtra{rareState: &noRareState}
 }
 
-// extraPool and rarePool recycle the optional state of connections.
 var (
 	extraPool = sync.Pool{New: func() any { return &connExtra{rareState: &noRareState} }}
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
@@ -420,8 +416,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// nextDrainActionInHandshake returns the driver's next action during a handshake. During a shutdown, the action closes
-// the connection once all output has been sent.
+// nextDrainActionInHandshake returns the driver's next action for a connection in a handshake.
 func (c *Conn) nextDrainActionInHandshake() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read

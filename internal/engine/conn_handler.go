@@ -90,7 +90,6 @@ func (c *Conn) callDrained() {
 	}
 }
 
-// callMissedThenDrained makes the pending calls of the handler's Missed and Drained, in this order.
 func (c *Conn) callMissedThenDrained() {
 	onlyMissed := false
 	if x := c.extra; x != nil && x.droppedMessages > x.reportedMissed {

@@ -18,14 +18,13 @@ import (
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList is a list of connections in a group. If the group has a latest value, the list also contains each
-// connection's subscription.
+// connList is a list of connections in a group.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of the entry for c, or -1. An entry of any generation matches.
+// indexOf returns the index of an entry for c of any generation, or -1.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -35,8 +34,7 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// hasSameOrNewerRefAt reports whether the entry at index is r, or a newer Ref to the same connection. If so, r must not
-// be added. For index -1, the result is false.
+// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection.
 func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -81,8 +79,7 @@ func (l *connList) replaceSubscriptions(value *LatestValue) {
 }
 
 const (
-	// chunkFill is the average number of connections per chunk at which a table grows. A table shrinks at a quarter of
-	// chunkFill. The largest chunks have two to four times the average.
+	// chunkFill is the average number of connections per chunk at which a table grows.
 	chunkFill = 128
 	// slotsPerGroup is the number of consecutive slots in a chunk, so that iteration accesses memory in order.
 	slotsPerGroup = 16
@@ -113,7 +110,7 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	return nil
 }
 
-// chunkIndex returns the index of the chunk for c, by linear hashing of the connection's slot.
+// chunkIndex returns the index of the chunk for c.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -124,8 +121,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds the open connection r to the set. If valueOrNil is not nil, it also subscribes the connection to
-// that value.
+// addAndSubscribe adds r to the set and, if valueOrNil is not nil, subscribes it to that value.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -159,7 +155,7 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 	s.removeSomeClosed(o)
 }
 
-// remove removes r from the set and returns its subscription, which may be nil. ok reports whether r was in the set.
+// remove removes r from the set and returns its subscription, which may be nil.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {
@@ -193,8 +189,7 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns the chunk at chunkIndex for modification. If a snapshot contains the chunk, writableChunk first
-// replaces it by a copy.
+// writableChunk returns the chunk at chunkIndex for modification. Snapshots keep the previous contents.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {
@@ -238,8 +233,6 @@ func (s *connSet) mergeLastChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed removes some of the closed connections from the table. It is called after each addition and examines
-// about two entries per call.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)
@@ -265,7 +258,7 @@ func (s *connSet) replaceAllSubscriptions(value *LatestValue) {
 	}
 }
 
-// snapshotChunks returns all non-empty chunks. The returned chunks do not change: later changes are made to copies.
+// snapshotChunks returns all non-empty chunks. The returned chunks never change.
 func (s *connSet) snapshotChunks() []*GroupChunk {
 	n := 0
 	for _, o := range s.tables {
@@ -294,15 +287,14 @@ func (s *connSet) toConnList() (l connList) {
 	return l
 }
 
-// removedDuringBroadcast lists connections that were removed from a group during a broadcast. Mailboxes check the list,
-// so a removed connection gets no later message of the group.
+// removedDuringBroadcast lists connections that were removed from a group during a broadcast.
 type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex
 	refs     map[Ref]struct{}
 }
 
-// errRemoved means that a message was not queued because the connection has been removed from the group.
+// errRemoved means that a message was not queued because the connection has left the group.
 var errRemoved = errors.New("myriad: connection was removed from the group")
 
 func (l *removedDuringBroadcast) add(r Ref) {

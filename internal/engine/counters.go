@@ -11,7 +11,7 @@ import (
 
 type Counter int
 
-// Values of Counter. The counters before Accepted are gauges, which can decrease. All other counters only grow.
+// Values of Counter. The counters before Accepted can decrease; all others only grow.
 const (
 	Open                 Counter = iota // open connections
 	Handshaking                         // of those, before Opened
@@ -165,8 +165,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the expected duration of the loop iteration at a random busy time. This is the mean
-// duration of all iterations, weighted by duration. Iterations in the earlier snapshot before do not count.
+// MeanTurnAtRandomTime returns the mean duration of the loop iterations since an earlier snapshot, weighted by
+// duration.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

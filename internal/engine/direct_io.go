@@ -35,8 +35,8 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend sends as much of pieces as possible immediately, and appends the remaining bytes to the output.
-// totalSize is the size of all pieces in bytes. The connection must have no layer.
+// sendDirectOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize is
+// in bytes. The connection must have no layer.
 func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
@@ -52,19 +52,16 @@ func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 	}
 }
 
-// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: most handlers then do not grow their
-// goroutine's 2 KiB stack.
-//
 //go:noinline
 func (c *Conn) sendDirectOrAppendOne(p []byte) {
+	// Not inlined, because Write's stack frame must fit into a goroutine's initial stack of 2 KiB.
 	c.AppendToTransport(p[c.sendOutputThenPieces([][]byte{p}):])
 	if c.out != nil {
 		c.out.kernelFull = true
 	}
 }
 
-// canSendDirect reports whether numPieces pieces of size bytes in total can be sent immediately. If so, one system call
-// sends them together with earlier output.
+// canSendDirect reports whether numPieces pieces of size bytes in total can be sent immediately.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
@@ -72,8 +69,7 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then pieces with one system call. It returns how many bytes of pieces were
-// sent.
+// sendOutputThenPieces sends the output and then pieces with one system call.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -101,8 +97,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces sends the output and then pieces with one vectored write. It returns how many bytes were sent,
-// including output.
+// writevOutputThenPieces sends the output and then pieces with one vectored write. sentBytes includes the output.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -120,8 +115,7 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output. unsentBytes is the size of the
-// remaining output. releasedPosted is the number of bytes by which the count of posted bytes has decreased.
+// discardSentAndReleasePosted removes the first sentBytes bytes from the output.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -146,8 +140,7 @@ func (c *Conn) freeSentOutputAndAdvanceFiles() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// directSentInEvent returns how many bytes of output were sent without buffering during the current event. These bytes
-// count as unsent until the event ends.
+// directSentInEvent returns how many bytes were sent without buffering during the current event.
 func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -166,8 +159,7 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes an event of the connection. It starts a requested layer and resets
-// directSentInEvent. It pauses or resumes reading, depending on the number of unsent bytes.
+// startPendingLayerAndUpdatePause completes the handling of an event.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

@@ -148,7 +148,7 @@ type Config struct {
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
-	// IsProxy, if set, reports whether a is the address of a proxy. A proxy announces the client's address on each
+	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy announces the client's address on each
 	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
@@ -379,8 +379,8 @@ type Model struct {
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
-// then waits until done is closed, or until no connection has closed for KillGrace. The error contains the number of
-// aborted connections. It is nil if there were none.
+// then waits until done is closed, or until no connection has closed for KillGrace. The error, if any, contains the
+// number of aborted connections.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
@@ -407,8 +407,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended while closedConns connections were open. stuckConns of these
-// are still open, because a handler has not returned.
+// stopError returns the error of a Stop whose ctx has ended before all connections closed. A stuck connection is still
+// open because its handler has not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -423,7 +423,7 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 const DrainInterval = 10 * time.Millisecond
 
 // MaxDrainedAfter returns how many connections a stopping engine may have begun to drain. elapsed is the time since the
-// stop began. perSecond is the rate. If perSecond is 0, there is no limit.
+// stop began. perSecond is the rate; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

@@ -83,9 +83,9 @@ func NormalizeError(transportErr error) error {
 	return transportErr
 }
 
-// mapWindowsResetErrno maps WSAECONNRESET and WSAECONNABORTED to ECONNRESET. Other systems do not use these numbers.
+// mapWindowsResetErrno maps the Windows error numbers for a reset connection to ECONNRESET.
 func mapWindowsResetErrno(errno syscall.Errno) syscall.Errno {
-	const wsaeConnAborted, wsaeConnReset = 10053, 10054
+	const wsaeConnAborted, wsaeConnReset = 10053, 10054 // unused on other systems
 	if errno == wsaeConnAborted || errno == wsaeConnReset {
 		return syscall.ECONNRESET
 	}

@@ -19,8 +19,7 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs that the connection closes, if a limit is the reason. messageSize is the size of a message
-// that is too long, or 0 if unknown.
+// logCloseIfByLimit logs the close of the connection if a limit is the reason. messageSize is 0 if unknown.
 func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened
@@ -44,8 +43,7 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the name and value of the limit behind a close reason. help is advice if the limit may be too
-// low. name is empty if no limit is the reason.
+// describeLimit returns the limit behind a close reason. If no limit is the reason, name is empty.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {

@@ -23,7 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported, ErrExportBusy that it cannot be exported now.
+	// ErrNotExportable means that a connection cannot be exported. After ErrExportBusy, a later attempt may succeed.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
@@ -36,7 +36,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that is so high that all further posts to the connection fail.
+// postsBlocked is a number of posted bytes that makes all further posts to the connection fail.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -228,7 +228,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns at - now, but at least 1 ns. If at is 0, which means never, it returns 0.
+// durationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -236,7 +236,7 @@ func durationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState returns the state that the handler saves for the connection, or nil if there is none.
+// saveHandlerState returns the handler's saved state of the connection, or nil if there is none.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.callbacks().Save
 	switch {
@@ -255,8 +255,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals blocks further posts if exactly expectedBytes are posted. It reports whether it has blocked
-// them.
+// blockPostsIfPostedEquals blocks further posts if exactly expectedBytes are posted.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))

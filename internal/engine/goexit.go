@@ -38,8 +38,7 @@ func RerunAfterGoexitThenExit(f func()) {
 // errExited is the panic value of a coroutine that has ended by runtime.Goexit.
 var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
-// runInCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls runtime.Goexit, only
-// the coroutine ends.
+// runInCoroutine calls f in a coroutine on this thread. It returns false if f calls runtime.Goexit.
 func runInCoroutine(f func()) (returned bool) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		defer func() {
@@ -63,7 +62,7 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit finishes the handling of an event if the handler has called runtime.Goexit.
+// updatePauseAndScheduleActionsAfterGoexit completes the handling of an event after a runtime.Goexit in the handler.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker

@@ -17,19 +17,17 @@ type Group struct {
 	members *groupMembers
 }
 
-// groupMembers contains the connections of a group. A group with only one connection and no latest value needs no
-// groupMembers.
+// groupMembers contains the connections of a group.
 type groupMembers struct {
 	list   connList // used while set is nil
 	set    *connSet
 	latest *LatestValue // nil before AnnounceLatest
 }
 
-// Sizes at which a group changes its representation. A list of more than maxListLen connections becomes a set. A set of
-// minSetLen or fewer connections becomes a list.
+// Sizes at which a group changes between a list and a set of connections.
 const (
-	maxListLen = 8
-	minSetLen  = 4
+	maxListLen = 8 // a longer list becomes a set
+	minSetLen  = 4 // a set of this size becomes a list
 )
 
 func (g *Group) Add(r Ref) {
@@ -88,8 +86,7 @@ func (g *Group) Remove(r Ref) {
 	g.shrinkRepresentation()
 }
 
-// removeLocked removes r and returns its subscription to the latest value, if any. ok reports whether r was in the
-// group. The caller must hold g.mu.
+// removeLocked removes r and returns its subscription to the latest value, which may be nil. The caller must hold g.mu.
 func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
@@ -170,8 +167,8 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts p to the connections of a small group. For a large group, it only returns the chunks
-// of connections to which the caller must post p.
+// broadcastToFewOrSnapshot posts p to the connections of a small group. For a large group, it returns the chunks to
+// which the caller must post p.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -227,8 +224,8 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// sendLatestToFewOrSnapshot stores p as the group's latest value. In a small group, it also announces the value. For a
-// large group, it returns the chunks of connections to which the caller must announce the value.
+// sendLatestToFewOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the value
+// to the returned chunks.
 func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

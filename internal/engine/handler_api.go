@@ -60,8 +60,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise the reason. If the output limit
-// is exceeded, it counts a dropped message or aborts the connection, depending on Config.DropMessages.
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written. Otherwise, it may count a dropped message or
+// abort the connection.
 func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -318,7 +318,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls the handler's Closed. If Opened has not been called yet, it calls Opened first.
+// callClosedAfterDueOpened calls the handler's Closed, after Opened if that call is still due.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() {
@@ -333,8 +333,8 @@ func (c *Conn) callClosedAfterDueOpened() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort aborts the connection if a handler call has ended by a panic or runtime.Goexit. It must
-// be called by defer. *returned must be true if the handler has returned.
+// recoverHandlerPanicAndAbort aborts the connection after a panic or runtime.Goexit in a handler call. It must be
+// called by defer. *returned must be true if the handler has returned.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

@@ -88,7 +88,6 @@ func (s *HeartbeatSweep) StartSlice(now time.Duration, numChunks int) {
 	s.silentSince = toCoarseTime(now + s.maxHeartbeatEarliness() - s.runtime.Heartbeat.Every)
 }
 
-// maxHeartbeatEarliness returns the maximum time by which a heartbeat may be early.
 func (s *HeartbeatSweep) maxHeartbeatEarliness() time.Duration { return s.period/2 + 1<<24 }
 
 // NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, ok is false.
@@ -174,8 +173,6 @@ func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
 	return heartbeatDue && why == nil
 }
 
-// mayGetHeartbeat reports whether the connection's state permits heartbeats. A closing or paused connection, for
-// example, gets none.
 func (c *Conn) mayGetHeartbeat() bool {
 	const not = failed | closing | handshaking | relayed | peerEOF | inputHeld | openPending | overHighWater | readPaused
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())

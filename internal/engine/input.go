@@ -56,8 +56,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayInputOrPassToHandler forwards p to the other connection of a relay, or passes p to the handler. If neither is
-// possible yet, it buffers p.
+// relayInputOrPassToHandler passes p to the relay partner or the handler. If neither is possible yet, it buffers p.
 func (c *Conn) relayInputOrPassToHandler(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -114,9 +113,6 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// callEndedWithUnusedInput calls the handler's Ended with the unused input. Input that Ended leaves unused is normally
-// dropped. If Ended has used a part and reading is then paused, the remaining input stays buffered for another call of
-// Ended.
 func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
@@ -133,8 +129,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to the handler's Received or, if shedReason is not nil, to Shed. Unused
-// input stays buffered.
+// feedOrShedBuffered passes buffered input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -154,8 +149,7 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput passes input to the handler's Received or, if shedReason is not nil, to Shed. It repeats the call
-// until the handler uses no more input. It returns the unused input.
+// feedOrShedInput passes input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -182,14 +176,12 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	return in
 }
 
-// updateAndReportInputPaused reports whether the handler must get no input now. It first starts a pause if too much
-// output is unsent.
+// updateAndReportInputPaused reports whether the handler must get no input now. It may first start a pause.
 func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
 
-// pauseReadingAtHighWater starts a pause of reading if more than HighWater bytes are unsent. It reports whether such a
-// pause is in effect. With Config.IgnoreHighWater, it always returns false.
+// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
@@ -198,8 +190,7 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent. It also schedules a call
-// of the handler's Drained or, in a relay, resumes reading from the other connection.
+// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()
@@ -233,8 +224,6 @@ func (c *Conn) scheduleMissedIfLow() {
 	c.extra.onlyMissedPending = true
 }
 
-// endHighWaterPause ends a pause that began at HighWater. It restarts the peer's timeouts, because nothing was read
-// during the pause.
 func (c *Conn) endHighWaterPause() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
@@ -258,22 +247,20 @@ func (c *Conn) restartPeerTimeouts() {
 // input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
 // Input of relays and layers' handshakes is not limited.
 
-// readRate records how much a connection has used of its rate limits for input. Only the connection's owner accesses
-// readRate. A connection without rate limits has no readRate.
+// readRate is the used part of a connection's rate limits for input. Only the connection's owner accesses it.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance
 }
 
-// allowance is a token bucket for bytes or messages. It is refilled at perSecond, up to the amount of one second.
+// allowance is a token bucket for bytes or messages.
 type allowance struct {
 	perSecond   int           // 0 means no limit
 	fullAt      time.Duration // when the allowance is complete
 	pausedUntil time.Duration // when the connection continues; 0 if it is not paused
 }
 
-// use subtracts n bytes or messages from the allowance, even if fewer are left. It reports whether the call starts a
-// pause.
+// use subtracts n bytes or messages from the allowance. It reports whether this starts a pause.
 func (a *allowance) use(n int, now time.Duration) (pauses bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false
@@ -296,14 +283,12 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate reports whether the connection may have a readRate. It is a fast check that makes most calls of
-// readRateOrNil unnecessary.
+// mayHaveReadRate returns false only for a connection without a readRate.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
 
-// readRateOrNil returns the connection's readRate, and creates it if needed. If the connection has no rate limits, it
-// returns nil.
+// readRateOrNil returns the connection's readRate, or nil if the connection has no rate limits.
 func (c *Conn) readRateOrNil() *readRate {
 	l := &c.runtime.Limits
 	switch {
@@ -325,8 +310,7 @@ func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	}
 }
 
-// useAllowanceAndPauseIfExceeded counts bytes and messages of input towards the rate limits. If a limit is exceeded, it
-// pauses the connection.
+// useAllowanceAndPauseIfExceeded counts input towards the rate limits and pauses the connection if a limit is exceeded.
 func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	r := c.readRateOrNil()
 	if r == nil || c.is(relayed|closing|failed) {
@@ -360,8 +344,6 @@ func (c *Conn) isMessageRateExceeded() bool {
 	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
 }
 
-// resumeReadingIfRateAllows ends a pause by a rate limit when the pause has lasted long enough. It reports whether it
-// has ended a pause.
 func (c *Conn) resumeReadingIfRateAllows(now time.Duration) (resumed bool) {
 	if c.extra == nil || c.extra.readRate == nil {
 		return false

@@ -65,8 +65,8 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to the
-// connection. replaced is the number of announced values that the newer value replaces.
+// announceNewer records that there is a newer value. replaced counts the announced values that the newer value
+// replaces.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +88,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced is the number of values that the connection has skipped since the
-// previous call. unannounced is the number of skipped values that announceNewer has not counted as replaced.
+// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced counts
+// those that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +100,7 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount returns how many announced values were replaced by newer values since the connection last took a value.
+// replacedCount returns how many announced values were replaced since the connection last took a value.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,8 +130,7 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueOrDropLatest queues sub, so that its newest value is sent. If the connection can send nothing more, the value is
-// dropped.
+// queueOrDropLatest queues sub, so that its newest value is sent.
 func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
@@ -151,7 +150,7 @@ func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeSomeLatestValues writes the newest values of queued subscriptions to the output, until about one buffer is full.
+// writeSomeLatestValues writes newest values to the output until about one buffer is full.
 func (c *Conn) writeSomeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {

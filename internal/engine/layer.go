@@ -103,8 +103,7 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime updates the counted memory of the layer. It also updates the time at which the layer
-// began to buffer a partial message.
+// updateLayerMemoryAndPartialTime updates the layer's counted memory and the start time of its partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
@@ -126,8 +125,7 @@ func (c *Conn) updateLayerMemoryAndPartialTime() {
 	}
 }
 
-// partialMessageSince returns the time at which the layer or the handler began to buffer a partial message. If neither
-// buffers one, it returns 0.
+// partialMessageSince returns the time at which buffering of a partial message began, or 0.
 func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	if c.extra == nil {
 		return 0
@@ -135,8 +133,7 @@ func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayerOrBehindFile encodes p by the layer, if any, and appends the result to the output. If a file is
-// queued, p is queued behind the file and encoded later.
+// writeThroughLayerOrBehindFile encodes p by the layer, if any, and appends the result to the output.
 func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:

@@ -99,8 +99,7 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull means that a listener has MaxConns open connections. Other packages get ErrTooManyConns instead.
 var errListenerFull = errors.New("listener full")
 
-// acquireConnSlot counts a new connection of the listener. If MaxConns connections are open, it returns false and
-// counts nothing. With skipAcceptedCount, the connection does not count as accepted.
+// acquireConnSlot counts a new connection, unless the listener already has MaxConns open connections.
 func (e *ListenerCounters) acquireConnSlot(skipAcceptedCount bool) (acquired bool) {
 	if e == nil {
 		return true

@@ -13,8 +13,8 @@ import (
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
 	// LoopTaken is called when another goroutine has continued the loop, because the job took long or has called Leave.
-	// isSlow is true if the job itself has computed or waited for so long, and false if it may only have waited for a
-	// CPU. LoopTaken is called on any goroutine, possibly after RunOnLoop has returned, and must not block.
+	// isSlow is false if the job may only have waited for a CPU. LoopTaken is called on any goroutine, possibly after
+	// RunOnLoop has returned, and must not block.
 	LoopTaken(isSlow bool)
 }
 
@@ -28,13 +28,13 @@ type LoopHold interface {
 	// continues the loop, so that the output of several calls is sent at once. While a layer is pending, f is deferred.
 	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
 	CallAndSendLater(r Ref, f ConnCallback) (stillOnLoop bool)
-	// Leave makes another goroutine continue the loop immediately. When it returns to the job, the job's goroutine is
-	// no longer on a loop. Call it before the job waits. It is safe for concurrent use.
+	// Leave makes another goroutine continue the loop immediately. Afterwards, the job's goroutine is not on a loop and
+	// may wait. Leave is safe for concurrent use.
 	Leave()
 	// Started returns when the job was started, by MonotonicNow.
 	Started() time.Duration
 	// Usage returns the CPU time and the sleeps of the job's thread. If another goroutine has continued the loop, ok is
-	// false. Only the goroutine of RunOnLoop may call it.
+	// false. Only the goroutine of RunOnLoop may call Usage.
 	Usage() (u ThreadUsage, ok bool)
 }
 

@@ -39,8 +39,7 @@ type QueuedRequest struct {
 
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// releaseShared releases the request's reference to shared data. It must be called once, after the request was
-// delivered or dropped.
+// releaseShared releases the request's reference to shared data. It must be called exactly once.
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
@@ -135,7 +134,6 @@ type SpaceWait struct {
 	onDone func()          // called by stopWaiting
 }
 
-// stopWaiting records that the sender no longer waits, because it has tried again or given up.
 func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()
@@ -157,22 +155,20 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the size, in bytes, that is counted for a request without a message.
+// emptyRequestSize is the number of bytes that is counted for a request without a message.
 const emptyRequestSize = 1
 
-// Limits of a mailbox's memory. An empty mailbox keeps at most maxKeptData bytes for data. Senders that can wait may
-// use only 1/waitersShare of Mailbox.MaxBytes.
+// Limits of a mailbox's memory.
 const (
-	maxKeptData  = 64 << 10
-	waitersShare = 4
+	maxKeptData  = 64 << 10 // bytes of data buffer that an empty mailbox keeps
+	waitersShare = 4        // senders that can wait may use 1/waitersShare of Mailbox.MaxBytes
 )
 
-// Limits of all mailboxes of an engine. Together, the mailboxes may use 1/mailboxShare of Limits.MaxBuffered. Each
-// mailbox may use at least minMailboxBytes bytes and minMailboxRequests requests.
+// Limits of all mailboxes of an engine.
 const (
-	mailboxShare       = 16
-	minMailboxBytes    = 64 << 10
-	minMailboxRequests = 1 << 10
+	mailboxShare       = 16       // all mailboxes together may use 1/mailboxShare of Limits.MaxBuffered
+	minMailboxBytes    = 64 << 10 // each mailbox may use at least this
+	minMailboxRequests = 1 << 10  // each mailbox may use at least this
 )
 
 // SingleMailboxLimits returns the limits of each mailbox in an engine with numLoops mailboxes.
@@ -437,7 +433,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 
 const minQueueCap = 4
 
-// dataBuffers contains free data buffers of up to 8 MiB for reuse by all mailboxes, with one pool per size class.
+// dataBuffers contains free data buffers for reuse by all mailboxes, with one pool per size class.
 var dataBuffers [2 * sizeClasses]sync.Pool
 
 func getDataBuffer(size int) []byte {
@@ -449,7 +445,6 @@ func getDataBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// putDataBufferIfClassSize puts buffer into dataBuffers for reuse, if its capacity is that of a size class.
 func putDataBufferIfClassSize(buffer []byte) {
 	n := cap(buffer)
 	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
@@ -458,15 +453,14 @@ func putDataBufferIfClassSize(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender that waits for space for messageSize bytes. Senders are woken in order.
+// addWaitingSender queues a sender that waits for space for messageSize bytes.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderAndWakeNext(s) }}
 }
 
-// removeSenderAndWakeNext removes s, a sender that no longer waits. If the mailbox is empty and no other woken sender
-// is about to post, it wakes the next senders.
+// removeSenderAndWakeNext removes s from the waiting senders and wakes the next senders if the mailbox is empty.
 func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -479,7 +473,7 @@ func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
 	}
 }
 
-// wakeSendersThatFit wakes as many waiting senders as fit into an empty mailbox, in order. A single sender always fits.
+// wakeSendersThatFit wakes as many waiting senders as fit into an empty mailbox, in order.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {

@@ -15,7 +15,7 @@ import (
 // ErrClearInput is the close reason if unread plaintext input remains when TLS starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
-// pendingLayer is the state of a layer between RequestLayerInsertion and the end of the layer's handshake.
+// pendingLayer is the state of a requested layer until its handshake ends.
 type pendingLayer struct {
 	newLayer       func(*Conn) Layer // nil once the layer has started
 	deferred       []deferredRequest
@@ -76,8 +76,7 @@ func (c *Conn) startPendingLayer() {
 	c.continueLayerHandshake()
 }
 
-// callSecuredAndHandleDeferred calls the handler's Secured and then handles the requests that were deferred during the
-// handshake.
+// callSecuredAndHandleDeferred calls the handler's Secured and then handles the deferred requests.
 func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
@@ -113,8 +112,7 @@ func (c *Conn) cancelPendingLayer() {
 	}
 }
 
-// deferRequestIfLayerPending stores req and data if c waits for the handshake of a pending layer. It returns false if
-// req must be handled immediately.
+// deferRequestIfLayerPending stores req and data if c waits for a pending layer's handshake.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

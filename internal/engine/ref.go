@@ -6,24 +6,18 @@ import (
 	"sync/atomic"
 )
 
-// generationAndPosted combines a connection's generation and its number of posted bytes in one atomic value. Posted
-// bytes are bytes that any goroutine has queued through a Ref and that are not yet sent.
+// generationAndPosted combines a connection's generation and its number of posted bytes in one atomic value.
 //
 //	63            32 31       30            0
 //	┌───────────────┬────────┬──────────────┐
 //	│  generation   │ waiting│ posted bytes │
 //	└───────────────┴────────┴──────────────┘
 //
-// The generation changes when a connection begins to close. An orderly close changes the generation only if no bytes
-// are posted. The check and the change are one atomic step, to prevent the loss of requests. Generations repeat after
-// 2³² connections in the same slot.
-//
-// The waiting bit is set while goroutines wait to send; see sendWaiters. A request without bytes counts as
-// emptyRequestSize.
+// The generation changes when a connection begins to close, and repeats after 2³² connections in the same slot. The
+// waiting bit is set while goroutines wait to send. Posted bytes were queued through a Ref and are not yet sent.
 type generationAndPosted struct{ v atomic.Uint64 }
 
-// senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send. It is set only while
-// bytes are posted.
+// senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send.
 const senderWaiting = 1 << 31
 
 func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
@@ -41,7 +35,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 }
 
 // markSenderWaitingIfAbove sets the bit senderWaiting if generation is current and more than maxPosted bytes are
-// posted. It returns true if the bit is now set.
+// posted.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -58,7 +52,7 @@ func (m *generationAndPosted) clearSenderWaiting() { m.v.And(^uint64(senderWaiti
 
 func (m *generationAndPosted) advanceGenerationIfNonePosted() (advanced bool) {
 	v := m.v.Load()
-	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
+	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32) // one atomic step, so that no request is lost
 }
 
 func (m *generationAndPosted) reservePostedBytes(generation uint32, count, maxPosted int) error {
@@ -177,8 +171,7 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f under a lock that prevents the connection from closing. If the connection has already begun
-// to close, callLockedIfOpen only returns false.
+// callLockedIfOpen calls f under a lock that prevents the connection from closing.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false

@@ -47,8 +47,7 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach. It also
-// returns true if a relay or Detach has only been requested.
+// isInputTaken reports whether input bypasses the handler because of a relay, a pending layer or a Detach.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -63,14 +62,12 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes first, r is
-// closed, too.
+// newRelayRequest returns a request that makes its receiver start a relay with r.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins c and requester in a relay. If a worker is using requester, acceptRelay is called again after the
-// worker has finished.
+// acceptRelay joins c and requester in a relay, now or when a worker has finished with requester.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -122,8 +119,7 @@ func (c *Conn) joinRelayOrClosePartner(partner Ref, incoming, outgoing *fastPath
 	}
 }
 
-// enterRelayState marks c as relayed. remote describes the relay partner, and is nil if c and the partner have the same
-// owner.
+// enterRelayState marks c as relayed. remote must be nil if c and its relay partner have the same owner.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -144,8 +140,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, it calls
-// onLost instead. onLost may be nil.
+// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost is
+// called, unless it is nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -155,8 +151,7 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner describes a connection's relay partner if the partner has another owner. It also describes the partner
-// of a requested relay.
+// remotePartner describes a relay partner that has another owner or has not accepted the relay.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
@@ -165,8 +160,7 @@ type remotePartner struct {
 	incoming, outgoing *fastPath
 }
 
-// fastPath lets a relay partner send directly on a connection's socket, without a copy or a wake-up. mu is held during
-// each send.
+// fastPath lets a relay partner send directly on a connection's socket. The mutex mu is held during each send.
 type fastPath struct {
 	mu       sync.Mutex
 	open     bool          // there is no unsent output and no layer
@@ -190,7 +184,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 }
 
 // blockPartnerFastPath stops the relay partner from sending directly on c's socket. It must be called before output is
-// added to c, to keep the output in order.
+// added to c.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -251,9 +245,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns c's relay partner if both connections belong to the same loop. If the partner has another owner,
-// it returns nil. After both connections have begun to close, localPartner must not be called, because the partner's
-// slot may be reused.
+// localPartner returns c's relay partner, or nil if the partner has another owner. It must not be called after both
+// connections have begun to close.
 func (c *Conn) localPartner() *Conn {
 	if c.remotePartner() != nil {
 		return nil
@@ -372,7 +365,6 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent lets the relay partner read again if c has little unsent output.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -415,11 +407,10 @@ func (c *Conn) closePartner(why error) {
 	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(why) })
 }
 
-// closeBecauseOfPartner closes c because its relay partner closes with reason why. If why is an error other than
-// io.EOF, TLS sends no close_notify, so that the peer detects missing data.
+// closeBecauseOfPartner closes c with the close reason of its relay partner.
 func (c *Conn) closeBecauseOfPartner(why error) {
 	if why != nil && why != io.EOF && !c.is(closing) {
-		c.ensureExtra().layerCloseSent = true
+		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data
 	}
 	c.CloseWith(why)
 }

@@ -73,7 +73,7 @@ type Runtime struct {
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the elements of behind in one non-blocking call. It returns the number of
+	// SendDirect, if set, sends p and then the slices in behind with one non-blocking call. It returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
@@ -176,7 +176,7 @@ func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	rt.Buffers.Put(other)
 }
 
-// appendOutput appends a copy of p to b. It adds further buffers to b as needed.
+// appendOutput appends a copy of p to b.
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
@@ -197,7 +197,7 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
-// appendOutputSpace appends n contiguous bytes to b and returns these bytes. They are not initialized.
+// appendOutputSpace appends n contiguous, uninitialized bytes to b and returns them.
 func appendOutputSpace(rt *Runtime, b *Buffer, n int) []byte {
 	last, maxSize := b.lastPiece(), rt.maxPieceSize
 	if last.appendableBytes(maxSize) < n && (last.inKernel || last.Len() > 0) {
@@ -250,8 +250,7 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts a connection that has closed before the handler's Opened was called. It logs close
-// reasons other than io.EOF and ErrServerClosed.
+// logAndCountEndBeforeOpened counts, and may log, a connection that closed before the handler's Opened was called.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))

@@ -30,8 +30,7 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// addUnlessTooMany counts a goroutine that waits to send to c. If MaxSenders goroutines are already waiting, it returns
-// false.
+// addUnlessTooMany counts one more goroutine that waits to send to c, up to MaxSenders.
 func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +57,7 @@ func (s *sendWaiters) removeOne(c *Conn) {
 	}
 }
 
-// spaceFreedChan returns a channel that is closed when c may have space for more bytes. The caller must have called
-// addUnlessTooMany.
+// spaceFreedChan returns a channel that is closed when c may have space. The caller must have called addUnlessTooMany.
 func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +74,7 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p. The request is accepted if the posted bytes, including p, do not
-// exceed a limit. The limit is the larger of HighWater and LowWater + len(p), capped at MaxUnsent.
+// newWaitableSendRequest returns a request to send p, for a sender that can wait.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
@@ -144,8 +141,8 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends. With a WriteTimeout, it
-// also fails at monotonicDeadline.
+// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends or, with a WriteTimeout, at
+// monotonicDeadline.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDeadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {

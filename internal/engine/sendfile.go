@@ -96,8 +96,7 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// copyFileToOutput copies n bytes of f, starting at offset, to the output. For a small n, copying costs less than
-// keeping the file open.
+// copyFileToOutput copies n bytes of f, starting at offset, to the output.
 func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -130,7 +129,7 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles calls measure for each buffer that follows a queued file. It returns the sum of the results.
+// sumDataBehindFiles returns the sum of measure over the buffers that follow a queued file.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -140,8 +139,7 @@ func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingFileBytes returns the number of unsent bytes of all queued files. To prevent overflows, the result is at
-// most math.MaxInt / 2.
+// remainingFileBytes returns the number of unsent bytes of all queued files, capped at math.MaxInt / 2.
 func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -157,8 +155,7 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer extends the write timeout for the queued files. The start of the timeout moves by extension, but
-// never past now.
+// extendProgressTimer gives the queued files more time before the write timeout.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -175,8 +172,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail returns the address of the pointer to the last output buffer. New data is appended to this buffer. The
-// pointer may be nil.
+// outputTail returns the address of the pointer to the last output buffer. The pointer may be nil.
 func (c *Conn) outputTail() **Buffer {
 	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -195,8 +191,7 @@ func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
 	return *b
 }
 
-// transportOutputTail is like outputTail, but for data that a layer has already processed. If c has a layer, this data
-// precedes all queued files.
+// transportOutputTail is like outputTail, but for data that a layer has already processed.
 func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -219,8 +214,7 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent. If bytes of this file remain, c
-// is marked as blocked, and the loop serves other connections first.
+// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
@@ -261,8 +255,7 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue. It has no effect while there
-// is other output. Data that follows a removed file becomes the output.
+// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

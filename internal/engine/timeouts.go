@@ -7,14 +7,12 @@ import (
 
 // This file enforces timeouts. Connections have no timers; the owner calls CheckTimeouts for some of them at a time.
 
-// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. Differences of less than 417 days are
-// correct.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time from m to now, or 0 if m is later than now. If m is from Runtime.coarseNow, the result may
-// be up to 34 ms too small, but is never too large.
+// elapsed returns the time from m to now, or 0 if m is later.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -153,8 +151,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind closes c with reason timeoutErr. After a heartbeat timeout or a write timeout, it discards
-// unsent output.
+// closeOrAbortByTimeoutKind aborts c after a heartbeat timeout or write timeout, and otherwise closes it.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -180,8 +177,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit contains the time at which a connection is to be closed, and the close reason. If why is nil, a heartbeat
-// is sent instead. The zero value means no limit.
+// timeLimit is a time at which a connection is closed with reason why. If why is nil, a heartbeat is sent instead. The
+// zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -194,8 +191,7 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that apply to an open connection at the time now. If several limits have passed,
-// the first one in the array determines the close reason.
+// fillTimeLimits sets the current time limits of an open connection.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -314,12 +310,10 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// Intervals of sweeps. A sweep checks the timeouts of all connections, divided into slices. MinSliceInterval is the
-// minimum time between two slices. FastSweepPeriod is the time for a full sweep while any connection is about to
-// expire.
+// Intervals of sweeps, which check the timeouts of all connections.
 const (
-	MinSliceInterval = 50 * time.Millisecond
-	FastSweepPeriod  = 8 * MinSliceInterval
+	MinSliceInterval = 50 * time.Millisecond // minimum time between two slices of a sweep
+	FastSweepPeriod  = 8 * MinSliceInterval  // time of a full sweep while any connection is about to expire
 )
 
 const maxSweepSlices = 64

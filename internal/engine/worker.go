@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers. Run then calls the handler's Closed; OnClosed does not.
+// FreeBuffersAndDeferClosed frees c's buffers and leaves the call of the handler's Closed to Run.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()

@@ -149,8 +149,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that is at most v, or else in the last unit. The function write formats the
-// number.
+// formatScaled formats v in the largest unit that is at most v, or else in the last unit.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

@@ -16,21 +16,17 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time during which equal records are written only once.
 	Interval = time.Second
-	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count,
-	// until a message that was not written for an Interval is removed.
+	// MaxMessages limits the number of distinct messages that are counted separately. Further messages share one count.
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next and suppresses repetitions. Of equal records, it passes one
-// per Interval. Records are equal if they have the same level, message and values of distinguishingKeys.
-// distinguishingKeys are keys of attributes outside of groups. The attribute Suppressed of a record is the number of
-// equal records that were suppressed before it.
+// NewHandler returns a handler that passes records to next, but equal records only once per Interval. Equal records
+// have the same level, message and values of distinguishingKeys. distinguishingKeys are keys of attributes outside of
+// groups.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
 
-// rateLimitHandler is the slog.Handler that NewHandler returns. Handlers derived with WithAttrs and WithGroup share its
-// rateTable.
 type rateLimitHandler struct {
 	next    slog.Handler
 	table   *rateTable
@@ -104,8 +100,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. If m is admitted, suppressed is the number of equal messages
-// suppressed since the last one written. If m is not admitted, admitMessage counts m as suppressed.
+// admitMessage reports whether m may be written now. suppressed counts equal messages that were not written before.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +122,7 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// moveOldEntriesIntoShared removes the entries of messages that were not written within the last Interval. It adds the
-// counts in these entries to t.shared.
+// moveOldEntriesIntoShared removes entries older than Interval, and adds their counts to t.shared.
 func (t *rateTable) moveOldEntriesIntoShared(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

@@ -11,14 +11,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of the data in a chart. The page omits further data and displays a note about the omission.
+// Limits of the data in a chart.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a Chart in the form that the page's script reads. Its series are downsampled and contain no points that
-// cannot be drawn.
+// chartData is a Chart in the form that the page's script reads.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
@@ -83,8 +82,7 @@ func (d chartData) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// dropInvalidXAndSort removes points with an undrawable x and sorts the remaining points by x. It replaces an
-// undrawable y by NaN. On a logarithmic axis, values of 0 and below are undrawable.
+// dropInvalidXAndSort removes points with an undrawable x, sorts the others by x, and replaces an undrawable y by NaN.
 func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
@@ -104,8 +102,7 @@ func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []flo
 	return sortedX, yOrNaN
 }
 
-// downsample reduces a series to at most maxPoints points. It keeps the first and the last point. From each interval
-// between them, it keeps the lowest point, the highest point and one gap.
+// downsample reduces a series to at most maxPoints points, and keeps extreme points and gaps.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

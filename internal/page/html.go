@@ -49,14 +49,11 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained HTML file. The page's Content-Security-Policy forbids loading other
-// files. A live page may still connect to its own server. In a browser without scripts, the charts are missing.
-//
-// If the page is invalid, WriteHTML returns an error and writes nothing. All other errors are errors of w.
+// WriteHTML writes the page as a self-contained HTML file. If the page is invalid, WriteHTML returns an error and
+// writes nothing. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
-// WriteUpdate writes the content of the page as HTML, without script and style. In a browser, a live page replaces its
-// content with the output of WriteUpdate.
+// WriteUpdate writes the content of the page as HTML, without script and style. A live page fetches this output.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.validateAndWriteTemplate(w, "body") }
 
 func (p *Page) validateAndWriteTemplate(w io.Writer, templateName string) error {
@@ -78,8 +75,7 @@ type Application struct {
 	Body, Style, Script string
 }
 
-// WriteHTML writes the Application as a self-contained HTML file. In a browser, the page may connect only to its own
-// server.
+// WriteHTML writes the Application as a self-contained HTML file, which may connect only to its own server.
 func (a Application) WriteHTML(w io.Writer) error {
 	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)
@@ -123,8 +119,8 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a policy that allows only the given style and script. With allowConnectSelf, the policy
-// also allows connections to the page's own server.
+// contentSecurityPolicy returns a policy that allows only the given style and script, and optionally connections to the
+// page's server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

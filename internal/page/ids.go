@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// assignUniqueIDs gives each section and chart a unique ID of lower-case letters, digits and dashes. It derives the ID
-// from the previous ID or, if that is empty, from the title.
+// assignUniqueIDs gives each section and chart a unique ID of lower-case letters, digits and dashes.
 func (p *Page) assignUniqueIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {

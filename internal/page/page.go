@@ -31,15 +31,14 @@ type Page struct {
 type Live struct {
 	// URL is the address from which the page fetches the output of WriteUpdate. It must be on the page's own server.
 	URL string
-	// Every is the pause between a response and the next request. The default is 2 s, the minimum 100 ms. While the
-	// server does not respond, the page displays a message and doubles the pause each time, up to 30 s.
+	// Every is the pause between a response and the next request. The default is 2 s, the minimum 100 ms.
 	Every time.Duration
 }
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID identifies the section in links. By default it is derived from Title. When the page is written, ID is made
-	// unique and reduced to lower-case letters, digits and dashes.
+	// ID identifies the section in links. By default it is derived from Title. Writing the page makes ID unique and
+	// reduces it to lower-case letters, digits and dashes.
 	ID string
 	// Title is the heading; Lead is the text below it.
 	Title string
@@ -70,10 +69,7 @@ type Link struct {
 // Action is a button of a live page. The button sends an empty POST to URL with the header "Myriad-Action: 1". The
 // server must require this header, because other sites cannot make a browser send it.
 //
-// If Token is set, the page asks for a token before the first action. It sends the token in the header "Myriad-Token"
-// and keeps it in memory only. After a response with status 401, it asks for the token again.
-//
-// The page shows up to 300 characters of each response and then updates itself.
+// If Token is set, the page asks for a token before the first action and sends it in the header "Myriad-Token".
 type Action struct {
 	// Label is the text of the button. An Action without a label is not displayed.
 	Label string

@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table of text cells. The first and last columns are left-aligned. The columns between them contain
-// right-aligned figures.
+// Table is a table of text cells. The first and last columns are left-aligned, all others right-aligned.
 type Table struct {
 	// Caption is a sentence above the table.
 	Caption string

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// textWidth is the maximum line length of paragraphs and captions in text output. Tables and remarks are not wrapped.
+// textWidth is the maximum line length of paragraphs and captions in text output.
 const textWidth = 100
 
 // WriteText writes the page as plain text for a terminal, without charts.
@@ -28,7 +28,6 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeChartsAndEmptyParts removes all charts, and the headings and sections that contained only charts.
 func removeChartsAndEmptyParts(sections []Section) (remaining []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Format formats v for display in unit u. It returns "" for NaN and infinities. The page's script formats values in the
-// same way.
+// Format formats v for display in unit u. It returns "" for NaN and infinities.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Seconds:

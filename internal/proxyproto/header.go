@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but only certificates could need them.
+	// MaxSize is the maximum size of a header.
 	MaxSize = 4096
 	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
@@ -29,23 +29,19 @@ type Header struct {
 	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
 	// invalid.
 	Source, Destination netip.AddrPort
-	// Local means that the header contains no addresses. Use the addresses of the transport connection instead. A proxy
-	// sends LOCAL if the proxy itself is the client, for example in a health check. It sends UNKNOWN or UNSPEC if it
-	// cannot describe the client's connection.
+	// Local means that the header contains no addresses. Use the addresses of the transport connection instead.
 	Local bool
-	// Unix means that the client has connected through a unix socket. Parse does not return the path of the socket.
+	// Unix means that the client has connected through a unix socket.
 	Unix bool
 }
 
 var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If the header is incomplete, length is 0 and err is
-// nil; call Parse again with more bytes. If b cannot be the beginning of a header, Parse fails immediately. Parse
-// reports other errors when the header is complete. A header of version 1 has at most 107 bytes.
+// nil; call Parse again with more bytes.
 //
-// In version 1, Parse ignores text after UNKNOWN. In version 2, only complete TLVs (type, length, value) may follow the
-// addresses. Parse verifies a CRC32C and ignores all other TLVs. With LOCAL or UNSPEC, Parse ignores the addresses and
-// TLVs.
+// In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
+// (type, length, value).
 func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:
@@ -65,7 +61,6 @@ func Parse(b []byte) (h Header, length int, err error) {
 }
 
 // checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.
-// For any other b, the error names the first wrong byte and describes what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
@@ -132,7 +127,7 @@ const (
 	tlvHeaderSize = 3 // type (1 byte) and length (2 bytes)
 )
 
-// addressSize[family] is the size in bytes of the two addresses in a version 2 header, including the ports.
+// addressSize[family] is the size in bytes of the two addresses and ports in a version 2 header.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 func parseBinary(b []byte) (h Header, length int, err error) {
@@ -216,8 +211,7 @@ func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// computeChecksum returns the CRC32C of header. The four bytes of the checksum itself, at checksumOffset, count as
-// zeros.
+// computeChecksum returns the CRC32C of header. The four bytes at checksumOffset count as zeros.
 func computeChecksum(header []byte, checksumOffset int) uint32 {
 	sum := crc32.Update(0, castagnoli, header[:checksumOffset])
 	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))

@@ -14,17 +14,16 @@ import (
 )
 
 const (
-	// InputPauseSize is the number of bytes that wait for a handshake when IsInputFull asks the owner to stop reading.
+	// InputPauseSize is the number of input bytes from which IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. It is the sum of InputPauseSize and
-	// the data in flight when reading stops. With io_uring, up to 32 buffers of 64 KiB are in flight.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. After InputPauseSize, up to 32
+	// buffers of 64 KiB may be in flight with io_uring.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello. It is the size of the largest ClientHello that
-	// crypto/tls accepts, plus record headers. Clients with many extensions send about 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello: maxHello plus record headers.
 	maxHelloInput = maxHello + 8<<10
 )
 
-// handshake is the state that a session's owner shares with the goroutine of the handshake.
+// handshake is the state that a session's owner shares with the handshake's goroutine.
 type handshake struct {
 	// Set before the handshake is queued.
 	limiter     *HandshakeLimiter
@@ -61,8 +60,8 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input of the handshake. On a server, a complete ClientHello makes the
-// handshake request a slot.
+// appendInputAndStartOnHello appends p to the input of the handshake. A server starts the handshake after a complete
+// ClientHello.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -129,8 +128,7 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. It returns an error if the handshake can no longer
-// complete, because its goroutine has not started.
+// markInputEndedOrFail records that no more input will arrive. It fails if the handshake can no longer complete.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -164,8 +162,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. isDone reports whether the handshake has ended. err is the result
-// of the handshake.
+// takeOutputAndResult returns and clears the output. err is the result of the handshake.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +200,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner calls Wake of the owner, unless the handshake was aborted. The caller must hold h.mu.
+// wakeOwner calls the owner's Wake, unless the handshake was aborted. The caller must hold h.mu.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -222,7 +219,7 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls. While it waits for a record, other handshakes can use its CPU token.
+// readBlocking implements Read for crypto/tls. While it waits, other handshakes can use its CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeBytesOfWholeRecord(p)
@@ -236,8 +233,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. It returns false if the handshake's context has ended, or if the limiter
-// has evicted the handshake. The limiter evicts only handshakes whose client has sent nothing for stallTimeout.
+// waitInputOrEvictIfStalled waits for input. It returns false if the handshake was cancelled or evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow

@@ -9,22 +9,20 @@ import (
 	"time"
 )
 
-// stallTimeout is the time for which a server may wait for a client's input while other handshakes are queued.
+// stallTimeout is how long a server waits for a client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
-// DefaultMaxHandshakes is the default number of concurrent handshakes. It is large so that a few stalled clients do not
-// block all others. The handshake of a stalled client takes about 22 KiB (measured).
+// DefaultMaxHandshakes is the default number of concurrent handshakes. A stalled handshake takes about 22 KiB.
 const DefaultMaxHandshakes = 4096
 
-// HandshakeLimiter limits the number of running TLS handshakes, and how many of them use the CPU at the same time. Each
-// running handshake occupies a slot and has a goroutine. Further handshakes wait without a goroutine in an unlimited
-// FIFO queue. A HandshakeLimiter is safe for concurrent use.
+// HandshakeLimiter limits the number of running TLS handshakes, and how many of them use the CPU at the same time.
+// Further handshakes wait without a goroutine in an unlimited FIFO queue. A HandshakeLimiter is safe for concurrent
+// use.
 //
-// While handshakes are queued, a handshake that has waited a second for its client's input loses its slot. Stalled
-// clients therefore block other clients for at most a second. A process needs separate limiters for servers and
-// clients, because its clients could otherwise take the slots that its servers need.
+// While handshakes are queued, a handshake that has waited a second for its client's input loses its slot. A process
+// needs separate limiters for servers and clients, because its clients could otherwise take the servers' slots.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
@@ -37,9 +35,8 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes. At most maxUsingCPU of them compute at the same
-// time. If maxRunning is 0 or less, the limit is DefaultMaxHandshakes. If maxUsingCPU is 0 or less, the limit is
-// GOMAXPROCS.
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. If
+// maxRunning is 0 or less, the limit is DefaultMaxHandshakes. If maxUsingCPU is 0 or less, the limit is GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -56,12 +53,10 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait blocks until the goroutines of all handshakes have ended. Abort all unfinished sessions before calling Wait. No
-// session may be created or fed afterwards.
+// Wait blocks until the goroutines of all handshakes have ended. Abort all unfinished sessions first. No session may be
+// created or fed afterwards.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts h, or queues h if all slots are in use. To free a slot for the queue, it may evict the
-// handshake that has been stalled longest.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueLocked(h); evicted != nil {
 		evicted.cancel(errStalled)
@@ -93,9 +88,7 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled handles a handshake whose client has sent nothing for stallTimeout. If a queued handshake needs
-// the slot, evictOrMarkStalled evicts h and returns true. Otherwise it marks h as stalled, so that a later handshake
-// can evict h.
+// evictOrMarkStalled evicts h if a queued handshake needs a slot, and otherwise marks h as stalled.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the connection's input so far contains a complete ClientHello. Each call continues where
-// the previous one stopped. If the input is not a ClientHello, scanHello returns an error.
+// scanHello reports whether the input so far contains a complete ClientHello. in must begin with the input of the
+// previous call.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -93,7 +93,7 @@ func (e *helloError) alertRecord() []byte {
 // plainHTTPAnswer is the answer of net/http to an unencrypted HTTP request on a TLS port.
 const plainHTTPAnswer = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
-// looksLikeHTTP reports whether the input begins like an HTTP request. It checks the same prefixes as net/http.
+// looksLikeHTTP reports whether the input begins like an HTTP request, as in net/http.
 func looksLikeHTTP(in []byte) bool {
 	switch string(in[:min(len(in), headerLen)]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -117,13 +117,13 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the ClientHello at the beginning of in into small records. Small records save
-// memory, because crypto/tls keeps a buffer of the size of the largest record. The number of records is a power of two,
-// because another buffer of crypto/tls grows by doubling.
+// splitHelloIntoSmallRecords splits the ClientHello at the beginning of its input into small records, which save memory
+// of crypto/tls.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record
 	}
+	// A power of two suits another buffer of crypto/tls, which grows by doubling.
 	count := 1
 	for (h.messageLen+count-1)/count > maxSmallBody {
 		count *= 2

@@ -18,7 +18,7 @@ const checkInterval = time.Second
 // GetCertificate as GetCertificate of a [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If loading fails, it logs the error once and
-// keeps the old certificate until the files change again. The files may be replaced in any order.
+// keeps the old certificate.
 type Reloader struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -39,8 +39,7 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 	return r, nil
 }
 
-// GetCertificate returns the current certificate. At most once a second, it first checks the files and reloads them if
-// they have changed. The error is always nil.
+// GetCertificate returns the current certificate, after reloading changed files. The error is always nil.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {
@@ -68,8 +67,7 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if a file has changed since the last attempt, or if force is true.
-// attempted reports whether loading was attempted.
+// loadIfChanged loads the certificate and key if a file has changed or force is true.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

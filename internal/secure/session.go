@@ -31,8 +31,7 @@ func (againError) Temporary() bool { return true }
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
 // Session is one end of a TLS connection. It does no I/O: its owner receives and sends the ciphertext. The owner passes
-// received ciphertext to FeedHandshake during the handshake, and to Read afterwards. Owner.Emit gets the ciphertext to
-// send. No method blocks.
+// received ciphertext to FeedHandshake during the handshake, and to Read afterwards. No method blocks.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -57,8 +56,8 @@ type Session struct {
 }
 
 // NewServerSession returns a session that accepts a client. cfg is used as in [tls.Server]. remote is the client's
-// address for the callbacks of cfg, and may be nil. If cfg.NextProtos contains http/1.1, the session answers an
-// unencrypted HTTP request with status 400, and the handshake fails.
+// address for the callbacks of cfg, and may be nil. If cfg.NextProtos contains http/1.1, the session answers
+// unencrypted HTTP with status 400.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	s := &Session{owner: owner}
 	h := &handshake{limiter: g, owner: owner, remote: remote, answersHTTP: slices.Contains(cfg.NextProtos, "http/1.1")}
@@ -66,8 +65,8 @@ func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	return s
 }
 
-// NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], but renegotiation is
-// always refused. The first AdvanceHandshake requests a slot of g. Session.TakeOver requires enableTakeover.
+// NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], without renegotiation.
+// Session.TakeOver requires enableTakeover.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
 	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
 	h := &handshake{limiter: g, owner: owner, remote: remote, isClient: true}
@@ -90,9 +89,9 @@ func (s *Session) setHandshakeAndNewTLSConn(h *handshake, newTLSConn func(net.Co
 	h.tls = s.tls
 }
 
-// FeedHandshake passes received ciphertext to the handshake. ciphertext is valid only during the call. At most
-// MaxHandshakeInput bytes are buffered; see IsInputFull. Once AdvanceHandshake has reported an open session, pass
-// ciphertext to Read instead. After an error, send the emitted bytes, which may contain an alert, and close.
+// FeedHandshake passes received ciphertext to the handshake. ciphertext is valid only during the call. Once
+// AdvanceHandshake has reported an open session, pass ciphertext to Read instead. After an error, send the emitted
+// bytes, which may contain an alert, and close.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -115,17 +114,15 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports whether the owner should stop reading, because InputPauseSize bytes or more wait for the
-// handshake. The session wakes the owner when reading can resume.
+// IsInputFull reports whether the owner should stop reading. The session wakes the owner when reading can resume.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the output of the handshake. Call it when the owner is woken. open reports whether the
-// handshake is complete. Once the session is open, call Read without input to decrypt the data that has already
-// arrived. After an error, send the emitted bytes and close. io.EOF means that the peer closed without sending
-// anything.
+// AdvanceHandshake emits the output of the handshake. Call it when the owner is woken. Once the session is open, call
+// Read without input to decrypt the data that has already arrived. After an error, send the emitted bytes and close.
+// io.EOF means that the peer closed without sending anything.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -227,8 +224,7 @@ func (s *Session) Write(plaintext []byte) error {
 	return err
 }
 
-// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect. CloseWrite returns an error
-// if the session is broken.
+// CloseWrite emits close_notify. Reading is still possible. Further calls have no effect.
 func (s *Session) CloseWrite() error {
 	switch {
 	case !s.isOpen:
@@ -246,9 +242,9 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// MarkInputEnded records that the transport has ended, so no more ciphertext will arrive. During the handshake, the
-// next AdvanceHandshake returns an error. After the handshake, Read returns the remaining plaintext and then an error:
-// io.EOF after close_notify, or io.ErrUnexpectedEOF without close_notify.
+// MarkInputEnded records that no more ciphertext will arrive. During the handshake, the next AdvanceHandshake returns
+// an error. After the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without
+// close_notify.
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -261,8 +257,7 @@ func (s *Session) MarkInputEnded() {
 // IsInputEnded reports whether MarkInputEnded was called.
 func (s *Session) IsInputEnded() bool { return s.inputEnded }
 
-// Abort ends the session in any state, after its connection was lost. The session no longer calls Emit and Wake. The
-// goroutine of the handshake ends soon.
+// Abort ends the session in any state, after its connection was lost. The session no longer calls Emit and Wake.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()
@@ -271,8 +266,8 @@ func (s *Session) Abort() {
 	s.releasePartialBuffer()
 }
 
-// InputMemory returns the memory, in bytes, of the session's buffers. The memory that crypto/tls uses is estimated.
-// hasPartialInput reports whether the session waits for the missing part of a record or of a ClientHello.
+// InputMemory returns the estimated memory, in bytes, of the session's buffers. hasPartialInput reports whether the
+// session waits for the missing part of a record or of a ClientHello.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()
@@ -284,8 +279,7 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	return memoryBytes, len(s.partial) > 0
 }
 
-// Sizes for estimating the input buffer of crypto/tls. The buffer is inputBufferSlack bytes larger than the largest
-// record. Records of up to smallRecord bytes use only the initial buffer.
+// Sizes for estimating the input buffer of crypto/tls.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are session ticket keys in memory that several processes share. Any of the processes may renew the
-// keys; TicketKeyRing describes the schedule. SharedTicketKeys is safe for concurrent use by goroutines and processes.
+// SharedTicketKeys are session ticket keys in memory that several processes share. They are safe for concurrent use by
+// goroutines and processes.
 type SharedTicketKeys struct{ page *ticketPage }
 
 // ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader must retry
@@ -28,8 +28,7 @@ type ticketPage struct {
 // SharedTicketKeysSize is the number of bytes of memory that NewSharedTicketKeys needs.
 const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 
-// maxTicketReads limits the attempts to read keys while they change. If a process dies during a change, the keys stay
-// unreadable, and each process uses its own keys.
+// maxTicketReads limits the attempts to read keys while they change.
 const maxTicketReads = 1000
 
 // NewSharedTicketKeys returns the keys stored in memory. memory must be aligned to 8 bytes and have at least
@@ -38,7 +37,7 @@ func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if there are no keys, or if it cannot read them.
+// Keys returns the keys, newest first. It returns nil if it cannot read them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -70,7 +69,7 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 }
 
 // RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
-// the shared keys, it returns a single new key that is not shared.
+// the shared keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -92,8 +91,7 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// SetInitialKeys stores keys in the shared memory. It skips keys of a wrong length. Call it before other processes use
-// the memory.
+// SetInitialKeys stores keys in the shared memory. Call it before other processes use the memory.
 func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {
@@ -118,7 +116,7 @@ func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
 	}
 }
 
-// deriveTicketKeys derives the keys of one listener from the keys in shared. Each listener gets different keys.
+// deriveTicketKeys derives the keys of one listener from the keys in shared.
 func deriveTicketKeys(shared []TicketKey, listenerNumber int) (keys []TicketKey) {
 	for _, k := range shared {
 		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listenerNumber), ticketKeySize)

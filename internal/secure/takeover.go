@@ -17,8 +17,7 @@ import (
 // traffic secrets. crypto/tls writes them to Config.KeyLogWriter, so each handshake has a configuration with a writer
 // of its own.
 
-// maxServerName is the maximum length of a server name: the longest DNS name (RFC 1035). The limit saves memory,
-// because each connection may keep its server name.
+// maxServerName is the maximum length of a server name, as in DNS (RFC 1035).
 const maxServerName = 255
 
 // EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
@@ -53,8 +52,7 @@ func withSecretsWriter(cfg *tls.Config, h *handshake) *tls.Config {
 	return cfg
 }
 
-// trafficSecrets are the traffic secrets of a TLS 1.3 connection. crypto/tls delivers the secrets through
-// Config.KeyLogWriter, which trafficSecrets implements.
+// trafficSecrets receives the traffic secrets of a TLS 1.3 connection from crypto/tls, as Config.KeyLogWriter.
 type trafficSecrets struct {
 	client, server  []byte
 	sentRecords     int       // number of records that a server has encrypted with its secret
@@ -78,8 +76,7 @@ func (s *trafficSecrets) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// countServerEncryptedRecords counts the records in p that are encrypted with the server's traffic secret. It adds the
-// number to sentRecords. p is output of a server.
+// countServerEncryptedRecords adds the number of encrypted records in p, a server's output, to sentRecords.
 func (s *trafficSecrets) countServerEncryptedRecords(p []byte) {
 	if fips140.Enabled() {
 		return // StayFIPS
@@ -111,8 +108,8 @@ const (
 )
 
 // TakeOver moves an open session from crypto/tls to package tls13. conn continues the connection. unread is ciphertext
-// that has already arrived. If reason is StayNone, the session must not be used afterwards. If reason has another
-// value, the session is unchanged.
+// that has already arrived. If reason is StayNone, the session must not be used afterwards. Otherwise, the session is
+// unchanged.
 func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
 	secrets := s.secrets
 	s.secrets = nil
@@ -153,8 +150,7 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the unexported exporter field of state. It returns nil if this version of Go
-// has no such field.
+// exporterFieldOrNil returns a pointer to the unexported exporter field of state, or nil if Go has no such field.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {
@@ -163,8 +159,7 @@ func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	return (*Exporter)(unsafe.Pointer(f.UnsafeAddr()))
 }
 
-// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver. The
-// exporter holds no reference to state.
+// ExporterOf returns the exporter of keying material from state. Call it only after a successful Session.TakeOver.
 func ExporterOf(state *tls.ConnectionState) Exporter { return *exporterFieldOrNil(state) }
 
 // SetExporter stores an exporter of keying material in state. Call it only after a successful Session.TakeOver.

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. It
-// follows the schedule of crypto/tls: a key encrypts tickets for at most a day and decrypts tickets for a week. A
-// TicketKeyRing is safe for concurrent use.
+// TicketKeyRing holds the session ticket keys of a server, so that another process can continue to use the keys. A key
+// encrypts tickets for at most a day and decrypts tickets for a week. A TicketKeyRing is safe for concurrent use.
 type TicketKeyRing struct {
 	cfg     *tls.Config
 	renewAt atomic.Int64 // when to generate a new key, in Unix nanoseconds
@@ -50,14 +49,13 @@ func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ri
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared. Each listener number
-// gives different keys.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives different keys from shared for each listener
+// number.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if t.cfg does not permit keys from
-// another process; see NewTicketKeyRingIfShareable.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t, or nil if t.cfg does not permit shared keys.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||
@@ -68,8 +66,7 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. It reads an unexported field of
-// tls.Config. If this version of Go has no such field, it returns true.
+// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg, or whether that is unknown.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // makes a key in the deprecated field appear there as well
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
@@ -83,8 +80,7 @@ func (t *TicketKeyRing) RenewIfDue() {
 	}
 }
 
-// refreshKeysAndConfig renews the keys if necessary and sets them in the configuration. A ring with shared keys derives
-// its keys from the shared ones.
+// refreshKeysAndConfig renews the keys if necessary and sets them in the configuration.
 func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,8 +97,7 @@ func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.renewAt.Store(t.keys[0].Made.Add(ticketKeyUse).UnixNano())
 }
 
-// dropExpiredAndAddKeyIfDue removes invalid and expired keys from keys. If the newest key is a day old, it adds a new
-// key.
+// dropExpiredAndAddKeyIfDue removes invalid and expired keys, and adds a new key if the newest is a day old.
 func dropExpiredAndAddKeyIfDue(keys []TicketKey, now time.Time) []TicketKey {
 	keys = slices.DeleteFunc(keys, func(k TicketKey) bool {
 		return len(k.Key) != ticketKeySize || k.Made.After(now) || now.Sub(k.Made) >= ticketKeyLife

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// transport implements net.Conn on a Session, for crypto/tls. During the handshake, only the goroutine of the handshake
-// uses it. Afterwards, only the owner of the session uses it.
+// transport implements net.Conn on a Session, for crypto/tls. Only the handshake's goroutine uses it, and later only
+// the session's owner.
 type transport Session
 
-// Read returns bytes of the next complete record. If no record is complete, it blocks during the handshake, and returns
-// ErrAgain after the handshake.
+// Read returns bytes of the next complete record. Without one, it blocks during the handshake and returns ErrAgain
+// afterwards.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -44,12 +44,12 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close does nothing. crypto/tls calls Close when the context of a handshake has ended.
+// Close does nothing. crypto/tls calls it when the context of a handshake has ended.
 func (t *transport) Close() error { return nil }
 
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
-// RemoteAddr returns the peer's address, for the callbacks of a tls.Config. It is known only during the handshake.
+// RemoteAddr returns the peer's address, which is known only during the handshake.
 func (t *transport) RemoteAddr() net.Addr {
 	if h := t.hs.Load(); h != nil && h.remote != nil {
 		return h.remote
@@ -57,8 +57,7 @@ func (t *transport) RemoteAddr() net.Addr {
 	return unknownAddr{}
 }
 
-// SetDeadline has no effect, because the owner of the session applies timeouts. The same holds for SetReadDeadline and
-// SetWriteDeadline.
+// SetDeadline has no effect, because the session's owner applies timeouts.
 func (t *transport) SetDeadline(time.Time) error      { return nil }
 func (t *transport) SetReadDeadline(time.Time) error  { return nil }
 func (t *transport) SetWriteDeadline(time.Time) error { return nil }
@@ -68,8 +67,7 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record and sets recordLeft to its length. If no record is complete, it
-// moves all of s.input to s.partial and returns false.
+// prepareNextWholeRecord finds the next complete record, or moves s.input to s.partial if there is none.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -103,8 +101,7 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the size, in bytes, up to which incomplete input is stored in its own slice. Larger input uses
-// pooled buffers, because a long stream leaves a partial record after every read.
+// maxSmallPartial is the maximum size, in bytes, of incomplete input that is stored without a pooled buffer.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
@@ -136,8 +133,8 @@ const (
 	typeClientHello = 1
 )
 
-// recordLenOrHeaderLen returns the length of the first record in b. If b is shorter than a header or the length is
-// invalid, it returns the length of a header. crypto/tls reports invalid lengths.
+// recordLenOrHeaderLen returns the length of the first record in b, or the length of a header if the record's length is
+// unknown.
 func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

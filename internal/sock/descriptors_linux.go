@@ -2,12 +2,11 @@ package sock
 
 import "golang.org/x/sys/unix"
 
-// spareDescriptors is the number of descriptors that stay free for files while another process hands over connections.
+// spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
 const spareDescriptors = 32
 
-// MissingDescriptors returns by how much the descriptor limit is too low. The calling thread must be able to open
-// needed descriptors and keep spareDescriptors free. The result is 0 if there is no limit, or if the number of open
-// descriptors is unknown (before Linux 6.2).
+// MissingDescriptors returns by how many descriptors the limit is too low for needed and spareDescriptors. The result
+// is 0 if the number of open descriptors is unknown (before Linux 6.2).
 func MissingDescriptors(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

@@ -31,8 +31,8 @@ const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
-// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. If there
-// are more than 16,384 listeners, it fails. The cost of a call does not depend on the number of connections.
+// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. It fails
+// for more than 16,384 listeners.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -60,7 +60,7 @@ func parseAcceptQueue(msg []byte) AcceptQueue {
 	}
 }
 
-// parseDiagAddr decodes an address of four 32-bit words. An IPv4 address uses only the first word.
+// parseDiagAddr decodes an address of four 32-bit words, of which IPv4 uses only the first.
 func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(b))
@@ -89,8 +89,8 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program for the kernel. The filter accepts only sockets with the local port
-// q.localPort. If q.localPort is 0, encodePortFilter returns nil.
+// encodePortFilter returns a filter program that accepts only sockets with the local port q.localPort, or nil for port
+// 0.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil
@@ -102,8 +102,7 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls onSocketMessage for each TCP socket that matches q. It ignores q.family and queries IPv4 and, if
-// available, IPv6.
+// dumpSockets calls onSocketMessage for each TCP socket that matches q, except that it ignores q.family.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -167,8 +166,7 @@ func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreEx
 	return true, nil
 }
 
-// Offsets and sizes in the kernel's messages about sockets. Since Linux 4.6, struct tcp_info counts the segments with
-// data.
+// Offsets and sizes in the kernel's messages about sockets.
 const (
 	inodeOffset       = diagMessageSize - 4
 	dataSegsInOffset  = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
@@ -176,12 +174,11 @@ const (
 	minTCPInfoSize    = max(dataSegsInOffset, dataSegsOutOffset) + 4
 )
 
-// connectedStates is a bit mask of the TCP states of connections. It excludes listening sockets, connection requests,
-// TIME_WAIT and closed sockets.
+// connectedStates is a bit mask of the TCP states of connections.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
 // dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
-// namespace. If more than maxConns connections match, it fails. The kernel scans all TCP sockets.
+// namespace. It fails above maxConns connections.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -196,7 +193,7 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 }
 
 // SumConnSegments adds up the segments of all connections with the given local port, in the calling thread's network
-// namespace. If there are more than maxConns connections, it fails. SumConnSegments needs Linux 4.6.
+// namespace. It fails for more than maxConns connections. SumConnSegments needs Linux 4.6.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -211,8 +208,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port, in the calling thread's network namespace. If there are
-// more than failAbove connections, it fails. The kernel briefly locks each connection.
+// ListConns returns the connections with the given local port, in the calling thread's network namespace. It fails for
+// more than failAbove connections.
 func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -222,7 +219,7 @@ func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 }
 
 // CountAcceptedConns counts the established, accepted connections with the given local port, in the calling thread's
-// network namespace. If there are more than maxConns connections, it returns 0 and an error.
+// network namespace. It fails for more than maxConns connections.
 func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++

@@ -13,8 +13,7 @@ import (
 // This file passes descriptors between processes over a unix socket that preserves message boundaries: a message and
 // its descriptors arrive together or not at all.
 
-// MaxFDsPerMessage is the maximum number of descriptors that one message may contain. The kernel's own limit is 253
-// (SCM_MAX_FD).
+// MaxFDsPerMessage is the maximum number of descriptors that one message may contain.
 const MaxFDsPerMessage = 200
 
 const MaxFDMessageSize = 64 << 10
@@ -35,7 +34,7 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 }
 
 // SendFDs sends a message with descriptors and does not block. The message must not be empty. The caller must still
-// close the descriptors. After EAGAIN or ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
+// close the descriptors. After EAGAIN or ETOOMANYREFS, a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -62,7 +61,7 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 
 // ReceiveFDs receives a message into buf, and its descriptors into the calling thread's descriptor table. It does not
 // block. The descriptors are closed on exec. If n is 0 and errno is 0, the peer has closed the socket. If the table is
-// full, ReceiveFDs closes the received descriptors and returns EMFILE.
+// full, it closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

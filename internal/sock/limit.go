@@ -22,13 +22,12 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private descriptor table that are not available for connections. Each
-// loop reserves two more.
+// tableReserve is the number of descriptors in a private descriptor table that connections cannot use.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns the number of loops that conns connections need. The number is between minLoops
-// and maxLoops. If connsPerTable is 0, one descriptor table suffices for all loops. Otherwise, each loop needs its own
-// table with space for connsPerTable connections. If maxLoops tables do not suffice, the function fails.
+// PlanLoopsAndDescriptorTables returns the number of loops, between minLoops and maxLoops, that conns connections need.
+// If connsPerTable is 0, one descriptor table suffices. Otherwise, each loop needs its own table for connsPerTable
+// connections.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -40,9 +39,9 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 	return loops, connsPerTable, nil
 }
 
-// PlanDescriptorTables returns the smallest number of loops that can hold conns connections in separate descriptor
-// tables, one per loop. descriptorLimit is the limit of each table, and connsPerTable is its capacity for connections.
-// If maxLoops tables do not suffice, both results are 0.
+// PlanDescriptorTables returns the smallest number of loops that can hold conns connections, each with its own
+// descriptor table. descriptorLimit is the limit of each table, and connsPerTable is its capacity for connections. If
+// maxLoops tables do not suffice, both results are 0.
 func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
 	for loops = minLoops; loops <= maxLoops; loops++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parameters of TCP keepalive. Probes start after 2 minutes of silence. After four unanswered probes, 15 s apart, the
-// connection ends. The shorter defaults of package net cause 67,000 probes per second for a million silent connections,
-// which can overflow network queues.
+// Parameters of TCP keepalive. The shorter defaults of package net cause 67,000 probes per second for a million silent
+// connections.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
@@ -24,8 +23,7 @@ const (
 )
 
 // NewKeepaliveListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive.
-// If reusePort is true, several listeners can share a port. control, if not nil, sets further options. Multipath TCP is
-// off.
+// If reusePort is true, several listeners can share a port. control may be nil.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
@@ -66,8 +64,7 @@ func setTCPNoDelayAndKeepalive(fd int, network string, reusePort bool) error {
 	return nil
 }
 
-// SetNonblockNoDelayKeepalive makes a listener non-blocking. It also sets the options of NewKeepaliveListenConfig on a
-// TCP listener.
+// SetNonblockNoDelayKeepalive makes a listener non-blocking, and sets TCP_NODELAY and keepalive on a TCP listener.
 func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	return withDescriptor(l, func(fd int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
@@ -77,8 +74,7 @@ func SetNonblockNoDelayKeepalive(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits the number of connections that wait to be accepted from l. The kernel reduces backlog to
-// net.core.somaxconn. A backlog of 0 changes nothing.
+// SetBacklog limits the number of connections that wait to be accepted from l. A backlog of 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -86,15 +82,14 @@ func SetBacklog(l net.Listener, backlog int) error {
 	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, backlog) })
 }
 
-// SetConnNoDelayKeepalive sets TCP_NODELAY and keepalive on a connection. It is for connections that have not inherited
-// these options from their listener.
+// SetConnNoDelayKeepalive sets TCP_NODELAY and keepalive on a connection.
 func SetConnNoDelayKeepalive(fd int32) error { return setTCPNoDelayAndKeepalive(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
 }
 
-// SetOnListener sets the options on l. Connections inherit the options from l. SetOnListener ignores the option Delay.
+// SetOnListener sets the options, except Delay, on l. Connections inherit the options from l.
 func (o Options) SetOnListener(l net.Listener) error {
 	network := l.Addr().Network()
 	err := withDescriptor(l, func(fd int) error {
@@ -114,10 +109,9 @@ const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * t
 // applies.
 //
 // noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, the timeout is raised
-// to at least KeepaliveTimeout. A shorter timeout could end a silent connection after a single lost probe (see
-// tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
+// to at least KeepaliveTimeout, because a shorter timeout could end a silent connection after a single lost probe.
 //
-// Multipath TCP listeners and listeners of other protocols are left unchanged.
+// Listeners of other protocols are left unchanged.
 func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
 	if noKeepalive {
 		_ = unix.SetsockoptInt(int(listenerFD), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
@@ -141,9 +135,8 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 // maxBindAttempts is the maximum number of ports that ListenReusePort tries if addr allows any port.
 const maxBindAttempts = 16
 
-// ListenReusePort opens socketCount listeners that share one port of addr. If another program uses the port,
-// ListenReusePort fails. If addr allows any port, ListenReusePort tries several ports. control, if not nil, is called
-// with each socket before it is bound.
+// ListenReusePort opens socketCount listeners that share one port of addr. It fails if another program uses the port.
+// If addr allows any port, it tries several ports. control, if not nil, is called with each socket before it is bound.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return retryListenReusePortIfAnyPort(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewKeepaliveListenConfig(shared, control)
@@ -188,8 +181,7 @@ func listenReusePortOnce(addr string, socketCount int, listen listenFunc) (liste
 }
 
 // StartDial starts to connect to target and returns the socket without waiting. The socket becomes writable when the
-// attempt has ended. TakeSocketError then returns the result. source, if valid, is the source address. The kernel
-// chooses the source port at connect(2), so that connections to different targets can share a port.
+// attempt has ended. TakeSocketError then returns the result. source, if valid, is the source address.
 func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32, error) {
 	family := unix.AF_INET
 	if target.Addr().Is6() && !target.Addr().Is4In6() {
@@ -206,8 +198,8 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. If the
-// listener's queue is full, StartDialUnix fails with EAGAIN.
+// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. It fails with
+// EAGAIN if the listener's queue is full.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})

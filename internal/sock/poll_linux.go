@@ -68,8 +68,7 @@ func (p *Poll) TryWait() (ready int) {
 }
 
 // Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
-// means no timeout. If epoll_pwait2 (Linux 5.11) is unavailable, the timeout is rounded up to milliseconds. Wait
-// informs the Go scheduler, so other goroutines continue to run.
+// means no timeout. Other goroutines continue to run.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.epollWaitMilliseconds(timeout)
@@ -128,12 +127,13 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. It also works on a thread whose private descriptor table lacks the eventfd.
+// Signal makes the eventfd readable.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
 		return
 	}
+	// The goroutine runs on a thread whose descriptor table contains the eventfd.
 	signalled := make(chan struct{})
 	go func() {
 		e.writeOne()
@@ -155,8 +155,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep blocks the current thread for about d, or less if a signal arrives. For short times, Sleep is more precise than
-// time.Sleep, which can be a millisecond late.
+// Sleep blocks the current thread for about d, or less if a signal arrives. For short times, it is more precise than
+// time.Sleep.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

@@ -24,7 +24,7 @@ type Options struct {
 	ResetOnClose bool
 }
 
-// setAllExceptDelay sets all options except Delay on a socket. Call setAllExceptDelay before the socket connects.
+// setAllExceptDelay sets all options except Delay on a socket. Call it before the socket connects.
 func (o Options) setAllExceptDelay(fd uintptr, isTCP bool) error {
 	err := errors.Join(setBufferSizeUnlessZero(fd, syscall.SO_SNDBUF, o.SendBuffer), setBufferSizeUnlessZero(fd, syscall.SO_RCVBUF, o.ReceiveBuffer))
 	if err == nil && isTCP && o.NotSentLowat > 0 {

@@ -31,8 +31,7 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// SetNonblockTemporarily makes blocking sockets non-blocking until setBlocking is called. It is for system calls that
-// have no non-blocking flag.
+// SetNonblockTemporarily makes blocking sockets non-blocking until setBlocking is called.
 func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	for _, fd := range blockingFDs {
 		_ = unix.SetNonblock(int(fd), true)
@@ -44,8 +43,7 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends up to 64 buffers in one system call, without blocking. The first buffer must not be empty; rest
-// contains the others. SendBuffers returns the number of bytes sent, or 0 on failure.
+// SendBuffers sends up to 64 buffers in one system call, without blocking. first must not be empty.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -124,7 +122,7 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	return toAddrPort(&sa)
 }
 
-// toAddrPort converts an address from the kernel. An address without a port yields the zero value.
+// toAddrPort converts an address from the kernel. An address without a port becomes the zero value.
 func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
@@ -212,8 +210,8 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. The result
-// is false for a socket that does not support resets, such as a unix socket.
+// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported is
+// false if the socket does not support resets, such as a unix socket.
 func ResetConn(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
@@ -233,8 +231,7 @@ func Close(fds ...int32) {
 	}
 }
 
-// SendFileOnBlockingSocket is like SendFile, for a blocking socket. It makes the socket non-blocking during the call.
-// No other goroutine may use the socket meanwhile.
+// SendFileOnBlockingSocket is like SendFile, for a blocking socket. No other goroutine may use the socket meanwhile.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -249,7 +246,7 @@ func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (
 }
 
 // SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. At the end of the file, it returns 0
-// and no error. SendFile may wait for the disk, and lets other goroutines run meanwhile.
+// and no error. It may wait for the disk.
 func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {

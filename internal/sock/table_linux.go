@@ -25,7 +25,7 @@ import (
 // Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
 // that can neither be read nor written.
 
-// privateTables records which threads have a private descriptor table, and which eventfds each table contains.
+// privateTables records which threads have a private descriptor table, and the eventfds in each table.
 var privateTables struct {
 	count    atomic.Int32  // number of tables
 	eventfds atomic.Uint64 // number of eventfds created
@@ -88,15 +88,13 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	}, nil
 }
 
-// CheckPrivateTables returns an error if threads cannot have private descriptor tables on this machine. The first call
-// tests this on a temporary thread. Later calls return the same result.
+// CheckPrivateTables returns an error if threads cannot have private descriptor tables on this machine.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table. It fails if the system
-// forbids this.
+// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -154,7 +152,7 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 }
 
 // DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard is the
-// maximum to which the process may raise it. If no limit can be read, ok is false.
+// maximum to which the process may raise it.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -163,8 +161,8 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond. The default is 50 µs. The
-// goroutine must be locked to the thread. The function restore sets the default again.
+// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond, until restore is called.
+// The goroutine must be locked to the thread.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
@@ -187,7 +185,7 @@ func CurrentThreadUsage() ThreadUsage {
 // ProcessCPU returns the CPU time of the process.
 func ProcessCPU() time.Duration { return readClock(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
-// readClock returns the time of a clock of the kernel, or 0 if the clock does not exist.
+// readClock returns the time of a kernel clock, or 0 if the clock does not exist.
 func readClock(id int32) time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(id, &t) != nil {

@@ -15,16 +15,15 @@ import (
 // maxUnixPath is the maximum length of a unix socket path in bytes.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// ListenUnixReplacingStale listens on a unix stream socket at path. On Linux, a path with a leading @ is an abstract
-// name without a file. On Windows, it is an error if a file exists at path.
+// ListenUnixReplacingStale listens on a unix stream socket at path, after removing the socket of a killed process. On
+// Linux, a path with a leading @ is an abstract name without a file. On Windows, it is an error if a file exists at
+// path.
 //
-// If a killed process has left a socket at path, ListenUnixReplacingStale removes this socket first. If a program may
-// still be listening at path, or the file is not a socket, the result is an error that wraps syscall.EADDRINUSE. If two
+// If a program may still be listening at path, or the file is not a socket, the error wraps syscall.EADDRINUSE. If two
 // programs start at the same path simultaneously, either may remove the other's socket.
 //
-// Closing the returned listener removes the file. Closing other descriptors of the socket, such as those of worker
-// processes, does not remove the file. To close the listener and keep the file, call SetUnlinkOnClose(false) first.
-// Unix sockets do not support SO_REUSEPORT, so all worker processes must accept from the same socket.
+// Closing the returned listener removes the file, unless SetUnlinkOnClose(false) was called. Closing other descriptors
+// of the socket does not remove the file.
 func ListenUnixReplacingStale(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err

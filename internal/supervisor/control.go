@@ -28,7 +28,7 @@ const (
 	maxQueuedMessages = 64
 	// controlTimeout limits operations that normally complete immediately.
 	controlTimeout = time.Second
-	// writeTimeout limits a write to a control socket. The reader may be busy for controlTimeout, which is shorter.
+	// writeTimeout limits a write to a control socket, whose reader may be busy for controlTimeout.
 	writeTimeout    = 10 * controlTimeout
 	frameHeaderSize = 5
 )
@@ -73,8 +73,7 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. Messages are sent in order, after an urgent message if there is one. An
-// outbox is safe for concurrent use.
+// outbox is the send queue of a control socket. It is safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -89,8 +88,7 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. If there is no space, it returns engine.ErrFull. After
-// close, it returns engine.ErrClosed.
+// enqueue adds a message and waits up to timeout for space.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -121,8 +119,7 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosedAndDrained writes messages until the outbox is closed, and then writes the remaining messages. If a
-// write fails, it closes the outbox.
+// writeUntilClosedAndDrained writes messages until the outbox is closed and empty, or a write fails.
 func (o *outbox) writeUntilClosedAndDrained() {
 	defer o.close()
 	for {

@@ -12,8 +12,7 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters in memory that the worker shares with the supervisor. Each counter is
-// consistent, but the block is not a snapshot of one moment.
+// counterBlock holds a worker's counters in memory that the worker shares with the supervisor.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -39,13 +38,12 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance in bytes between the counterBlocks of two workers. Blocks share no cache line.
+// blockStride is the distance in bytes between the counterBlocks of two workers, which share no cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte
 
 // PageSize is the size in bytes of a memory page that the supervisor and all workers share. The page is initially zero.
-// Package tcp stores keys of TLS session tickets in the page.
 const PageSize = 1024
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
@@ -73,8 +71,7 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds an ended worker's counters to the sums in ended, and clears the block. openConns is the
-// number of connections that the worker had open.
+// addToEndedAndClear adds an ended worker's counters to the sums in ended, and clears the block.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

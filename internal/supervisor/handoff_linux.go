@@ -94,8 +94,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for worker w to end. It returns the number of connections that were
-// lost.
+// waitAndCountLostConns waits up to controlTimeout for worker w to end, and returns the number of lost connections.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -118,8 +117,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send concurrently for each running worker. part is the worker's share of the
-// channels. If calls of send fail, it returns one of the errors.
+// distributeChannelsToWorkers calls send for each running worker, concurrently. part is the worker's share of the
+// channels.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -145,8 +144,7 @@ func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders on e. This function calls
-// publishCounters before and after an export of connections.
+// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders on e.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {
@@ -174,8 +172,7 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. Calling stop ends this after the
-// current order.
+// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop waits for the current order.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

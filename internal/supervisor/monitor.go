@@ -51,8 +51,7 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err, the error of a worker that has ended during a drain. It logs nothing if the exit status
-// was 0 or workers are being killed.
+// logIfDrainFailed logs err, the error of a worker that has ended during a drain.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -128,8 +127,7 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a worker process that has ended before it served. If all workers have failed
-// too often in a row, it sets s.err and returns true.
+// countFailureAndSetErrIfAllFail counts a worker that has ended before it served, and sets s.err if all workers fail.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. One goroutine reads from the worker's control socket, another
-// writes to the socket, and a third waits for the worker to exit.
+// osProcess is a worker process of the operating system.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn
@@ -26,8 +25,8 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for cmd, which must have been started. Its goroutines call onFrame with each
-// frame that the process sends.
+// newMonitoredProcess returns an osProcess for cmd, which must have been started. It calls onFrame with each frame that
+// the process sends.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), onFrame: onFrame,
@@ -63,8 +62,8 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes queued frames to the control socket. If a drain request cannot be written, it sends
-// SIGTERM to the worker.
+// writeFramesOrSendSIGTERM writes queued frames to the control socket, or sends SIGTERM if a drain request cannot be
+// written.
 func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
@@ -82,7 +81,6 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-// sendFrameIfServing sends a frame to a worker that serves. For other workers, it does nothing.
 func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
@@ -96,8 +94,6 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-// requestDrainOrSendSIGTERM asks the worker to drain. If the worker does not serve or cannot be reached, it sends
-// SIGTERM to the worker.
 func (p *osProcess) requestDrainOrSendSIGTERM() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {

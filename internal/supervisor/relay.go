@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. It queues p for the connections of all workers. If the queue is full,
-// it returns engine.ErrFull. If p is longer than maxBroadcast, it returns engine.ErrTooLarge.
+// BroadcastToAllWorkers implements engine.Engine. If the queue is full, it returns engine.ErrFull. If p is longer than
+// maxBroadcast, it returns engine.ErrTooLarge.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -30,8 +30,7 @@ func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// tryEnqueueRelayFrame queues a frame for all workers. If stopped is closed, it returns engine.ErrClosed. If the queue
-// is full, it returns engine.ErrFull.
+// tryEnqueueRelayFrame queues a frame for all workers. It returns engine.ErrFull if the queue is full.
 func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed
@@ -53,8 +52,7 @@ func (s *Supervisor) requestPauseCommandResend(p process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. A nil frame, queued for a
-// new worker, repeats the current pause or resume command.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

@@ -21,14 +21,10 @@ import (
 // ClaimListeners.
 //
 // A drain starts on SIGTERM, at the end of ctx, by order of the supervisor, or when the supervisor dies. In the last
-// two cases, Run sends this process a SIGTERM, unless it has received one. After an order of the supervisor, further
-// SIGTERMs are discarded.
+// two cases, Run sends this process a SIGTERM, unless it has received one. drainTimeout limits the drain, except after
+// an order of the supervisor. If the supervisor has died, Run ends the process after drainTimeout and the exit timeout.
 //
-// drainTimeout limits the drain. It does not apply after an order of the supervisor, which kills slow workers itself.
-// If the supervisor has died, the process is ended after drainTimeout and the exit timeout.
-//
-// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process. The supervisor handles these
-// signals.
+// From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -106,8 +102,7 @@ type workerDrain struct {
 	discardsSIGTERM       bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain, or updates the deadline of a drain in progress. It sends this process
-// a SIGTERM if the supervisor has requested the drain.
+// startOrUpdateDrainAndSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
 func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -149,8 +144,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. On a drain request, it closes drainRequested. When
-// the supervisor has died, it closes orphaned, waits for drainTimeout and the exit timeout, and calls os.Exit.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. After the supervisor's death, it closes orphaned,
+// waits, and exits the process.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -201,8 +196,7 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for at most
-// controlTimeout. Calls within writeTimeout after such retries do not retry.
+// broadcastRetryingBriefly sends p to the connections of this worker, and retries briefly if the engine is full.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -215,10 +209,9 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes sig have no effect on this process. It ends earlier subscriptions to sig. Child processes do not
-// inherit the setting. Do not call discardSignal while sig may still arrive, because sig can end the process during the
-// call.
+// discardSignal makes sig have no effect on this process. sig must not arrive during the call.
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
+	// Child processes would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), sig)
 }

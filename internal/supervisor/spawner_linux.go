@@ -59,8 +59,7 @@ type execSpawner struct {
 
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// openListeners opens one listener per worker for each address. If the configuration contains sockets for an address,
-// it uses these and opens none.
+// openListeners opens one listener per worker for each address, or uses the sockets in the configuration.
 func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
 	for i, at := range sp.cfg.Addrs {
@@ -86,8 +85,7 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker for each address. Every worker gets a socket, and every socket is
-// used by a worker.
+// socketsForWorker returns the sockets of a worker for each address.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}

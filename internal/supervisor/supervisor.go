@@ -25,7 +25,7 @@ type Config struct {
 	// opens listeners. The supervisor owns the sockets once it has started.
 	Sockets [][]net.Listener
 	// IsSuccessor means that the supervisor replaces another process. Workers then wait for a command before they
-	// accept. The supervisor gives up when every worker has ended once before serving.
+	// accept.
 	IsSuccessor bool
 	// PredecessorListeners is passed to the workers' engines; see [engine.Config].
 	PredecessorListeners []int
@@ -42,8 +42,8 @@ type Config struct {
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker process. Its stages are serving, stopped and ended, in this order. The method of each
-// stage returns a channel that is closed when the stage is reached. A failed run may skip serving and stopped.
+// process is one run of a worker process, with the stages serving, stopped and ended. A failed run may skip serving and
+// stopped.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // closed when the process accepts connections
@@ -235,8 +235,7 @@ func (s *Supervisor) Loops() (sum int) {
 }
 
 // Counters returns the sum of the counters of all workers, including ended workers. Connections that were open in ended
-// workers are not counted. The counters of a worker may lag by up to publishEvery. A killed worker loses the counts
-// since its last update.
+// workers are not counted. A worker's counters may lag by up to publishEvery.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

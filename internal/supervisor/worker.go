@@ -61,8 +61,7 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is this process as a worker, or nil. Its initialization removes the variable workerEnv from the
-// environment, so that child processes do not inherit the variable.
+// currentWorker is this process as a worker, or nil.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if this process is not a worker.
@@ -73,7 +72,7 @@ func detectWorkerFromEnv() *Worker {
 	if !ok {
 		return nil
 	}
-	os.Unsetenv(workerEnv)
+	os.Unsetenv(workerEnv) // child processes must not inherit it
 	id, err := parseWorkerIdentity(text)
 	w := &Worker{identity: id, exitTimeout: defaultTiming.exitTimeout}
 	if err == nil {

@@ -17,8 +17,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes over the descriptors that the supervisor has passed. It first checks their types,
-// because the environment variable may have been set by mistake.
+// validateAndInheritDescriptors takes over the descriptors that the supervisor has passed, after a check of their
+// types.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

@@ -15,8 +15,7 @@ import (
 
 // Conn is a client connection for tests. All reads and writes must end within Timeout after the Conn was created.
 //
-// The methods defined here fail the test on errors. Call them only on the test's goroutine. The methods of net.Conn
-// return errors as usual.
+// The methods defined here fail the test on errors. Call them only on the test's goroutine.
 type Conn struct {
 	net.Conn
 	R *bufio.Reader // the buffer that the methods read from

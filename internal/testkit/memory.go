@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// LimitMemory sets Go's memory limit to maxBytes for servers that the test starts. The limit is restored when the test
-// ends or calls fill. fill also allocates maxBytes, so that the live heap exceeds maxBytes.
+// LimitMemory sets Go's memory limit to maxBytes until the test ends or calls fill. fill also allocates maxBytes, so
+// that the live heap exceeds maxBytes.
 func LimitMemory(t testing.TB, maxBytes int64) (fill func()) {
 	before := debug.SetMemoryLimit(maxBytes)
 	var ballast []byte

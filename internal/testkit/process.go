@@ -17,8 +17,7 @@ type Process struct {
 	ended  chan struct{}
 }
 
-// Start starts a command and collects its output in Process.Output. Output that cmd redirects is not collected. If the
-// test fails, the end of the output is logged.
+// Start starts a command and collects its output in Process.Output. If the test fails, the end of the output is logged.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Output: new(Buffer), t: t, ended: make(chan struct{})}

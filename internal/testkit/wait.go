@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Timeout is the time for which a test waits for a condition before it fails. It is long enough for a busy machine.
+// Timeout is the time for which a test waits for a condition before it fails.
 const Timeout = 2 * time.Minute
 
 // WaitFor waits until condition returns true. After Timeout it fails the test with the message failure. Call it on the

@@ -37,8 +37,7 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// sendMessage sends a message with the descriptors of files. If one message cannot carry all descriptors, the first
-// ones are sent in separate messages without a payload.
+// sendMessage sends a message with the descriptors of files, in several parts if necessary.
 func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
@@ -100,9 +99,7 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// readExpectedMessage reads a message of the given kind and decodes it into payload. files contains the message's
-// descriptors, even if they arrive in several parts. The call fails when ctx ends or timeout has passed. A timeout of 0
-// means no limit.
+// readExpectedMessage reads a message of the given kind and decodes it into payload. A timeout of 0 means no limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

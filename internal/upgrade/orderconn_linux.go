@@ -40,8 +40,8 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 }
 
 // SendOrderAndAwaitReply sends an order with files and decodes the worker's JSON reply into reply. The caller still
-// owns files. When ctx ends, the worker is told to abort, and has up to Timeout to reply. If ctx has no deadline,
-// Timeout limits the whole call. The call fails if the worker exits.
+// owns files. When ctx ends, the worker is told to abort, and has up to Timeout to reply. Without a deadline of ctx,
+// Timeout limits the whole call.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -59,7 +59,7 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 }
 
 // ServeOrders calls handle for each order, until the supervisor closes the connection. handle must close the files. The
-// context of handle ends when the supervisor aborts the order or exits. The answer is sent as JSON.
+// context of handle ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -38,8 +38,7 @@ type Inherited struct {
 
 var claimed atomic.Bool
 
-// ClaimPredecessorOnce returns the process that this process replaces. It returns nil if there is no such process.
-// Further calls also return nil.
+// ClaimPredecessorOnce returns the process that this process replaces, or nil. Further calls return nil.
 func ClaimPredecessorOnce() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -120,7 +119,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 }
 
 // InheritedActivationSockets returns the service manager's sockets that the old process has passed on, and their names.
-// Without an old process, it returns no sockets. Only one call is allowed. The caller must close the sockets.
+// Only one call is allowed. The caller must close the sockets.
 func InheritedActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -161,10 +160,9 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. It waits
-// for the reply and then calls restoreState with two files: the handler's state and the broadcast socket. Either may be
-// nil, and both are closed afterwards. Finally, it calls takeOver with the channels. If the old process continues to
-// serve, AnnounceReadyAndTakeOver fails.
+// AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. After the
+// reply, it calls restoreState with two files, each of which may be nil and is closed afterwards. Finally, it calls
+// takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -202,12 +200,11 @@ func (p *Predecessor) ReportFailure(cause error) error {
 	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
 }
 
-// IsAborted reports whether err means that the old process continues to serve and this process must exit. err is an
-// error of AnnounceReadyAndTakeOver or WaitStartedOrAborted.
+// IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns nil if err means that the old process has exited. In this case, it also
-// reports to the first process that this process serves. Otherwise, it returns err.
+// reportServingIfPredecessorExited tells the first process that this process serves, if err means that the old process
+// has exited. Otherwise, it returns err.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -216,8 +213,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. If the old
-// process exits earlier, AnswerLivenessUntilDone fails.
+// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. It fails if the
+// old process exits earlier.
 func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()

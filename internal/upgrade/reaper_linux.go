@@ -22,15 +22,14 @@ import (
 // process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
 // reaps orphans. Before a process reaps its successor, it writes the successor's PID and exit status to the pipe.
 
-// statusPipe is a pipe through which later processes report to the first process of a series of upgrades. No operation
-// on the pipe blocks.
+// statusPipe is a pipe through which later processes report to the first process of a series of upgrades.
 type statusPipe struct {
 	isFirstProcess bool // the process that keeps running and reads the pipe
 	read           int
 	write          *os.File
 }
 
-// ownStatusPipe is the statusPipe of this process. It is nil unless the first process keeps running after upgrades.
+// ownStatusPipe is the statusPipe of this process, or nil unless the first process keeps running after upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
 // KeepRunningAfterUpgradeIfFirst makes this process keep running when another process takes over. It does nothing if an
@@ -55,8 +54,8 @@ func ReportOwnPIDServing() {
 	}
 }
 
-// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it. It then reports the exit
-// status to the first process, if that is an earlier process that keeps running.
+// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
+// the first process.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -89,8 +88,7 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// signalsToRelay returns the signals that this process relays to the serving process. If there is a terminal, it omits
-// SIGINT and SIGQUIT, because the terminal also sends them to the serving process.
+// signalsToRelay returns the signals that this process relays to the serving process.
 func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -98,6 +96,7 @@ func signalsToRelay() []os.Signal {
 		return append(signals, unix.SIGINT, unix.SIGQUIT)
 	}
 	terminal.Close()
+	// The terminal itself sends SIGINT and SIGQUIT to the serving process.
 	return signals
 }
 
@@ -153,8 +152,7 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil if
-// the reported status is 0.
+// waitReportedExitError waits for a report of the exit status of process pid, and returns nil for status 0.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()
@@ -172,8 +170,8 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits waits until the serving process has exited. It returns an error if the exit code is not 0.
-// Meanwhile, it reaps all children of this process, including children that other code has started.
+// ReapUntilServerExits reaps all children of this process until the serving process has exited. It returns an error if
+// the exit code is not 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

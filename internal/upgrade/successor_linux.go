@@ -109,9 +109,9 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatusIfClosed(ctx, err)
 }
 
-// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes and sends one end of each to the
-// new process. It waits until the new process begins to take over connections, and returns the other ends. stateFile
-// (the handler's state) and broadcastSocket are also sent if not nil. The caller must close these two files.
+// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes and waits until the new process
+// begins to take over connections. It returns this process's ends. stateFile (the handler's state) and broadcastSocket
+// may be nil. The caller must close these two files.
 //
 // If the numbers of loops differ, every pair of loops gets a channel. If the numbers are equal, or there are more than
 // maxChannels pairs, every loop gets one channel.
@@ -152,7 +152,7 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 }
 
 // waitAndAddExitStatusIfClosed returns an error with the new process's exit status if err means that the socket was
-// closed. For this, it waits up to replyTimeout for the exit. Otherwise, it returns err.
+// closed.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -186,8 +186,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// ProbeAndKillIfHung probes the new process and kills it if two probes in a row fail. A probe fails without a reply
-// within a third of the reply timeout. killed is true if the new process has been killed or has exited.
+// ProbeAndKillIfHung probes the new process and kills it if two probes in a row fail. killed is also true if the new
+// process has exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -203,8 +203,8 @@ func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	return true
 }
 
-// AbortOrKill tells the new process to exit and waits for its exit. After a second, it kills the new process. Call
-// AbortOrKill only if the new process has not taken over any connection.
+// AbortOrKill tells the new process to exit, and kills it after a second. Call AbortOrKill only if the new process has
+// not taken over any connection.
 func (s *Successor) AbortOrKill() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {

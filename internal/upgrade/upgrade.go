@@ -32,11 +32,11 @@ import (
 const (
 	// Version is the version of this protocol, including the connection records.
 	Version = 4
-	// upgradeEnv is the environment variable that contains the number of the new process's control descriptor.
+	// upgradeEnv is the environment variable with the number of the new process's control descriptor.
 	upgradeEnv = "MYRIAD_UPGRADE"
 	// Timeout is how long each process waits for a reply of the other.
 	Timeout = 30 * time.Second
-	// maxDescriptors limits the descriptors of a message, which may be sent in several parts.
+	// maxDescriptors limits the descriptors of a message.
 	maxDescriptors = 4096
 	// maxChannels limits the number of channels if every pair of loops has its own.
 	maxChannels = 1024

@@ -19,7 +19,7 @@ const (
 	OpPong         = 10
 )
 
-// Bits and bit masks of the first byte of a WebSocket frame. See RFC 6455, section 5.2, and RFC 7692, section 6.
+// Bits and bit masks of the first byte of a WebSocket frame (RFC 6455, section 5.2, and RFC 7692, section 6).
 const (
 	Fin        = 0x80
 	Compressed = 0x40
@@ -81,8 +81,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. If the bytes so far
-// are invalid, ParseHead returns an error. The caller must check the reserved bits, the masks and the order of frames.
+// ParseHead parses the frame head at the start of the input. If the head is incomplete, h.Len is 0. The caller must
+// check the reserved bits, the masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
@@ -149,7 +149,7 @@ func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 }
 
 // ValidCloseCode reports whether a close frame may contain code. Valid codes are those of RFC 6455, section 7.4, and
-// 1012 to 1014, which IANA has added.
+// 1012 to 1014.
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }

@@ -30,7 +30,7 @@ func CheckResponseHeader(header map[string][]string, key string) error {
 }
 
 // UnexpectedFieldError returns an error about a response field with an unexpected value. name is the field's canonical
-// name, and expected describes the correct value. The error quotes at most 80 bytes of the actual value.
+// name, and expected describes the correct value.
 func UnexpectedFieldError(header map[string][]string, name, expected string) error {
 	value := strings.Join(header[name], ", ")
 	if len(value) > 80 {

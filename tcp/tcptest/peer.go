@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// These timeouts limit how long a test waits, in real time, for goroutines of handlers. pausedWaitTimeout applies while
-// the server does not read because the peer has too much unread output. Any activity restarts pausedWaitTimeout.
+// Limits of how long a test waits, in real time, for goroutines of handlers.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -22,7 +21,7 @@ const (
 const maxShown = 1 << 10
 
 // Peer is the remote end of a connection to a Server. It reads output immediately and buffers up to 16 MiB for the
-// test. When the server ends its direction, the peer also ends its direction, like most clients.
+// test. When the server ends its direction, the peer also ends its direction.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -34,7 +33,7 @@ type Peer struct {
 // Addr returns the peer's address.
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
-// Send sends text to the server. The server receives it in reads of at most 64 KiB. To test framing, send a message in
+// Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
 // several calls. While the server does not read, up to 16 MiB wait. Send fails the test if the peer has ended its
 // direction or the connection has closed.
 func (p *Peer) Send(text string) {
@@ -104,7 +103,7 @@ func (p *Peer) Output() (text string) {
 }
 
 // Expect removes want from the beginning of the unread output. It waits for output that handlers produce on goroutines.
-// If the output does not begin with want, Expect fails the test. Later calls see only the output after want.
+// If the output does not begin with want, Expect fails the test.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -122,9 +121,9 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon with the reason why. The comparison is
-// errors.Is(reason, why). A nil why requires a nil reason. If the server has rejected the peer, the reason is an error
-// such as tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection closes soon, with a reason for which errors.Is(reason, why) is
+// true. A nil why requires a nil reason. If the server has rejected the peer, the reason is an error such as
+// tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
@@ -144,8 +143,8 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntilOrTimeout calls found after each activity of the engine. It returns when found returns true or the time
-// limit has passed.
+// waitUntilOrTimeout calls found after each activity of the engine, until found returns true or the time limit has
+// passed.
 func (p *Peer) waitUntilOrTimeout(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

@@ -64,9 +64,8 @@ type Server struct {
 	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
-// ignores srv.Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings of srv fail the test
-// immediately.
+// NewServer serves srv until the end of the test. srv can be used only once. NewServer ignores srv.Addr. If srv.Log is
+// nil, the server logs to the test's output. Invalid settings of srv fail the test immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	if srv.Processes > 1 {
@@ -111,7 +110,7 @@ func (s *Server) runAndSettle(f func()) {
 
 // Dial connects a peer to the server. The peer has the address 198.51.100.1 and a unique port, starting at 1024. If the
 // server rejects the peer, the peer is closed and its output is the answer of Server.Refuse. Dial fails the test after
-// Drain. It also fails the test after 65,536 peers.
+// Drain and after 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -157,10 +156,9 @@ func (s *Server) RefuseDial(err error) {
 	}
 }
 
-// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. It first
-// calls SaveState and RestoreState of a tcp.StateMigrator, whose errors fail the test. It then calls Save and Restore
-// for each connection. Moved peers belong to the other server from then on. stayed contains all other peers, with the
-// reason why they have not moved, such as an error of Save.
+// MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. Errors of
+// SaveState and RestoreState fail the test. Moved peers belong to the other server from then on. stayed contains all
+// other peers, with the reason why they have not moved, such as an error of Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
@@ -191,8 +189,8 @@ func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	return stayed
 }
 
-// Advance moves the server's clock forward by d. It runs the heartbeats and timeouts up to the new time, in order.
-// Advance(0) runs those that are due now. All calls together may advance the clock by at most 365 days.
+// Advance moves the server's clock forward by d. It runs the heartbeats and timeouts up to the new time, in order. All
+// calls together may advance the clock by at most 365 days.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
@@ -203,9 +201,8 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. Idle connections
-// close with ErrServerClosed. Other connections close when their message is complete and their output is sent. When
-// Advance has moved the clock by Limits.ShutdownTimeout, all connections close.
+// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When Advance has
+// moved the clock by Limits.ShutdownTimeout, all connections close.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
@@ -217,8 +214,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for each panic of a handler, unless the test has read the connection's close
-// reason.
+// failTestForUnseenPanics fails the test for handler panics, unless the test has read the close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

@@ -10,8 +10,7 @@ import (
 
 // StartTLS performs the peer's end of a TLS handshake. The peer is the TLS client or, if the server dialed the
 // connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
-// close_notify. If the peer ends its direction only because the server has done so, it sends no close_notify. If the
-// handshake fails, StartTLS returns the error and ends the peer's direction.
+// close_notify. If the handshake fails, StartTLS returns the error and ends the peer's direction.
 func (p *Peer) StartTLS(config *tls.Config) error {
 	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
 	if p.end.IsDialled() {
@@ -31,8 +30,8 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// undiscardedOutput returns the server's output without the discarded part. With TLS, the result is decrypted. Call
-// undiscardedOutput only within runAndSettle.
+// undiscardedOutput returns the server's output, decrypted, without the discarded part. Call it only within
+// runAndSettle.
 func (p *Peer) undiscardedOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
@@ -56,7 +55,7 @@ func (p *Peer) discardReceived(n int) {
 }
 
 // tlsTransport is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only outside
-// of runAndSettle, because Read waits for input. Afterwards, Read without input fails with a temporary error.
+// of runAndSettle.
 type tlsTransport struct {
 	net.Conn
 	peer        *Peer

@@ -27,9 +27,8 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch is the maximum number of events that the loop handles per iteration. Short iterations let AutoWorkers
-// detect slow handlers early.
-const eventBatch = 64
+// eventBatch is the maximum number of events that the loop handles per iteration.
+const eventBatch = 64 // short iterations let AutoWorkers detect slow handlers early
 
 // Tokens in the epoll events of the loop's own descriptors. The token of a connection is its slot number.
 const (
@@ -130,18 +129,16 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch removes c from epoll until updateWatchAndExpiry adds c again. This prevents epoll from reporting the
-// same event repeatedly.
+// suspendWatch removes c from epoll until updateWatchAndExpiry adds c again.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchBeforeClose removes c from epoll. It must be called before c's descriptor is closed. Closing the descriptor
-// does not end the watch while another process has the socket open.
+// unwatchBeforeClose removes c from epoll. It must be called before c's descriptor is closed.
 func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
-		d.poll.Remove(c.FD())
+		d.poll.Remove(c.FD()) // a close does not end the watch while another process has the socket open
 	}
 }
 

@@ -19,8 +19,7 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster puts queued broadcasts into the mailboxes of all connections. It returns when the engine stops and the
-// last broadcast is done.
+// runBroadcaster puts queued broadcasts into the mailboxes of all connections until the engine stops.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	enqueueWaiting := func() {
@@ -48,8 +47,7 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// awaitEarlierBroadcasts waits until all mailboxes contain the broadcasts that were started before the call. The wait
-// ends early if ctx is done or the engine stops.
+// awaitEarlierBroadcasts waits for earlier broadcasts to reach all mailboxes, or until ctx is done or the engine stops.
 func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	enqueued := make(chan struct{})
 	select {
@@ -62,7 +60,6 @@ func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	<-enqueued // the broadcaster does not block
 }
 
-// enqueueBroadcastsForAllConns puts broadcasts into all mailboxes. Connections opened during the call may miss them.
 func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
@@ -74,8 +71,6 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-// enqueueBroadcastsOrCloseSlow puts the broadcasts of batch into the mailbox of c. If the mailbox is full, c is closed
-// or, with Config.DropMessages, misses the broadcasts.
 func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {

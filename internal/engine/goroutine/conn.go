@@ -37,12 +37,11 @@ type conn struct {
 	bufferedBytes atomic.Uint32 // memory that its buffers held when it last waited
 }
 
-// Values of conn.parked. The goroutine of a parked connection waits for events. The sweeper can claim a parked
-// connection, and owns the connection until it releases the claim.
+// Values of conn.parked. The goroutine of a parked connection waits for events.
 const (
 	notParked uint32 = iota
 	isParked
-	isClaimed
+	isClaimed         // the sweeper owns the connection
 	isClaimedAndWoken // the sweeper must wake the owner
 )
 
@@ -66,8 +65,7 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed calls open, if not nil, and then serves the connection until it is closed. If a handler calls
-// runtime.Goexit, the connection is aborted and closed.
+// runUntilClosed calls open, if not nil, and then serves the connection until it is closed.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -78,7 +76,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			panic(v)
 		}
 		c.releaseReadBuffer()
-		c.runUntilClosed(nil)
+		c.runUntilClosed(nil) // after runtime.Goexit in a handler
 	}()
 	if open != nil {
 		open(c)
@@ -114,8 +112,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection and delivers alreadyRead, the input that was read earlier. dialStart is the start time
-// of the dial, or 0 for an accepted connection.
+// openConn opens the connection and delivers alreadyRead, its earlier input. dialStart is 0 for an accepted connection.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -143,7 +140,7 @@ func (c *conn) sendOutputUntilWoken() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles err, the error of a send. If err is nil, it handles requests that have arrived.
+// handleSendErrorOrRequests handles err from a send or, if err is nil, the requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -152,8 +149,7 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for requests or for input, if the connection wants input. It then handles the requests or
-// reads once.
+// waitForInputOrMail waits for input or requests, and then reads once or handles the requests.
 func (c *conn) waitForInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -170,8 +166,7 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that never waits and therefore cannot be woken by the
-// sweeper. Such a connection always has input or needs memory. acted reports whether a timeout was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection whose goroutine never waits.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -237,8 +232,8 @@ func (c *conn) publishSweepState() {
 // timerLead is the time before a timer during which the connection's goroutine waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if the next timer is near. at is the timer's
-// time. due is the time at which the sweeper must wake the goroutine. Without the timer, due would be otherDue.
+// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if the next timer is near. It returns the time at
+// which the sweeper must wake the goroutine.
 func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -264,15 +259,13 @@ func (c *conn) hasMailOrRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, requests have arrived, and the
-// goroutine must not wait.
+// parkOrFindRequests marks the connection's goroutine as waiting. If hasWork is true, the goroutine must not wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(isParked)
 	return c.hasMailOrRequests()
 }
 
-// unpark marks the connection's goroutine as running. If the sweeper has claimed the connection, unpark waits until the
-// sweeper releases it.
+// unpark marks the connection's goroutine as running.
 func (c *conn) unpark() {
 	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
 		runtime.Gosched()
@@ -358,8 +351,7 @@ func (c *conn) wake() {
 	}
 }
 
-// claim makes the sweeper the owner of c until releaseClaim is called. It returns false if the goroutine of c is not
-// waiting.
+// claim makes the sweeper the owner of c if the goroutine of c is waiting. The sweeper must then call releaseClaim.
 func (c *conn) claim() (claimed bool) { return c.parked.CompareAndSwap(isParked, isClaimed) }
 
 func (c *conn) releaseClaim(wakeOwner bool) {
@@ -378,8 +370,7 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. A connection that must be closed with a reset, or cannot
-// be half-closed, is treated as if its peer had sent EOF.
+// shutdownWriteOrAssumeEOF shuts down the sending direction or, if impossible, assumes that the peer has sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -390,8 +381,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export or turns the connection into a new net.Conn. While another goroutine waits
-// until the socket is writable, detachOrFinishExport only handles input and requests.
+// detachOrFinishExport finishes an export or turns the connection into a new net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -417,11 +407,10 @@ func (c *conn) detachOrFinishExport() {
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
-// closedMailbox is the shared mailbox of closed connections that never needed a mailbox of their own.
+// closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConnAndUnregister closes the connection, calls the handler's Closed method, and removes the connection from the
-// engine.
+// closeConnAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the engine.
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

@@ -8,8 +8,7 @@ import (
 
 const chunkSize = 512
 
-// connTable stores connections by slot. It grows by chunks, so that no large table is ever copied. goroutineEngine.mu
-// guards the table.
+// connTable stores connections by slot. goroutineEngine.mu guards the table.
 type connTable struct {
 	chunks  []*chunk
 	free    []uint32
@@ -17,11 +16,10 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk contains some slots of a connTable. A slot contains its current connection, or nil. The generation of a slot is
-// the number of earlier connections in this slot.
+// chunk contains some slots of a connTable.
 type chunk struct {
 	conns       [chunkSize]*conn
-	generations [chunkSize]uint32
+	generations [chunkSize]uint32 // number of earlier connections in each slot
 }
 
 func (t *connTable) addConn(c *conn, h *engine.Runtime) {

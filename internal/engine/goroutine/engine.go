@@ -47,12 +47,10 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is the pause after a failed accept, for example for lack of descriptors. The pause ends early
-// when a connection closes.
+// acceptRetryInterval is the maximum pause after a failed accept.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is the interval between updates of the clock that all connections share. The clock is at most clockGrain
-// ahead.
+// clockGrain is the interval between updates of the clock that all connections share.
 const clockGrain = time.Millisecond
 
 // Requests to a connection, as bits of conn.requests.
@@ -277,8 +275,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine first calls open. listener is
-// -1 for a dialled connection. If the start fails, netConn is closed. The failure of a dial is also reported.
+// startConnOrReportFailure starts a goroutine for an admitted connection, which first calls open. listener is -1 for a
+// dialled connection. After a failure, netConn is closed.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -331,8 +329,7 @@ func (e *goroutineEngine) releaseAdmissionAndWakeWaiters() {
 	}
 }
 
-// signalUnlessPending sends a signal on ch without blocking. It does nothing if a signal is already pending. ch must
-// have a buffer of one.
+// signalUnlessPending sends a signal on ch without blocking. ch must have a buffer of one.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

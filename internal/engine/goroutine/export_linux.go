@@ -22,14 +22,10 @@ import (
 // goroutine reads each channel. connExporter.mu guards the export, but is not held while a handler saves its state.
 
 const (
-	// maxRequested limits the connections that were asked to export themselves and have not decided. After
-	// exportRoundInterval without a decision, more are asked nevertheless.
-	maxRequested        = 64
+	maxRequested        = 64 // connections that are asked at a time to export themselves
 	exportRoundInterval = 5 * time.Millisecond
-	// resendInterval is the time until a connection tries again to send itself over a channel that was full.
-	resendInterval = time.Millisecond
-	// goroutineBytes is the approximate memory that the export of a connection frees, including that of its goroutine.
-	goroutineBytes = 4 << 10
+	resendInterval      = time.Millisecond // time between two attempts to send over a full channel
+	goroutineBytes      = 4 << 10          // approximate memory that the export of a connection frees
 )
 
 type handoffState struct {
@@ -101,8 +97,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmations reads the receiver's confirmations from a channel until the channel ends. file is the channel's
-// socket.
+// receiveConfirmations reads the receiver's confirmations until the channel ends. file is the channel's socket.
 func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -117,8 +112,8 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish asks further connections to export themselves. If roundDue is true and all connections have
-// been asked, it starts another round. exportOver reports whether the hand-over has ended.
+// requestExportsOrFinish asks further connections to export themselves. roundDue permits another round. exportOver
+// reports whether the hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,8 +131,7 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists the connections that can still be exported. If there are none, it stops the
-// hand-over.
+// listExportableConnsOrStop lists the connections that can still be exported, or stops the hand-over if there are none.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -171,8 +165,7 @@ func (d *connExporter) countDecidedExportRequest() {
 	}
 }
 
-// exportOrStayOpen exports the connection to another engine. After a failure, this engine continues to serve the
-// connection.
+// exportOrStayOpen exports the connection to another engine, or continues to serve it after a failure.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()
@@ -185,8 +178,7 @@ func (c *conn) exportOrStayOpen() {
 	}
 }
 
-// exportConn exports c to another engine. If exported is false, neverExportable reports whether later attempts must
-// fail, too.
+// exportConn exports c to another engine. neverExportable reports whether later attempts must fail, too.
 func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -224,9 +216,9 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock calls c.Snapshot without holding d.mu, because Snapshot calls a handler that may block.
+// snapshotWithoutLock calls c.Snapshot without holding d.mu. The caller must hold d.mu.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
-	d.mu.Unlock()
+	d.mu.Unlock() // Snapshot calls a handler, which may block
 	defer d.mu.Lock()
 	return c.Snapshot()
 }

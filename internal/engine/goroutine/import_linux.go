@@ -16,11 +16,11 @@ import (
 
 // This file takes over connections from another engine; see package handover. Each channel has its own goroutine.
 
-// importChannel is the receiving end of a hand-over channel. mu guards inlet.
+// importChannel is the receiving end of a hand-over channel.
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
-	inlet  *handover.ImportChannel
+	inlet  *handover.ImportChannel // guarded by mu
 }
 
 func (e *goroutineEngine) StartImportingConns(channels []*os.File) (stoppedErr error) {
@@ -100,8 +100,8 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
-// importConn serves a received connection on a new goroutine. Capacity for the connection must have been reserved with
-// ReserveConns. onOpened is called when the handler has received the connection, or after a failure.
+// importConn serves a received connection on a new goroutine. The caller must have reserved capacity with ReserveConns.
+// onOpened is called when the handler has the connection, or after a failure.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	f := os.NewFile(uintptr(fd), "")

@@ -70,8 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the number of paused acceptors. The gauge AcceptPausedCount is 1 while all
-// acceptors are paused, and 0 otherwise.
+// adjustPausedAcceptors adds delta to the number of paused acceptors. The caller must hold h.mu.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -136,7 +135,7 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasPeer reports whether peer is the remote address of c, or the client address that c's proxy has announced.
+// connHasPeer reports whether peer is the remote address of c or the client address announced by its proxy.
 func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -145,8 +144,7 @@ func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the client address that the connection's proxy has announced. It does so once, after
-// the handshake.
+// recordProxiedPeerOnce records the client address that the connection's proxy has announced.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

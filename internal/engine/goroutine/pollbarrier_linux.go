@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollerBarrier waits until Go's network poller has reported all pending events. It adds an event that the poller
-// reports last. A pollerBarrier is not safe for concurrent use.
+// pollerBarrier waits until Go's network poller has reported all pending events. It is not safe for concurrent use.
 type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -36,8 +35,7 @@ func (v *pollerBarrier) waitForPollerPass() {
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the eventfd on the first call and clears the eventfd on the second call. Go's poller makes the
-// second call when the eventfd is readable.
+// signalOrClear signals the eventfd on the first call and clears it on the second call.
 func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

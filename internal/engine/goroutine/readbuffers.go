@@ -6,8 +6,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of a small read buffer in bytes. After a read that has filled its buffer, a large buffer is
-// used.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -19,7 +17,7 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer returns a read buffer. The buffer is large if the last read has filled its buffer.
+// acquireReadBuffer returns a read buffer, which is large if the last read has filled its buffer.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
 		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long
@@ -43,8 +41,7 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer. It also records readBytes to choose the
-// size of the next buffer.
+// sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

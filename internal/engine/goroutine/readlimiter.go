@@ -17,8 +17,7 @@ import (
 // block.
 
 const (
-	// bulkReadSize is a number of bytes. A connection becomes bulk when a single read returns more.
-	bulkReadSize  = 16 << 10
+	bulkReadSize  = 16 << 10 // a connection becomes bulk when a read returns more bytes
 	pauseInterval = time.Millisecond
 )
 
@@ -54,9 +53,7 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForMemoryAndReadPermit waits until the connection may read. A connection with much input waits for a read token.
-// A connection with buffers waits while the engine's buffers together exceed their limit. permitted is false if a
-// request arrives or memory stays short. Otherwise, the caller must call releaseReadPermit.
+// waitForMemoryAndReadPermit waits until the connection may read. If permitted, the caller must call releaseReadPermit.
 func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

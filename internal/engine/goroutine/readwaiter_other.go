@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// readWaiter waits until a connection is readable. It peeks for bytes first, because Go's poller reports only changes.
+// readWaiter waits until a connection is readable.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -21,8 +21,8 @@ func (w *readWaiter) init(netConn net.Conn) (err error) {
 
 func (w *readWaiter) waitUntilReadable() error {
 	var one [1]byte
-	var seen error // reading the socket's error clears it
-	err := w.raw.Read(func(fd uintptr) bool {
+	var seen error                            // reading the socket's error clears it
+	err := w.raw.Read(func(fd uintptr) bool { // peeks first, because Go's poller reports only changes
 		_, _, seen = syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK)
 		return seen != syscall.EAGAIN && seen != syscall.EINTR
 	})
@@ -32,8 +32,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil calls done whenever there may be input. It returns when done returns true or when the read deadline has
-// passed.
+// waitUntil calls done whenever there may be input, until done returns true or the read deadline has passed.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

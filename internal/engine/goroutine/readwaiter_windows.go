@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// readWaiter waits until a connection is readable. On Windows, RawConn.Read waits by reading 0 bytes.
+// readWaiter waits until a connection is readable.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -19,7 +19,7 @@ func (w *readWaiter) init(netConn net.Conn) (err error) {
 }
 
 func (w *readWaiter) waitUntilReadable() error {
-	waited := false
+	waited := false // RawConn.Read waits by reading 0 bytes
 	return w.raw.Read(func(uintptr) bool {
 		done := waited
 		waited = true
@@ -27,7 +27,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// waitUntil calls done once. If done returns false, waitUntil sleeps for a millisecond, so that a caller can poll.
+// waitUntil calls done once. If done returns false, waitUntil sleeps for a millisecond.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)

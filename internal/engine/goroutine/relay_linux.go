@@ -21,11 +21,10 @@ func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd 
 	}
 }
 
-// sendToPartner implements engine.Runtime.SendToPartner. It ignores errors, because the partner's next operation
-// reports them.
+// sendToPartner implements engine.Runtime.SendToPartner.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.callWithConnDescriptor(partner, func(fd uintptr) {
-		if sent, errno := sock.Send(int32(fd), data); errno == 0 {
+		if sent, errno := sock.Send(int32(fd), data); errno == 0 { // the partner's next operation reports errors
 			n = sent
 		}
 	})
@@ -33,8 +32,7 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 }
 
 // spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2). If tried is false, the
-// caller must read the input normally. If tried is true, the read permit has been released, and hadInput reports
-// whether there was input.
+// caller still has the read permit and must read the input.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -80,8 +78,6 @@ func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.C
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// initAndSetSendToPartner makes the relays of e use the pipes of p. The number of idle pipes in p is limited to the
-// number of read tokens.
 func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner

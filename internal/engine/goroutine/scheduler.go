@@ -22,7 +22,7 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	}
 }
 
-// nudgeConn posts a request to call the handler's Nudged method. It returns false if the mailbox is full.
+// nudgeConn posts a request to call the handler's Nudged. It returns false if the mailbox is full.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
 // yieldAndSleep lets other goroutines run and then sleeps for d. The sleep may block the current thread.

@@ -13,11 +13,10 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is a delay of the sweeper. After a longer delay, the process is assumed to have been stopped.
+// stoppedThreshold is the delay of the sweeper that shows that the process was stopped.
 const stoppedThreshold = time.Second
 
-// runSweeper checks timeouts and sends heartbeats until the engine has ended. It handles one slice of the connections
-// per engine.MinSliceInterval.
+// runSweeper checks timeouts and sends heartbeats until the engine has ended.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -43,8 +42,7 @@ func (c *conn) wakeUnlessOnlyHeartbeatDue(now time.Duration) {
 	}
 }
 
-// sendDueHeartbeats sends the heartbeats of one slice of the connections. A connection's goroutine is woken only if the
-// kernel does not accept the heartbeat immediately.
+// sendDueHeartbeats sends the heartbeats of one slice of the connections.
 func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
 	if !e.heartbeats.IsActive() {
 		return
@@ -108,15 +106,14 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 	return true
 }
 
-// pausableClock is the clock of all time limits. It excludes time in which the process was stopped. The sweeper detects
-// such a stop and corrects the clock. Until then, an upper limit keeps the clock from jumping ahead.
+// pausableClock is the clock of all time limits. It excludes time in which the process was stopped.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt returns the clock's time at now, which is a time of the monotonic clock.
+// readAt converts a time of the monotonic clock to a time of this clock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -125,8 +122,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit corrects the clock after a stop, sets its next upper limit, and returns its time. Only the sweeper
-// calls advanceAndSetLimit, before and after each wait.
+// advanceAndSetLimit corrects the clock after a stop of the process, and returns its time. Only the sweeper may call
+// advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -137,14 +134,14 @@ func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	return now
 }
 
-// removeLimit removes the clock's upper limit. The sweeper calls removeLimit before it waits for the first connection.
+// removeLimit removes the clock's upper limit. Only the sweeper may call removeLimit.
 func (k *pausableClock) removeLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next slice of connections to sweep. A sweep of all connections takes period, or
-// engine.FastSweepPeriod if a connection is about to expire or period is 0.
+// nextSweepConns returns the next slice of connections to sweep. period is the time of a full sweep; 0 means
+// engine.FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -166,9 +163,6 @@ func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
-// limit. It stops when an eighth of the limit is free. Connections with below-average buffers are spared. If another
-// call is in progress, it does nothing.
 func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.buffersExceedBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -199,8 +193,7 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	}
 }
 
-// bufferAndMailboxBytes returns the size of the connection's mailbox and buffers. The size of the buffers was recorded
-// before the connection's last wait. bufferAndMailboxBytes is safe for concurrent use.
+// bufferAndMailboxBytes returns the size of the connection's mailbox and buffers. It is safe for concurrent use.
 func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
@@ -215,8 +208,7 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. The limit is a
-// quarter higher for senders that cannot wait. A refused sender that can wait is woken later.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
@@ -250,5 +242,5 @@ func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime converts at to units of 2^24 ns, rounded up. The result is never 0.
+// toSweepTime converts a time to units of 2^24 ns, rounded up. The result is never 0.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejectionAnswer sends answer to a rejected connection without blocking. It then reads pending input, because
-// unread input causes a reset that can destroy the answer.
+// sendRejectionAnswer sends answer to a rejected connection without blocking.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -25,12 +24,11 @@ func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 		_, _ = sock.Send(int32(fd), answer) // what the kernel does not take is lost
 		_ = sock.ShutdownWrite(int32(fd))
 		var unread [4096]byte
-		_, _ = sock.Recv(int32(fd), unread[:])
+		_, _ = sock.Recv(int32(fd), unread[:]) // unread input causes a reset, which can destroy the answer
 	})
 }
 
-// transport reads and writes a connection through its RawConn. Each operation first tries a non-blocking system call,
-// and then waits in Go's poller if necessary.
+// transport reads and writes a connection through its RawConn.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
@@ -67,8 +65,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls runCurrentOp immediately and after each event, until
-// noFurtherWait is true.
+// runCurrentOp performs the current operation. RawConn calls runCurrentOp until noFurtherWait is true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	c.unpark()
 	switch c.io.op {
@@ -94,8 +91,7 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnceOrReleaseBuffer tries to read once into a read buffer. Without input, it releases the buffer and returns
-// false.
+// receiveOnceOrReleaseBuffer tries to read once into a read buffer. It returns false if there is no input.
 func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
@@ -113,8 +109,7 @@ func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. If a request is already pending, it does not wait, and both results are
-// nil.
+// waitAndRead waits for input and reads once. If a request is already pending, both results are nil.
 func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
 func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
@@ -143,8 +138,7 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 	return err
 }
 
-// writeOutputUntilWoken writes output and returns the number of bytes that the kernel has accepted. It blocks until the
-// kernel accepts bytes or a request arrives.
+// writeOutputUntilWoken writes output, and blocks until the kernel accepts some bytes or a request arrives.
 func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -157,8 +151,7 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable. Meanwhile, the connection can still
-// read. The goroutine also ends when the connection is woken or closed.
+// startWritableWait starts a goroutine that waits until the socket is writable.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true
@@ -172,8 +165,7 @@ func (c *conn) startWritableWait() (supported bool) {
 	return true
 }
 
-// sendFilePartOrLoadPiece sends the next part of a file with sendfile, and blocks like writeOutputUntilWoken. If
-// sendfile fails, it copies a part of the file to the output instead.
+// sendFilePartOrLoadPiece sends the next part of a file, and blocks like writeOutputUntilWoken.
 func (c *conn) sendFilePartOrLoadPiece() {
 	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()

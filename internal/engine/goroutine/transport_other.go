@@ -14,15 +14,14 @@ import (
 // rejectionTimeout limits the time for the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejectionAnswer sends answer to a rejected connection. It also reads pending input, because unread input causes a
-// reset that can destroy the answer.
+// sendRejectionAnswer sends answer to a rejected connection.
 func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
 		_ = netConn.SetDeadline(time.Now().Add(tryReadTimeout))
 		var unread [4096]byte
-		_, _ = netConn.Read(unread[:])
+		_, _ = netConn.Read(unread[:]) // unread input causes a reset, which can destroy the answer
 	}
 }
 
@@ -30,8 +29,7 @@ type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input without holding a buffer, and then reads once. If a request is already pending, it does
-// not wait, and both results are nil.
+// waitAndRead waits for input and then reads once. If a request is already pending, both results are nil.
 func (c *conn) waitAndRead() ([]byte, error) {
 	defer c.unpark()
 	if c.parkOrFindRequests() {
@@ -48,7 +46,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout keeps a read short. It is not 0, because package net does not read after a deadline has passed.
+// tryReadTimeout keeps a read short. Package net would not read with a timeout of 0.
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads once and waits for input for at most tryReadTimeout.
@@ -78,7 +76,7 @@ var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }
 
-// writeOutputUntilWoken writes the output and returns the number of bytes written. It stops early if a request arrives.
+// writeOutputUntilWoken writes output, until a request arrives.
 func (c *conn) writeOutputUntilWoken() (int, error) {
 	defer c.unpark()
 	if c.parkOrFindRequests() {

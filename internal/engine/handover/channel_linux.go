@@ -36,12 +36,10 @@ const (
 	MaxBatch = 128
 	// MaxBatchBytes limits the size of the records in a batch. Only the last record may cross this limit.
 	MaxBatchBytes = 4 << 20
-	// maxCredit limits the unconfirmed connections of a channel. They are lost if the receiver dies.
-	maxCredit = 2 * MaxBatch
+	maxCredit     = 2 * MaxBatch // connections that are lost if the receiver dies
 	// maxRecordSize is the maximum size of a record in bytes. Limits allow 1 GiB each of input and output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
-	// noMoreCredit in place of a credit tells the sender that the receiver will never grant more credit.
-	noMoreCredit = math.MaxUint32
+	noMoreCredit  = math.MaxUint32 // sent instead of a credit after the last credit
 )
 
 var errBadBatch = errors.New("batch of connections is truncated or invalid")
@@ -54,9 +52,9 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch parses message, a batch of exported connections, and calls importConn for each connection. importConn
-// takes ownership of fd. r may refer to the memory of message. A batch of more than maxConns connections is an error.
-// After an error, importBatch closes the descriptors that it has not passed to importConn.
+// importBatch calls importConn for each connection of message, a batch of exported connections. importConn takes
+// ownership of fd, and r may refer to the memory of message. After an error, importBatch closes the remaining
+// descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
@@ -77,8 +75,7 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 	return importEachRecord(fds, records, importConn)
 }
 
-// importEachRecord calls importConn with each descriptor and its record. If importConn calls runtime.Goexit,
-// importEachRecord still imports the remaining connections. If a record is invalid, it closes the remaining
+// importEachRecord calls importConn with each descriptor and its record. After an error, it closes the remaining
 // descriptors.
 func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false

@@ -12,8 +12,7 @@ import (
 // together need little more memory than one.
 
 const (
-	// freeMinBytes and freeHeapPart are thresholds. Freed memory is returned to the system when it exceeds both
-	// freeMinBytes and 1/freeHeapPart of the heap.
+	// Freed memory is returned to the system when it exceeds both freeMinBytes and 1/freeHeapPart of the heap.
 	freeMinBytes = 16 << 20
 	freeHeapPart = 8
 	freeInterval = 50 * time.Millisecond

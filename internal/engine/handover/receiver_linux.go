@@ -80,8 +80,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	askOwnersToConfirmArrivals(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. It also removes the channel from the
-// list of channels that wait for credit. The caller must hold r.mu.
+// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -94,11 +93,10 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends the number of unconfirmed connections and newCredit to the sender. It ignores errors, because
-// ReceiveBatch will report that the channel has failed.
+// sendConfirmation confirms the received connections to the sender and grants newCredit.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
-	_ = sock.SendFDs(in.FD, p, nil)
+	_ = sock.SendFDs(in.FD, p, nil) // ReceiveBatch reports a failure of the channel
 	in.unconfirmed = 0
 }
 

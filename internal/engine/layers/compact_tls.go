@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer is a TLS layer that uses little memory. It replaces tlsLayer after the handshake if package tls13
-// supports the connection's parameters. TestCompactTLSLayerSize checks its size.
+// compactTLSLayer is a TLS layer that uses little memory.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
@@ -54,8 +53,7 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer caches the peerCertificates of the last handshake. Connections to the same server share this value. A
-// lastPeer is safe for concurrent use.
+// lastPeer caches the peerCertificates of the last handshake. It is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }

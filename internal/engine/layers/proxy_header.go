@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/proxyproto"
 )
 
-// proxyHeaderLayer reads a connection's PROXY header. Then, the next layer replaces the proxyHeaderLayer.
+// proxyHeaderLayer reads a connection's PROXY header.
 type proxyHeaderLayer struct {
 	cfg    *Config
 	header []byte // the header so far, at most proxyproto.MaxSize
@@ -36,8 +36,8 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address in header. If header has no address, for example in a health
-// check, it returns transportPeer. An unspecified address (0.0.0.0 or ::) is an error.
+// clientAddrOrTransportPeer returns the client's address in header, or transportPeer if header has none. An unspecified
+// address (0.0.0.0 or ::) is an error.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
@@ -48,8 +48,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer replaces l with the TLS layer, or with no layer if TLS is off. It then delivers rest, the bytes after
-// the PROXY header.
+// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest contains the bytes after the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

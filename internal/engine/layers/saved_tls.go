@@ -18,12 +18,11 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is the JSON form of a compactTLSLayer without its records. Names are byte slices because they may be
-// invalid UTF-8.
+// savedTLSLayer is the JSON form of a compactTLSLayer without its records.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
-	NegotiatedProtocol, ServerName            []byte
+	NegotiatedProtocol, ServerName            []byte     // may be invalid UTF-8
 	Certificates                              [][]byte   `json:",omitempty"` // DER
 	Chains                                    [][][]byte `json:",omitempty"`
 	Timestamps                                [][]byte   `json:",omitempty"`

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// tlsLayer is a TLS layer that uses crypto/tls. Wake is safe for concurrent use. Only the connection's owner may call
-// the other methods.
+// tlsLayer is a TLS layer that uses crypto/tls. Only the connection's owner may call its methods, except Wake.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
@@ -72,8 +71,8 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// convertToCompactLayer converts l to a compactTLSLayer. unread is the ciphertext that l has received but not
-// decrypted. If crypto/tls must keep the connection, convertToCompactLayer returns nil.
+// convertToCompactLayer converts l to a compactTLSLayer, or returns nil if that is impossible. unread is ciphertext
+// that l has received but not decrypted.
 func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)
@@ -115,8 +114,7 @@ func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
 	return wrapTLSErrorUnlessEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError. If err is nil or io.ErrUnexpectedEOF, it returns err
-// unchanged.
+// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError, unless err is nil or io.ErrUnexpectedEOF.
 func wrapTLSErrorUnlessEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err

@@ -45,8 +45,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption passes fd, a duplicate of conn's descriptor, to the loop. If copiedToShard is not nil, the loop
-// copies fd to its own descriptor table and then closes copiedToShard.
+// enqueueAdoption passes fd, a duplicate of conn's descriptor, to the loop. The loop closes copiedToShard, if not nil,
+// when it has its own copy of fd.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

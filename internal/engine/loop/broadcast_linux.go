@@ -16,9 +16,8 @@ import (
 const (
 	broadcastConnsPerTurn = 256
 	broadcastBytesPerTurn = 1 << 20
-	broadcastClockCheck   = 8 // connections between two looks at the clock
-	// maxJoinedBytes limits the total size of broadcasts that one send contains, unless it contains only one.
-	maxJoinedBytes = 64 << 10
+	broadcastClockCheck   = 8        // connections between two looks at the clock
+	maxJoinedBytes        = 64 << 10 // total size of the broadcasts in one send
 )
 
 func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
@@ -33,8 +32,6 @@ func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is marked as done for this
-// loop.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -50,9 +47,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass is the progress of a loop that sends broadcasts to its connections. The loop visits all slots of its
-// connection table in a cycle. A broadcast joins the cycle at any slot and is finished when the cycle reaches that slot
-// again.
+// broadcastPass is the progress of a loop that sends broadcasts to its connections.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -71,12 +66,11 @@ type broadcastSender struct {
 
 type activeBroadcast struct {
 	*engine.Broadcast
-	startSlot uint32 // the slot where it has joined
+	startSlot uint32 // the slot where it has joined the pass, and where the pass finishes it
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections. It then adds broadcasts from
-// the queue. After the last slot, the pass continues at the first slot.
+// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds queued ones.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -127,8 +121,7 @@ func (w *broadcastPass) concatMessages() {
 	}
 }
 
-// add queues a broadcast to be sent after Config.WriteDelay. A large message or a long queue ends the delay
-// immediately.
+// add queues a broadcast to be sent after Config.WriteDelay.
 func (c *broadcastSender) add(b *engine.Broadcast) {
 	if len(c.active) == 0 {
 		c.passAt = c.loop.host.Clock() + c.loop.host.WriteDelay
@@ -146,7 +139,7 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// runIfDue sends the active broadcasts to further connections, within the limits of one loop iteration.
+// runIfDue sends the active broadcasts to some of the remaining connections.
 func (c *broadcastSender) runIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return
@@ -189,8 +182,6 @@ func (l *Loop) sendOrDeferBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilWorkerReturns stores a broadcast until a worker has returned c to the loop. If c has too many
-// posted bytes, c is closed or, with Config.DropMessages, misses the broadcast.
 func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveDeferredBroadcast(message)
 	switch {

@@ -17,7 +17,7 @@ import (
 // average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
 // for those is dropped earlier.
 
-// budgetRetryInterval is the pause between two attempts to free enough buffer memory by closing connections.
+// budgetRetryInterval is the time between two attempts to free enough buffer memory by closing connections.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
@@ -70,9 +70,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections with large buffers, and subtracts the size of their buffers from excessBytes. It
-// stops when excessBytes is no longer positive. Connections below minSizeClass (see bufferedBytesSizeClass) or below
-// the average size are skipped.
+// closeLargestConns closes connections with large buffers, and subtracts the size of these buffers from *excessBytes.
+// minSizeClass is a result of bufferedBytesSizeClass.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
@@ -102,8 +101,8 @@ func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit for every connection c that has buffers. n is the size of the buffers in bytes.
-// While a worker uses c, n is the size of c's deferred messages instead.
+// forEachConnWithBuffers calls visit for every connection c with n bytes of buffers. While a worker uses c, n counts
+// only deferred messages.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

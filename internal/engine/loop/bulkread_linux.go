@@ -15,7 +15,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // The queue contains Refs, because connections in it may begin to close.
 
 const (
-	// BulkReadSize is a number of bytes. A connection becomes bulk when a single read returns more.
+	// A connection becomes bulk when a read returns more than BulkReadSize bytes.
 	BulkReadSize    = 16 << 10
 	minBulkReadTime = maxTaskTime / 8
 )
@@ -43,8 +43,7 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readQueuedBulkConns reads once from each queued connection, for a limited time. A connection that a worker uses, or
-// that wants no input, leaves the queue without a read.
+// readQueuedBulkConns reads once from each queued connection, for a limited time.
 func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

@@ -6,11 +6,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of connections in a chunk of a connTable. 512 connections of 96 bytes fill six pages of Go's
-// allocator exactly.
-const chunkSize = 512
+// chunkSize is the number of connections in a chunk of a connTable.
+const chunkSize = 512 // 512 connections of 96 bytes fill six pages of Go's allocator exactly
 
-// connTable stores a loop's connections by slot. It grows by chunks, so that a connection never moves in memory.
+// connTable stores a loop's connections by slot. A connection never moves in memory.
 type connTable struct {
 	host         *engine.Runtime
 	chunks       []*connChunk
@@ -24,15 +23,13 @@ type connTable struct {
 
 type connChunk [chunkSize]engine.Conn
 
-// freedChunk describes a chunk whose memory was freed. generation is the highest generation number of the chunk's
-// slots. All slots of a restored chunk start with this number.
+// freedChunk describes a chunk whose memory was freed.
 type freedChunk struct {
 	index      int
-	generation uint32
+	generation uint32 // the highest generation of the chunk's slots
 }
 
-// emptyChunk returns a placeholder for freed chunks of a connTable. All freed chunks share this placeholder, which is
-// never written.
+// emptyChunk returns the shared placeholder for freed chunks. The placeholder must never be written.
 var emptyChunk = sync.OnceValue(func() *connChunk {
 	n := new(connChunk)
 	for i := range n {
@@ -41,12 +38,10 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 	return n
 })
 
-// slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list. Free slots store the
-// link in their descriptor field.
+// slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list.
 type slotLink uint32
 
-// endOfList is the value of the descriptor field in the last slot of a list of free slots. In an earlier slot, the
-// field contains endOfList minus the slotLink of the next slot.
+// endOfList is the value of the descriptor field in the last slot of a list of free slots.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {
@@ -83,8 +78,7 @@ func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseForLaterReuse frees the slot of c. New connections cannot use the slot until makeReleasedReusable is called,
-// so late events of c do not reach them.
+// releaseForLaterReuse frees the slot of c. New connections get the slot only after makeReleasedReusable.
 func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
 	pushFreeSlot(&s.releasedList, c)
@@ -102,8 +96,7 @@ func (s *connTable) makeReleasedReusable() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeChunksWithoutConns frees the memory of chunks without connections, and returns the number of these chunks. Call
-// makeReleasedReusable first.
+// freeChunksWithoutConns frees the memory of chunks without connections. Call makeReleasedReusable first.
 func (s *connTable) freeChunksWithoutConns() (freedChunks int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {

@@ -34,8 +34,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is the pause in accepting after a failure for lack of descriptors or memory. The pause ends early
-// when a connection closes.
+// acceptRetryInterval is the maximum pause in accepting after a failure.
 const acceptRetryInterval = 50 * time.Millisecond
 
 type loopEngine struct {
@@ -92,11 +91,10 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return e, nil
 }
 
-// createLoops creates all loops and their eventfds. It must run before any loop starts, so that the descriptor tables
-// of all loops contain every eventfd.
+// createLoops creates all loops and their eventfds. It must run before any loop starts.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
-		eventfd, err := sock.NewEventfd()
+		eventfd, err := sock.NewEventfd() // before any loop starts, so that all descriptor tables contain every eventfd
 		if err != nil {
 			e.closeEventfds()
 			return err

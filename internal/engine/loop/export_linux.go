@@ -23,13 +23,10 @@ import (
 // exported, until a round finds none. A loop without credit serves its connections as usual.
 
 const (
-	// maxExporting limits how many connections a loop exports at a time. The loop does not serve these connections.
-	maxExporting       = handover.MaxBatch
-	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is the time between two rounds of an export. Until its end, it also limits the loop's waits.
-	exportRoundInterval = 5 * time.Millisecond
-	// freeMemoryEvery is a number of connections. Each time so many were exported, unused chunks are freed.
-	freeMemoryEvery = 8 * chunkSize
+	maxExporting        = handover.MaxBatch // connections that a loop exports at a time, and does not serve
+	exportSlotsPerTurn  = 8 * chunkSize
+	exportRoundInterval = 5 * time.Millisecond // between two rounds of an export
+	freeMemoryEvery     = 8 * chunkSize        // number of exports after which unused chunks are freed
 )
 
 type connExporter struct {
@@ -115,8 +112,8 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver starts to move the loop's connections to another process, through the sockets channelFDs. The loop
-// calls onDone when the hand-over has ended.
+// startHandOver starts to move the loop's connections to another process through the sockets channelFDs. The loop calls
+// onDone at the end.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -162,8 +159,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport cancels the export of the connection ref, which stays in this process. If permanent is true, the
-// connection is not exported later either.
+// cancelExport cancels the export of the connection ref. If permanent is true, the connection is never exported.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -210,8 +206,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether the loop may export another connection now. The number of exports in progress is
-// limited. When all connections have been visited, it returns false until these exports have ended.
+// canStartMoreExports reports whether the loop may export another connection now.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -246,7 +241,7 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export. If the hand-over has already ended, it cancels the export of c.
+// markReadyOrCancelExport marks c as ready for export, or cancels the export if the hand-over has ended.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
@@ -289,7 +284,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns fills the next batch with connections that are ready for export. credit limits their number.
+// packBatchOfReadyConns fills the next batch with connections that are ready. credit is their maximum number.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

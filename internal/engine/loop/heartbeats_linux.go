@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// heartbeatTask sends the heartbeats of a loop's connections, a limited number in each loop iteration.
+// heartbeatTask sends the heartbeats of a loop's connections.
 type heartbeatTask struct {
 	loop        *Loop
 	sweep       engine.HeartbeatSweep

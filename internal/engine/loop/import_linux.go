@@ -77,8 +77,7 @@ func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	})
 }
 
-// closeAllChannels closes the channels from the sending process. Connections that have not been received stay in that
-// process.
+// closeAllChannels closes the channels from the sending process, which keeps the connections not yet received.
 func (a *connImporter) closeAllChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])
@@ -137,8 +136,7 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn starts to serve a connection that was received from another process. Capacity for the connection must have
-// been reserved with ReserveConns.
+// importConn starts to serve a received connection. The caller must have reserved capacity with ReserveConns.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {

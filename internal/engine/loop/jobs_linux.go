@@ -37,12 +37,10 @@ type jobHold struct {
 }
 
 const (
-	lostHold = ^uint64(0)
-	// jobCheckInterval is the time between two checks for slow jobs. A check takes the loop from a job that has run for
-	// minTimeToTake. While no jobs run, there are no checks.
-	jobCheckInterval = 4 * time.Millisecond
-	minTimeToTake    = time.Millisecond
-	quietJobChecks   = 100 // checks without a job after which the checks stop
+	lostHold         = ^uint64(0)
+	jobCheckInterval = 4 * time.Millisecond // between two checks for slow jobs
+	minTimeToTake    = time.Millisecond     // a check takes the loop from a job that has run for this time
+	quietJobChecks   = 100                  // checks without a job after which the checks stop
 )
 
 // AllowOtherThreads lets the loop accept jobs, and lets other goroutines read from the loop's connections. A driver may
@@ -71,9 +69,8 @@ func (l *Loop) QueueJob(job engine.LoopJob, requests int) (queued bool) {
 	return l.acceptsJobs
 }
 
-// jobRequestsPerTurn is the target for the number of requests that one loop iteration queues for jobs. A larger number
-// could push requests out of the CPU's caches before they are answered.
-const jobRequestsPerTurn = 64
+// jobRequestsPerTurn is the target for the number of requests that one loop iteration queues for jobs.
+const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
 // NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. handled is the
 // number of events in the last iteration.
@@ -85,7 +82,7 @@ func (l *Loop) NextEventBatch(handled, maxBatch int) int {
 	return min(jobRequestsPerTurn*handled/n, maxBatch)
 }
 
-// runJobs runs queued jobs for a limited time. It stops early if another goroutine takes over the loop.
+// runJobs runs queued jobs for a limited time, while the goroutine still runs the loop.
 func (l *Loop) runJobs(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return
@@ -109,8 +106,7 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoop continues the loop after a job. If another goroutine has taken over the loop, returnToLoop sets h.ended
-// and waits until that goroutine has started.
+// returnToLoop continues the loop after a job. If another goroutine has taken over the loop, returnToLoop sets h.ended.
 func (h *jobHold) returnToLoop() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
@@ -120,8 +116,7 @@ func (h *jobHold) returnToLoop() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop makes a job's goroutine responsible for the loop again. It returns false if another goroutine has taken
-// over the loop.
+// tryAccessLoop makes a job's goroutine responsible for the loop again, unless the loop was taken over.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -166,8 +161,8 @@ type connFunc func(*engine.Conn)
 
 func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 
-// callOpenConn calls f with the connection of r. The result c is nil if the connection is closed. If calledOrClosed is
-// false, the connection cannot be used now, and the caller must try again later.
+// callOpenConn calls f with the connection of r. c is nil if the connection is closed. If calledOrClosed is false, the
+// caller must try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallUnlessLayerPending(f)
@@ -204,8 +199,7 @@ func (*Loop) LeaveToWait() (ok bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine, which is still
-// running a job. jobIsSlow is passed to the job's LoopTaken method.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -219,8 +213,7 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	lost.job.LoopTaken(jobIsSlow)
 }
 
-// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones. It returns when ended is
-// closed.
+// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones, until ended is closed.
 func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {
@@ -261,8 +254,8 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop reports whether another goroutine must continue a loop because of a slow job. o and now are the previous
-// and the current observation of the loop. jobIsSlow is false if the delay is due to a lack of CPU time.
+// mustTakeLoop reports whether another goroutine must continue a loop. o is the previous observation of the loop.
+// jobIsSlow is false if the delay is due to a lack of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check knows more
@@ -275,8 +268,8 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)
 }
 
-// continueLoopsDespiteSlowJobs finds loops that a slow job blocks, and continues them on new goroutines. seen contains
-// the observations of the previous call. anyJobs reports whether any job has run since that call.
+// continueLoopsDespiteSlowJobs continues the loops of slow jobs on new goroutines. seen contains the observations of
+// the previous call. anyJobs reports whether any job has run since.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

@@ -71,8 +71,7 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to acceptBatch connections from a listener. tryOtherListeners is false if the loop must
-// stop or pause accepting.
+// acceptBatchFrom accepts up to acceptBatch connections from a listener.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -134,7 +133,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read before the call.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is its earlier input.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.AdmitOrLogRefusal(listener, peer); err != nil {
 		l.sendRefusalAndClose(fd, peer, err)
@@ -155,15 +154,14 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the configured answer to a rejected connection and closes the socket. Before closing, it
-// reads pending input, because unread input causes a reset that can destroy the answer.
+// sendRefusalAndClose sends the configured answer to a rejected connection and closes the socket.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
 		_ = sock.ShutdownWrite(fd)
 		var unread [4096]byte
-		_, _ = sock.Recv(fd, unread[:])
+		_, _ = sock.Recv(fd, unread[:]) // unread input causes a reset, which can destroy the answer
 	}
 }
 
@@ -174,7 +172,6 @@ func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting for acceptRetryInterval after a failure, such as a lack of descriptors or memory.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -246,9 +243,7 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners permanently stops accepting and closes the loop's descriptors of listeners. If several descriptor
-// tables contain a listener, closeListeners also calls shutdown(2) for this listener. Listeners that another process
-// may use are not shut down.
+// closeListeners permanently stops accepting and closes the loop's descriptors of listeners.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -257,7 +252,7 @@ func (l *Loop) closeListeners() {
 	for i, fd := range l.engine.listenerFDs {
 		own := l.engine.homeLoopOfListener(i) == l.host.Index
 		if own && l.engine.cfg.MaxConnsPerShard > 0 && l.engine.listenerConfigs[l.engine.listenerIndexes[i]].Socket == nil && !l.engine.listenersShared.Load() {
-			sock.StopListening(fd)
+			sock.StopListening(fd) // several descriptor tables contain the listener
 		}
 		if own || l.engine.cfg.MaxConnsPerShard > 0 {
 			sock.Close(fd)
@@ -265,14 +260,12 @@ func (l *Loop) closeListeners() {
 	}
 }
 
-// isFull reports whether the loop's own descriptor table has no space for more connections. A loop without its own
-// table is never full.
+// isFull reports whether the loop has its own descriptor table and that table is full.
 func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed reduces the capacity of the loop's own descriptor table to the current number of connections.
-// Call it when the table is full earlier than expected. For a loop without its own table, it returns false.
+// lowerCapacityToUsed reduces the capacity of the loop's descriptor table to the current number of connections.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -290,8 +283,7 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. It returns false
-// if no other loop has space.
+// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -311,8 +303,7 @@ func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	return true
 }
 
-// reclaimListenersIfSpace makes the loop accept from its own listeners again. It does nothing if at most 1/16 of the
-// loop's capacity is free.
+// reclaimListenersIfSpace makes the loop accept from its own listeners again if enough of its capacity is free.
 func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
@@ -344,8 +335,8 @@ func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes a dial to the loop with the fewest connections. If all loops are full, the dial fails. If
-// the request queue of the selected loop is full, needsNoRetry is false.
+// delegateOrFailDial passes a dial to the loop with the fewest connections. If needsNoRetry is false, the caller must
+// try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

@@ -49,8 +49,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf returns the local address of the connection ref. ok is false if the connection is closed. Call
-// localAddrOf only on the loop's goroutine.
+// localAddrOf returns the local address of the connection ref. Only the loop's goroutine may call localAddrOf.
 func (l *Loop) localAddrOf(ref engine.Ref) (_ netip.AddrPort, ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {

@@ -22,8 +22,7 @@ const (
 	dialBatch         = 128
 	maxPendingActions = 64
 	maxQueuedRequests = 1024
-	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and draining.
-	maxTaskTime = time.Millisecond
+	maxTaskTime       = time.Millisecond // for tasks that may take long, such as draining
 )
 
 // Stages of stopping a loop, in order.
@@ -147,7 +146,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements engine.Runtime.SendDirect. After an error, it returns 0, and the next send reports the error.
+// sendDirect implements engine.Runtime.SendDirect.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
@@ -194,8 +193,7 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	_ = l.openAndRunUntilLastConnClosed(startResult) // the end of the thread closes the listeners
 }
 
-// openAndRunUntilLastConnClosed opens the driver, sends the result to startResult, and runs the loop. The loop ends
-// when it has been stopped and its last connection has closed.
+// openAndRunUntilLastConnClosed opens the driver, sends the result to startResult, and runs the loop.
 func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	if err := l.driver.Open(); err != nil {
 		l.markUnstartedLoopClosed()
@@ -212,8 +210,7 @@ func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	return nil
 }
 
-// runUntilFinishedOrLost runs the loop until it is finished, and then closes the loop. If another goroutine takes over
-// the loop, runUntilFinishedOrLost returns earlier.
+// runUntilFinishedOrLost runs the loop until it is finished or another goroutine takes it over.
 func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
 	h.thread = unix.Gettid()
 	loopsByThread.Store(h.thread, l)
@@ -249,12 +246,10 @@ func (l *Loop) isFinished() bool {
 	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// runTurn runs one iteration of the loop: it handles pending events and runs each task once. If there is nothing to do,
-// it first waits.
-//
-// If a handler calls runtime.Goexit, the next iteration does the remaining work. Therefore, no remaining work may exist
-// only in local variables during a handler call.
+// runTurn runs one iteration of the loop, after a wait if there is nothing to do.
 func (l *Loop) runTurn() {
+	// After a runtime.Goexit in a handler, the next call does the remaining work. So no remaining work may exist only
+	// in local variables during a handler call.
 	cutShort := l.inTurn
 	l.inTurn = true
 	l.recordLastTurnAndStartNext()
@@ -308,8 +303,7 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesOfNonBusyConns calls extend for each connection that no worker is using. duration is a time in which
-// the loop could not read.
+// extendDeadlinesOfNonBusyConns calls extend for each connection that no worker is using.
 func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -329,8 +323,7 @@ func (l *Loop) handleEvents() (handledAny bool) {
 	return l.handleEventsAndReadBulk()
 }
 
-// handleEventsAndReadBulk handles pending events and reads from queued connections. It reports whether it handled or
-// read anything. It does not read if the buffers of all loops exceed their limit.
+// handleEventsAndReadBulk handles pending events and reads from queued connections.
 func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -342,7 +335,7 @@ func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	return true
 }
 
-// spinForWork polls for work without blocking, for at most Config.Spin. It returns true as soon as it finds work.
+// spinForWork polls for work without blocking, for at most Config.Spin.
 func (l *Loop) spinForWork() (foundWork bool) {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
@@ -381,8 +374,7 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a loop iteration after a wait. If the wait was much longer than waitLimit, the
-// process was suspended. The deadlines of all connections are then extended. A negative waitLimit means no limit.
+// startTurnAndExtendDeadlines starts a loop iteration after a wait. A negative waitLimit means no limit.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -391,8 +383,7 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldIfSingleCPUHasWork lets other goroutines run before the loop blocks. It yields if there is only one CPU and the
-// loop has given work to other goroutines.
+// yieldIfSingleCPUHasWork lets other goroutines run before the loop blocks, if there is only one CPU.
 func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -506,8 +497,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.callClosedAndFree(c)
 }
 
-// callClosedAndFree calls the handler's Closed method and frees the slot of c. The slot is freed even if Closed calls
-// runtime.Goexit.
+// callClosedAndFree calls the handler's Closed and frees the slot of c.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeSlotAndResumeAccepting(c)
 	c.OnClosed()
@@ -544,7 +534,6 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop delivers the requests that are still queued and then releases the loop's resources.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

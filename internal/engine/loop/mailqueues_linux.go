@@ -15,17 +15,14 @@ import (
 // mail is counted until it is in the connection's output, which has its own count.
 
 const (
-	// mailDistributedPerTurn and mailConnsPerTurn limit the mail of one turn. mailClockCheck is the number of messages
-	// to one connection between two looks at the clock.
 	mailDistributedPerTurn = 16 << 10
 	mailConnsPerTurn       = 256
-	mailClockCheck         = 32
+	mailClockCheck         = 32 // messages to one connection between two looks at the clock
 	// maxMailQueues limits the queues in use, so that a message to a million connections takes memory only for
-	// connections that are served soon. As many empty queues may stay allocated. An empty queue has capacity for at
-	// most maxSpareMail messages and maxSpareData bytes.
+	// connections that are served soon. It also limits the spare queues.
 	maxMailQueues = 1 << 10
-	maxSpareMail  = 16
-	maxSpareData  = 256
+	maxSpareMail  = 16  // messages for which a spare queue has capacity
+	maxSpareData  = 256 // bytes for which a spare queue has capacity
 )
 
 // mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.
@@ -144,8 +141,7 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-// mailDelayTimer releases output that the mailbox has delayed for Config.WriteDelay. While the loop stops or hands over
-// connections, output is not delayed.
+// mailDelayTimer releases output that the mailbox has delayed for Config.WriteDelay.
 type mailDelayTimer struct{ loop *Loop }
 
 func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {
@@ -172,8 +168,7 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers queued requests to connections for a limited time. After each delivery, the driver performs the
-// connection's actions.
+// deliverMail delivers queued requests to connections for a limited time.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -198,8 +193,7 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverOrDeferConnMail delivers the queued requests of one connection. While a worker uses the connection, it defers
-// the requests. timedOut reports whether the deadline has passed.
+// deliverOrDeferConnMail delivers or defers the queued requests of one connection.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

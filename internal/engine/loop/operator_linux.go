@@ -50,8 +50,7 @@ func (l *Loop) applyOperatorPause(paused bool) {
 	}
 }
 
-// connWalk is an iteration over the connections of all loops. Each loop visits a limited number of connections at a
-// time.
+// connWalk is an iteration over the connections of all loops.
 type connWalk struct {
 	visitFrom func(l *Loop, from uint32) (next uint32) // visits some slots
 	onDone    func()
@@ -59,8 +58,7 @@ type connWalk struct {
 }
 
 // startConnWalk starts a visit to the connections of all loops. visitFrom visits some connections, starting at slot
-// from, and returns the slot at which to continue. onDone is called after the last visit. If the engine has ended,
-// startConnWalk returns engine.ErrClosed.
+// from, and returns the slot at which to continue. onDone is called after the last visit.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -136,8 +134,7 @@ func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(
 	}, func() { onDone(0) })
 }
 
-// isFromProxyAddr reports whether the remote address of c's socket is proxyAddr. The client address announced by the
-// proxy does not matter.
+// isFromProxyAddr reports whether the remote address of c's socket is proxyAddr.
 func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

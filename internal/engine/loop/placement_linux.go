@@ -13,11 +13,7 @@ import (
 //
 // Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
 // Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if it takes
-// long, both in total and per read. An iteration that has mostly waited for a CPU does not count. Each move to workers
-// doubles the minimum time on workers, up to maxTimeOnWorkers.
-//
-// A handler that blocks forever after its move to a loop freezes that loop. The watchdog then moves the handlers of all
-// other loops to workers.
+// long, both in total and per read. Each move to workers doubles the minimum time on workers, up to maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -31,8 +27,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Workers update the field
-// workerTimes. Only the loop accesses the other fields.
+// handlerPlacer decides whether the handlers of one loop run on the loop or on workers. Only the loop accesses it,
+// except for workerTimes.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -41,7 +37,8 @@ type handlerPlacer struct {
 	timeOnWorkers  time.Duration // how long handlers stay on workers at least
 	quickReviews   int           // consecutive reviews with quick calls
 	quickCalls     int64         // calls in these reviews
-	workerTimes    engine.WorkerCallTimes
+	// workerTimes is updated by workers.
+	workerTimes engine.WorkerCallTimes
 }
 
 // handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves the handlers to workers.
@@ -69,8 +66,7 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts slow loop iterations in a row, except the first. After slowTurnsToMove of these,
-// or a very slow one, it moves the handlers to workers. An iteration that mostly waited for a CPU resets the count.
+// moveToWorkersAfterSlowTurns counts a slow loop iteration, and may move the handlers to workers.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -97,7 +93,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue moves quick handlers from workers back to the loop. Afterwards, it restores the loop's own buffers.
+// runIfDue moves quick handlers from workers back to the loop.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
@@ -108,8 +104,7 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick. At least
-// quickCallsToReturn calls must be quick, and also the calls of one more check.
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -143,7 +138,7 @@ func (a *handlerPlacer) useLoopBuffersIfNoConnBusy() {
 	}
 }
 
-// switchToWorkers makes workers call the handlers. The loop then uses buffers that are safe for concurrent use.
+// switchToWorkers makes workers call the handlers.
 func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true

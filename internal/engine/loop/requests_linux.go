@@ -57,8 +57,7 @@ func (l *Loop) enqueueDialWithoutWake(request engine.DialRequest) error {
 	return nil
 }
 
-// enqueueCallAndWake queues a function for the loop to call, and wakes the loop. It returns false if the loop has
-// ended.
+// enqueueCallAndWake queues a function for the loop to call. It returns false if the loop has ended.
 func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.closed; ok {
@@ -70,7 +69,7 @@ func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	return ok
 }
 
-// wake wakes the loop if it is waiting for events. Calling wake is safe even after the loop has ended.
+// wake wakes the loop if it is waiting for events. It may be called after the loop has ended.
 func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -94,7 +93,6 @@ func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	}
 }
 
-// performPendingActions performs the actions of all connections in pendingActions, and clears pendingActions.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -178,8 +176,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDelegateOrFailDial starts one dial. If the loop is full, another loop gets the dial. If all loops are full, the
-// dial fails. If needsNoRetry is false, the other loop's request queue was full, and the caller must try again.
+// startDelegateOrFailDial starts one dial, or passes the dial to another loop. If needsNoRetry is false, the caller
+// must try again.
 func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)

@@ -29,11 +29,10 @@ import (
 // Connections that the pool does not accept are then closed, and their handlers are called on the loop. Connections
 // that the pool has accepted must return.
 
-// poolRetryInterval is the pause between two attempts to submit a connection to a full worker pool.
+// poolRetryInterval is the time between two attempts to submit a connection to a full worker pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is the time for which submissions to the worker pool are throttled. This time begins when the pool has
-// rejected a connection that must wait.
+// throttleTime is how long submissions are throttled after the pool has rejected a connection that must wait.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter is the queue of connections that wait for capacity in the worker pool.
@@ -52,8 +51,7 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool, behind the connections in the queue. If c must wait, it
-// returns the pool's last error.
+// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. After an error, c must wait.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -92,8 +90,7 @@ func (l *Loop) saveRejectionAndCloseReason(rejection error) {
 	})
 }
 
-// submitWaiting submits up to maxConns queued connections to the worker pool. It returns the number of accepted
-// connections.
+// submitWaiting submits up to maxConns queued connections to the worker pool.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.Len())
@@ -121,8 +118,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed, the connections that the worker pool has rejected, at the head of the queue.
-// It then submits queued connections to the pool. numRan is the number of connections that have left the pool.
+// requeueShedAndSubmitWaiting puts rejected connections at the head of the queue. numRan is the number of connections
+// that workers have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -138,8 +135,7 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection that needs a worker but can no longer wait for one. stillOwned is false if c
-// has been freed.
+// closeWithoutWorker closes a connection that can no longer wait for a worker. stillOwned is false if c has been freed.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

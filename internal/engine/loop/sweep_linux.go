@@ -60,15 +60,13 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 	}
 }
 
-// Limits that spread the work when many connections time out at once. After maxSweepActions timeouts, a sweep pauses
-// while the driver handles events. The pause takes at most maxSweepPause loop iterations.
+// Limits of a sweep. After maxSweepActions timeouts, a sweep pauses for at most maxSweepPause loop iterations.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16
 )
 
-// adjustExpiringCount adds delta to the number of connections about to expire. It adjusts the total and the number for
-// the chunk that contains slot.
+// adjustExpiringCount adds delta to the number of connections about to expire, in total and in the chunk of slot.
 func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)
@@ -82,8 +80,7 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// isChunkDue reports whether to sweep the next chunk of connections. A fast sweep skips a chunk in which no connection
-// is about to expire, until the chunk's normal period has passed.
+// isChunkDue reports whether to sweep the next chunk of connections.
 func (s *expirySweeper) isChunkDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]

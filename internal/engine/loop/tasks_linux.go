@@ -17,7 +17,6 @@ func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.mailDelay, &l.dials, &l.broadcasts, &l.scheduler, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.timers, &l.sweeper, &l.heartbeats, &l.budget, &l.submitQueue, &l.placement}
 }
 
-// runTasks runs each task once. After each task, it performs the actions that the task has caused.
 func (l *Loop) runTasks() {
 	for _, d := range l.tasks {
 		d.runIfDue(l.host.Clock())

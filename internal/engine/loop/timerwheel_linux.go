@@ -8,23 +8,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel checks the timers of a loop's connections, at most engine.TimerTick late. It contains only timers that are
-// due within timerBuckets ticks. Sweeps add later timers when they are near.
-//
-// A bucket contains the slots of connections whose timers are due in the same tick. A connection is in at most one
-// bucket. Conn.TimerBucket is the index of this bucket plus 1. When the bucket is due, closed connections are ignored,
-// and timers that have been postponed are added again.
+// timerWheel checks the timers of a loop's connections that are due soon. Sweeps add later timers when they are near.
 type timerWheel struct {
 	loop     *Loop
-	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets
+	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1
 	nonEmpty uint64                 // a bit for each bucket
 	doneTick int64                  // the ticks up to here have been handled
 }
 
 const (
-	timerBuckets = 64
-	// keptBucketCap limits the capacity of an empty bucket. A larger bucket is freed when it becomes empty.
-	keptBucketCap = 1 << 10
+	timerBuckets  = 64
+	keptBucketCap = 1 << 10 // a larger bucket is freed when it becomes empty
 )
 
 func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
@@ -36,7 +30,7 @@ func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
 	return time.Duration(first+int64(skipped)) * engine.TimerTick, true
 }
 
-// runIfDue checks the connections whose timers are due. One call handles at most maxSweepActions timers.
+// runIfDue checks the connections whose timers are due, at most maxSweepActions per call.
 func (w *timerWheel) runIfDue(now time.Duration) {
 	tick := int64(now / engine.TimerTick)
 	for fired := 0; w.doneTick < tick && w.nonEmpty != 0 && fired < maxSweepActions; {
@@ -58,8 +52,7 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 	}
 }
 
-// checkOrDeferTimer checks the timeouts of c, a connection from bucket. While a worker uses c, the check is deferred.
-// acted reports whether a timeout was due.
+// checkOrDeferTimer checks the timeouts of c, a connection from bucket. acted reports whether a timeout was due.
 func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:
@@ -84,8 +77,7 @@ func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Du
 	return acted
 }
 
-// addTimerIfSoon adds c to the bucket of its next timer if the timer is due soon. It does nothing if c is in an earlier
-// bucket.
+// addTimerIfSoon adds c to the bucket of its next timer if the timer is due soon.
 func (w *timerWheel) addTimerIfSoon(c *engine.Conn) {
 	at, ok := c.NextTimer()
 	if !ok {

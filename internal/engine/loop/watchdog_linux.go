@@ -13,8 +13,7 @@ import (
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns reports loops that are stuck in an iteration, until ended is closed. A loop is stuck if it is
-// awake and its clock does not change.
+// watchForStuckTurns reports loops that are stuck in an iteration, until ended is closed.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
@@ -58,8 +57,8 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportTurnIfStuck logs and counts a loop if its current iteration has lasted for Limits.SlowHandlerTime. lastObserved
-// is the iteration seen by the previous call, and is updated.
+// reportTurnIfStuck logs and counts a loop that is stuck in an iteration. lastObserved is the iteration seen by the
+// previous call, and is updated.
 func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {

@@ -23,8 +23,7 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitShedOrQueue(c)
 }
 
-// submitShedOrQueue submits c to the worker pool. Under overload, the handler sheds the input of c instead. If the
-// handler cannot shed input, c waits in a queue. stillOwned reports whether the loop still owns c.
+// submitShedOrQueue submits c to the worker pool, sheds its input, or queues c.
 func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -64,8 +63,7 @@ func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction is an action to run when a worker returns a connection. For a closed connection, only the delivery of
-// requests is run, because the senders may wait.
+// deferredAction is an action to run when a worker returns a connection.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -79,8 +77,6 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns stores the request m until a worker returns its connection. If the connection will be
-// closed, a request that carries bytes is dropped.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
 		return
@@ -106,8 +102,7 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropMailAndCloseOnReturn drops the deferred output of c, which a worker is using. The loop closes c when the worker
-// returns c.
+// dropMailAndCloseOnReturn drops the deferred output of c, and closes c when a worker returns c.
 func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -134,7 +129,6 @@ func (l *Loop) discardDeferredActions(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all queued requests, even if a handler calls runtime.Goexit.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -160,8 +154,6 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the worker pool has returned. A rejected connection returns to
-// the queue if its handler cannot shed input.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -190,8 +182,7 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a connection that the worker pool has returned. If rejection is not nil, the handler sheds
-// the connection's input. Deferred actions run even if a handler calls runtime.Goexit.
+// resumeReturnedConn resumes a connection returned by the worker pool. rejection is nil if a worker has run c.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedMessages(l.missedBroadcasts[c])
@@ -201,6 +192,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
+		// Only mail is still delivered, because its senders may wait.
 		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeSlotAndResumeAccepting(c)
 		defer l.discardDeferredActions(c)

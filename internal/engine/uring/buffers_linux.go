@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size in bytes and initial number of the buffers for received bytes. When the buffers run out, their number doubles,
-// up to maxBuffers.
+// Size in bytes and initial number of the buffers for received bytes.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
@@ -24,16 +23,14 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers that the kernel fills with received bytes. The kernel takes a buffer only when bytes
-// arrive, so a waiting connection needs no buffer. Since Linux 6.12, the kernel appends the bytes of many receives to
-// one buffer.
+// bufferRing is a ring of buffers that the kernel fills with received bytes.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
 	consumed    [maxBuffers]int // bytes of each buffer that were returned to the caller
 	provided    int             // buffers that the kernel has been given so far
 	tail        uint16
-	incremental bool
+	incremental bool // since Linux 6.12, the kernel appends many receives to one buffer
 	used        bool // since the memory was last released
 }
 
@@ -90,8 +87,7 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers. If there are already
-// maxBuffers, it returns false.
+// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -129,8 +125,7 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks the bytes of a completion as consumed. When the kernel has stopped filling the buffer,
-// recycleBuffer returns the buffer to the ring.
+// recycleBuffer marks the bytes of a completion as consumed.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -141,8 +136,8 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// returnPagesToOS returns the physical memory of the buffers to the operating system. The buffers remain usable. All
-// receives must have ended, and all completions must have been handled.
+// returnPagesToOS returns the memory of the buffers to the operating system until the next use. No receive may be in
+// progress, and all completions must have been handled.
 func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return

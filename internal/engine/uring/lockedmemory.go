@@ -1,7 +1,6 @@
 package uring
 
-// Number of entries in the submission queue, the completion queue and the buffer ring of each loop. They must be powers
-// of two.
+// Number of entries in the queues and the buffer ring of each loop. Each must be a power of two.
 const (
 	sqEntries  = 256
 	cqEntries  = 1024

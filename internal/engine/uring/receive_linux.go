@@ -11,15 +11,12 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive on c. If a worker is using c, it stores the received bytes
-// until the worker has returned c.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// deliverOrDeferRecvCompletion passes received bytes to the handler. If a worker is using c, it stores a copy of the
-// bytes instead. It recycles the buffer even if the handler calls runtime.Goexit.
+// deliverOrDeferRecvCompletion passes received bytes to the handler, or stores a copy while a worker is using c.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -40,17 +37,15 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the minimum size of a large receive in bytes. After a large receive, a connection uses single
-// receives, because a multishot receive fills many buffers before it can be cancelled.
+// multishotMax is the size in bytes from which a receive counts as large.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize selects multishot receives after a small receive. After a receive that was large or filled
-// its buffer, it selects single receives.
+// chooseReceiveModeBySize selects multishot receives after a small receive, and single receives after a large one.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
 		c.SetDriverFlags(armed &^ smallReceives)
-		d.cancelReceiveIfPending(c)
+		d.cancelReceiveIfPending(c) // before a multishot receive fills many buffers
 	case completion.res > 0:
 		c.SetDriverFlags(armed | smallReceives)
 	}
@@ -131,7 +126,7 @@ func (d *driver) ReadOnce(c *engine.Conn) (gotBytes bool) {
 	return false
 }
 
-// submitReceive submits a multishot receive if the last receive was small. Otherwise it submits a single receive.
+// submitReceive submits a multishot receive if the last receive was small, and otherwise a single receive.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)

@@ -58,12 +58,11 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is the kernel's struct io_uring_params. The fields a, b and c of sq are flags, dropped and array. The
-// fields a and b of cq are overflow and cqes.
+// setupParams is the kernel's struct io_uring_params.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
-	sq, cq                                               ringOffsets
+	sq, cq                                               ringOffsets // sq.a is flags, and cq.b is cqes
 }
 
 // sqe is the kernel's struct io_uring_sqe, an entry of the submission queue.
@@ -151,8 +150,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns an error text about too little locked memory. It states how many loops the limit allows
-// and how to raise the limit.
+// lockedMemoryAdvice returns an error text that explains how to raise the limit for locked memory.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -163,14 +161,14 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 
-// Duration and interval of retries after ENOMEM. Retries help because the kernel frees the locked memory of a closed
-// ring with a delay.
+// Duration and interval of retries after ENOMEM.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
 func retryWhileNoMemory(call func() syscall.Errno) syscall.Errno {
+	// The kernel frees the locked memory of a closed ring with a delay.
 	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
 			return errno
@@ -197,14 +195,13 @@ func (r *ring) mapQueueMemory(p *setupParams) (err error) {
 	return nil
 }
 
-// fdRegistration is the kernel's struct io_uring_rsrc_update. It registers the ring's own descriptor.
+// fdRegistration is the kernel's struct io_uring_rsrc_update, for the ring's own descriptor.
 type fdRegistration struct {
 	offset, reserved uint32
 	data             uint64
 }
 
-// registerRingFD registers the ring's descriptor with the kernel, which makes later calls of enter faster. If the
-// kernel does not support this, it has no effect.
+// registerRingFD registers the ring's descriptor with the kernel, if supported, to make calls of enter faster.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -225,9 +222,8 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries is the maximum number of retries while the submission queue is full. In total, the retries take
-// about 0.1 s.
-const maxFullQueueRetries = 1 << 18
+// maxFullQueueRetries is the maximum number of retries while the submission queue is full.
+const maxFullQueueRetries = 1 << 18 // about 0.1 s
 
 func (r *ring) nextFreeSubmission() *sqe {
 	for retries := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; retries++ {
@@ -244,8 +240,7 @@ func (r *ring) nextFreeSubmission() *sqe {
 	return s
 }
 
-// enter passes the queued submissions to the kernel. With the flag enterGetEvents, the kernel also runs deferred work.
-// enter waits for minComplete completions and does not block if minComplete is 0.
+// enter passes queued submissions to the kernel and waits for minComplete completions, which may be 0.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
@@ -262,8 +257,7 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait passes the queued submissions to the kernel and waits for a completion, for at most timeout. A negative
-// timeout means no limit. It tells the Go scheduler that the thread blocks.
+// enterAndWait passes queued submissions to the kernel and waits for a completion. A negative timeout means no limit.
 func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
@@ -271,6 +265,7 @@ func (r *ring) enterAndWait(timeout time.Duration) {
 		r.time = kernelTime{int64(timeout / time.Second), int64(timeout % time.Second)}
 		r.arg.ts = uint64(uintptr(unsafe.Pointer(&r.time)))
 	}
+	// Not RawSyscall6: the Go scheduler must know that the thread blocks.
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
 		r.flags|enterGetEvents|enterExtArg, uintptr(unsafe.Pointer(&r.arg)), unsafe.Sizeof(r.arg))
 	r.handleEnterResult(n, errno)
@@ -278,8 +273,7 @@ func (r *ring) enterAndWait(timeout time.Duration) {
 
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// hasDeferredWork reports whether the kernel has deferred work. The kernel runs this work in a call of enter with
-// enterGetEvents.
+// hasDeferredWork reports whether the kernel has work that a call of enter with enterGetEvents would run.
 func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }

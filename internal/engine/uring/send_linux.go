@@ -54,17 +54,17 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends the next part of c's first queued file. It uses a system call, because io_uring has no sendfile
-// operation.
+// sendFileOutput sends the next part of c's first queued file.
 func (d *driver) sendFileOutput(c *engine.Conn) {
+	// A system call, because io_uring has no sendfile operation.
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)
 		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}
 }
 
-// queueHeartbeat queues message as a heartbeat until submitHeartbeats is called. If the completion queue is half full,
-// it sends message immediately. It returns the number of bytes queued or sent.
+// queueHeartbeat queues or sends message, which must not change until submitHeartbeats is called. It returns the number
+// of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)
@@ -76,11 +76,11 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitHeartbeats submits the queued heartbeats to the kernel. It handles failures immediately, before other output
-// can follow.
+// submitHeartbeats submits the queued heartbeats to the kernel.
 func (d *driver) submitHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)
+	// Failures must be handled before other output can follow.
 	for i := uint32(0); i < r.completionCount() && r.broken == 0; i++ {
 		done := &r.cqes[(*r.cqHead+i)&r.cqMask]
 		if done.user&^(1<<32-1) == tagHeartbeat {

@@ -37,8 +37,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing returns an error if the kernel does not support what a loop needs. It creates an io_uring on a temporary
-// thread.
+// probeRing returns an error if the kernel does not support what a loop needs.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -58,9 +57,8 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn is the maximum number of completions that the loop handles per iteration. A completed send counts
-// as a quarter. Short iterations let AutoWorkers detect slow handlers early.
-const completionsPerTurn = 64
+// completionsPerTurn is the maximum number of completions that the loop handles per iteration.
+const completionsPerTurn = 64 // short iterations let AutoWorkers detect slow handlers early
 
 const maxDeferredPerRound = 4 * completionsPerTurn
 
@@ -76,7 +74,7 @@ const (
 	tagHeartbeat
 )
 
-// Bits of Conn.DriverFlags that belong to this driver. Some represent io_uring operations in progress.
+// Bits of Conn.DriverFlags that belong to this driver.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll
@@ -148,11 +146,10 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions. The number of
-// other completions limits the deferred work, so that neither starves the other.
+// runKernelWorkAndStartRound makes the kernel run deferred work and then starts a round of completions.
 func (d *driver) runKernelWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
-	wanted := min(immediate, maxDeferredPerRound)
+	wanted := min(immediate, maxDeferredPerRound) // so that deferred work does not starve other completions
 	d.ring.enter(enterGetEvents, 0)
 	for n := uint32(0); n < wanted && d.ring.completionCount() < immediate+wanted && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
@@ -172,8 +169,7 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// abortConnsAndReplaceRing replaces a ring that has failed. It aborts all connections of the loop, because operations
-// in progress will never complete. The time between two replacements is at least recreateInterval.
+// abortConnsAndReplaceRing replaces a ring that has failed. It aborts all connections of the loop.
 func (d *driver) abortConnsAndReplaceRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -227,10 +223,9 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again and then accepts connections. The listeners stay watched even
-// if a handler calls runtime.Goexit.
+// rearmListenerPollAndAccept watches the listeners again and then accepts connections.
 func (d *driver) rearmListenerPollAndAccept() {
-	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
+	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0) // first, because a handler may call runtime.Goexit
 	d.loop.AcceptAndReceiveConns()
 }
 
@@ -326,8 +321,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes c if no operation on c is in progress. Otherwise it only shuts down the socket, which ends
-// the operations.
+// closeOrShutToEndOps closes c, or shuts down its socket if operations on c are in progress.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -344,16 +338,14 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetConn shuts down or resets c's socket and keeps the descriptor open. All operations on c then complete,
-// and the descriptor can be closed.
+// shutdownOrResetConn shuts down or resets c's socket and keeps the descriptor open.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if c wants input and has neither in progress. If c wants no input, it
-// cancels a receive in progress.
+// updateInputWatch starts a receive or a poll if c wants input, and otherwise cancels a receive in progress.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()

@@ -26,8 +26,7 @@ import (
 const (
 	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the resolution of the clock for timeouts. With that clock alone, timeouts would fire late by
-	// up to this time. The engine therefore checks them this much in advance.
+	// clockCoarseness is the resolution of the clock for timeouts. The engine checks timeouts this much in advance.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
@@ -140,8 +139,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with e.mu held and then wakes the test. It fails if update fails or the engine has
-// ended.
+// updateRequestsAndWake calls update with e.mu held and then wakes the test.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -322,8 +320,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains all connections and closes them at the deadline of Stop. When no connection is open, it
-// ends the engine.
+// drainAndEndIfNoneOpen drains all connections, and ends the engine when none is open.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true

@@ -165,8 +165,7 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConn performs the connection's actions and reports events to the connection until nothing is left to do. It
-// returns false if there was nothing to do.
+// driveConn performs the connection's actions until nothing is left to do. It returns false if there was nothing to do.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
@@ -222,7 +221,7 @@ func (p *Peer) reportReadiness() (reported bool) {
 	return true
 }
 
-// handleMailbox handles the requests in the peer's mailbox. Requests that are added meanwhile wait for the next call.
+// handleMailbox handles the requests in the peer's mailbox, except requests that are added meanwhile.
 func (p *Peer) handleMailbox() (acted bool) {
 	if due, ok := p.mailbox.DelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
 		p.mailbox.ReleaseDelayed()

@@ -9,10 +9,7 @@ import (
 
 // CipherCache keeps the ciphers of active connections, because deriving a cipher takes 3 µs. It holds at most 8,192
 // ciphers, which take 7 MB. A cipher that is not used for 5 to 10 seconds is dropped. The zero value is an empty cache.
-// A CipherCache is safe for concurrent use. It uses no goroutine, and no timer while it is empty.
-//
-// The cache is four-way set-associative. The first bytes of a secret select the set. Secrets are random, so the sets
-// fill evenly.
+// A CipherCache is safe for concurrent use.
 type CipherCache struct {
 	places atomic.Pointer[[cacheSets][cacheWays]atomic.Pointer[cachedCipher]] // nil until first used
 
@@ -36,8 +33,7 @@ type cachedCipher struct {
 	isUsed atomic.Bool // since dropUnused was last called
 }
 
-// cipherID identifies the cipher of one direction of one end of a connection. isClient distinguishes the two ends,
-// which share their secrets and may be in one process.
+// cipherID identifies the cipher of one direction of one end of a connection.
 type cipherID struct {
 	secret   [32]byte
 	isClient bool
@@ -63,8 +59,7 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// putReplacingUnused adds c to the cache. If the set of c is full, c replaces a cipher that was not used lately. If all
-// were used lately, c replaces any of them.
+// putReplacingUnused adds c to the cache, and replaces a cipher if the set of c is full.
 func (cc *CipherCache) putReplacingUnused(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // again if Close is called meanwhile
@@ -118,8 +113,7 @@ func (cc *CipherCache) armDropTimer() {
 	}
 }
 
-// dropUnused drops the ciphers that were not used since the previous call. If ciphers are left, it schedules the next
-// call.
+// dropUnused drops the ciphers that were not used since the previous call.
 func (cc *CipherCache) dropUnused() {
 	cc.isArmed.Store(false) // so that a cipher that is added meanwhile arms the timer
 	left := 0
@@ -144,7 +138,7 @@ func (cc *CipherCache) dropUnused() {
 	}
 }
 
-// Close drops all ciphers and stops the timer. A cache that is used after Close no longer drops unused ciphers.
+// Close drops all ciphers and stops the timer. Do not use the cache afterwards.
 func (cc *CipherCache) Close() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()

@@ -99,7 +99,7 @@ func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	return c.nonce[:]
 }
 
-// secretTailOf returns the storage for bytes 32 to 47 of the secret of d. Only secrets for SHA-384 have these bytes.
+// secretTailOf returns the storage for bytes 32 to 47 of the secret of d, which only SHA-384 uses.
 func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	if c.rare == nil {
 		c.rare = new(rareState)
@@ -146,9 +146,8 @@ func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	clear(buffer[:])
 }
 
-// CountRecordsEncryptedWith counts the sent records that are encrypted with secret, an application traffic secret.
-// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records, which may
-// include handshake records with other secrets.
+// CountRecordsEncryptedWith counts the records in sent that are encrypted with secret, an application traffic secret.
+// firstSequence is the number of earlier records encrypted with secret. sent consists of complete records.
 func CountRecordsEncryptedWith(cipherSuite uint16, secret, sent []byte, firstSequence int) (count int) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {

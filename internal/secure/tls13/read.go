@@ -55,8 +55,8 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 	return ciphertext[start:end:end], used, err
 }
 
-// takeRecord returns the next complete record, which begins in c.rare.partial or in p. used is the number of bytes of p
-// consumed. If no record is complete, takeRecord keeps all of p and returns ErrAgain.
+// takeRecord returns the next complete record, which begins in c.rare.partial or in p. Without one, it keeps all of p
+// and returns ErrAgain.
 func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)
@@ -87,8 +87,8 @@ func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen returns the length of the first record in b. It checks the header of the record (RFC
-// 8446, sections 5.1 and 5.2). If b is shorter than a header, it returns HeaderLen.
+// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. For an
+// incomplete header, it returns HeaderLen.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -103,8 +103,7 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// decryptAndHandleRecord decrypts a record and returns its application data. A record without application data contains
-// an alert or handshake messages, which decryptAndHandleRecord handles.
+// decryptAndHandleRecord decrypts a record and returns its application data.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
@@ -166,8 +165,6 @@ func (c *Conn) handleAlert(out Output, content []byte) error {
 
 func (c *Conn) hasPartialMessage() bool { return c.messageLen > 0 || c.skip > 0 }
 
-// handleHandshakeMessages handles the handshake messages in the content of one record. A message may extend over
-// several records.
 func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	if len(content) == 0 { // RFC 8446, section 5.1
 		return c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -209,8 +206,7 @@ func (c *Conn) handleHandshakeMessages(out Output, content []byte) error {
 	return nil
 }
 
-// handleKeyUpdate changes the key for receiving and sends an answer if the peer has requested one. body must be a
-// single byte; a longer body violates the protocol.
+// handleKeyUpdate changes the key for receiving, and sends an answer if the peer has requested one.
 func (c *Conn) handleKeyUpdate(out Output, body []byte) error {
 	switch {
 	case len(body) > 1: // a key changes only between records: RFC 8446, section 5.1
@@ -242,8 +238,7 @@ func (c *Conn) PartialRecordMemory() int {
 	return cap(c.rare.partial)
 }
 
-// maxSmallPartial is the size, in bytes, up to which an incomplete record is stored in its own slice. Larger incomplete
-// records use pooled buffers.
+// maxSmallPartial is the maximum size, in bytes, of an incomplete record that is stored without a pooled buffer.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([MaxRecord]byte) }}

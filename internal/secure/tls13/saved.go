@@ -10,9 +10,8 @@ const savedVersion = 1
 
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
 
-// AppendState appends the complete state of the connection to dst. RestoreConn restores the connection from this state,
-// even in another process. Do not use c after RestoreConn. Keep the state secret: its secrets let anyone read and
-// change the traffic.
+// AppendState appends the complete state of the connection to dst, for RestoreConn. Do not use c after RestoreConn.
+// Keep the state secret: it lets anyone read and change the traffic.
 func (c *Conn) AppendState(dst []byte) []byte {
 	dst = append(dst, savedVersion, byte(c.suite), byte(c.flags&^partialIsUsed), c.messageLen, c.idleRecords, c.sentRecords)
 	dst = append(dst, c.message[:]...)

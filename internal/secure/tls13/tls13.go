@@ -46,16 +46,14 @@ const (
 	alertFatal   = 2
 )
 
-// maxIdleRecords is the maximum number of consecutive records without application data. BoringSSL and rustls allow the
-// same number of KeyUpdate messages, crypto/tls allows 16.
+// maxIdleRecords is the maximum number of consecutive records without application data, as in BoringSSL and rustls.
 const maxIdleRecords = 32
 
-// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the key for sending. AES-GCM is safe for
-// 2^24.5 full-size records (RFC 8446, section 5.5).
+// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the key for sending (RFC 8446, section
+// 5.5).
 const maxRecordsPerKey = 1 << 24
 
-// maxMessage limits the size in bytes of a NewSessionTicket message. crypto/tls has the same limit for handshake
-// messages.
+// maxMessage limits the size in bytes of a NewSessionTicket message, as in crypto/tls.
 const maxMessage = 64 << 10
 
 // An Output receives the records that a Conn sends.
@@ -110,8 +108,8 @@ type rareState struct {
 	partial []byte      // the first part of an incomplete record
 }
 
-// NewConn returns a connection with the given traffic secrets. A secret has 32 bytes for TLS_AES_128_GCM_SHA256 and 48
-// bytes for TLS_AES_256_GCM_SHA384. sentRecords is the number of records that were already encrypted with writeSecret.
+// NewConn returns a connection with the given traffic secrets, which have 32 or 48 bytes depending on cipherSuite.
+// sentRecords is the number of records that were already encrypted with writeSecret.
 func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, sentRecords int, cache *CipherCache) (c Conn, err error) {
 	s, err := parseSuite(cipherSuite)
 	if err != nil {
@@ -153,8 +151,7 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// sendAlertAndBreak sends alert because the peer has violated the protocol. It breaks the connection and returns the
-// error.
+// sendAlertAndBreak sends alert to a peer that has violated the protocol, breaks the connection and returns the error.
 func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
 		c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertFatal, byte(alert)})

@@ -2,8 +2,7 @@ package tls13
 
 import "encoding/binary"
 
-// Sizes of the first records of a connection. Records grow from one TCP segment to the maximum, so that a client can
-// decrypt the start of a response early. crypto/tls uses the same sizes.
+// Sizes of the first records of a connection, as in crypto/tls. A client can decrypt the start of a response early.
 const (
 	firstRecordLen   = 1208 - recordOverhead
 	recordsUntilFull = (maxPlaintext + firstRecordLen - 1) / firstRecordLen
@@ -37,8 +36,7 @@ func (c *Conn) Write(out Output, plaintext []byte) error {
 // DisableSmallRecords makes Write use records of the maximum size from the start.
 func (c *Conn) DisableSmallRecords() { c.sentRecords = recordsUntilFull }
 
-// CloseWrite sends close_notify. Reading is still possible. Further calls have no effect. It fails if the connection is
-// broken.
+// CloseWrite sends close_notify. Reading is still possible. Further calls have no effect.
 func (c *Conn) CloseWrite(out Output) error {
 	switch {
 	case c.is(broken):
@@ -58,9 +56,8 @@ func (c *Conn) writeRecordChangingKeyIfSpent(out Output, contentType byte, conte
 	c.sealRecord(out, contentType, content)
 }
 
-// UpdateKeys changes the key for sending and requests that the peer changes its key, too. It sends no request while the
-// peer has not answered the previous one. Calling UpdateKeys is optional: Write changes the key after maxRecordsPerKey
-// records.
+// UpdateKeys changes the key for sending and requests that the peer changes its key, too. Calling UpdateKeys is
+// optional: Write changes the key after maxRecordsPerKey records.
 func (c *Conn) UpdateKeys(out Output) error {
 	switch {
 	case c.is(broken):
@@ -77,8 +74,6 @@ func (c *Conn) UpdateKeys(out Output) error {
 	return nil
 }
 
-// writeKeyUpdateAndChangeKey sends a KeyUpdate message with the given request byte. It then changes the key for
-// sending.
 func (c *Conn) writeKeyUpdateAndChangeKey(out Output, request byte) {
 	c.sealRecord(out, typeHandshake, []byte{messageKeyUpdate, 0, 0, 1, request})
 	c.advanceSecretAndResetSequence(&c.write)

@@ -17,7 +17,7 @@ import (
 )
 
 // Start starts s, waits until s listens, and returns the address. s serves until stop is called or the test ends. If
-// s.Addr is empty, s listens on a free loopback port. The test fails if serving returns an error.
+// s.Addr is empty, s listens on a free loopback port.
 func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	t.Helper()
 	up, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -41,8 +41,7 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address with a free port. The port is below the range for outgoing connections, so a test
-// can restart a server on the same address.
+// FreeAddr returns a loopback address with a free port, which outgoing connections do not use.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
