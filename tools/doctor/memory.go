@@ -50,7 +50,7 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory of a connection's local ends in bytes.
+// kernelBytesPerConn returns the kernel memory in bytes of the connection's ends on this machine.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -71,7 +71,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory of a connection's local ends in bytes.
+// userBytesPerConn returns the process memory in bytes of the connection's ends on this machine.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

@@ -347,7 +347,7 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 }
 
 // takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
-// and sends the batch without the lock.
+// and sends the batch after releasing it.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -399,7 +399,8 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got begins with the first wrong byte.
+// abortWithMismatch records a wrong answer and resets the connection. The passed input begins with the first wrong
+// byte.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

@@ -53,7 +53,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the number of pairs of a subscriber and a publisher.
+// maxSequences limits the subscribers multiplied by the publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
@@ -215,8 +215,8 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 	return used + h.verifyDeliveriesOrCountSlowBytes(c, m, in[used:])
 }
 
-// registerMemberOrAbortLate registers a confirmed publisher or subscriber, or aborts its connection after the connect
-// phase.
+// registerMemberOrAbortLate registers a publisher or subscriber. After the connect phase, it aborts the connection
+// instead.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()

@@ -10,12 +10,12 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// CheckHandshakeResponse checks the server's response to the handshake request with the key k. in must begin with the
-// response. If the server accepts, n is the size of the response in bytes. in may contain frames after the response.
+// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The input must begin
+// with the response, and may contain frames after it. If the server accepts, n is the size of the response in bytes.
 //
 // If the response is incomplete, n is 0 and err is nil. The caller must then call again with more input. If the server
 // refuses or the response is invalid, err is set. A response of more than 16 KiB is invalid. CheckHandshakeResponse
-// does not keep a reference to in.
+// does not keep a reference to the input.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares the figures of a measurement with figures that were predicted from a measurement with fewer
-// connections.
+// Prediction compares the figures of a measurement with figures predicted from a smaller measurement.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
