@@ -22,7 +22,6 @@ const (
 	maxShownTalkers   = 15
 )
 
-// topTalkers lists the server's connections with the most traffic.
 type topTalkers struct {
 	at        time.Time
 	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie

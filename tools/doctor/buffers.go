@@ -20,7 +20,6 @@ func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
 
-// unreadPagesPerConn returns the number of memory pages that the unread bytes of one connection need.
 func (x *analysis) unreadPagesPerConn() int64 {
 	return ceilDiv(kernelBytesForUnread(x.p.Unread), x.pageSize())
 }

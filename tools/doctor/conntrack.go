@@ -18,7 +18,6 @@ const (
 	maxBucketEntries = 8
 )
 
-// tracksConnections reports whether this machine's firewall tracks connections.
 func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{

@@ -31,7 +31,6 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// globalAddrsOfTargetFamily returns the interface's global addresses of the targets' family (IPv4 or IPv6).
 func (x *analysis) globalAddrsOfTargetFamily(iface *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; iface != nil && i < len(iface.Addrs); i++ {

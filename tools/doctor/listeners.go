@@ -17,7 +17,6 @@ const (
 	deviceName     = "net.core.netdev_max_backlog"
 )
 
-// effectiveBacklog returns the size of a listener's accept queue.
 func (x *analysis) effectiveBacklog(somaxconn int64) int64 {
 	return min(somaxconn, cmp.Or(int64(x.p.Backlog), somaxconn))
 }

@@ -114,7 +114,6 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countSourceTargetPairs counts the pairs of a source address and a target, and describes the sources.
 func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
@@ -136,7 +135,7 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts returns the ports that the client can use. Without a local client, ok is false.
+// clientPorts returns the client's ports. Without a local client or a known port range, ok is false.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {

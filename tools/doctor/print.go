@@ -104,7 +104,6 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsBeyondDefaults returns what the report's plan needs beyond the kernel's default settings.
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
@@ -131,7 +130,6 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChangesBySetting merges two lists of changes into one change per setting.
 func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }

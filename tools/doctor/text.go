@@ -188,7 +188,6 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns how many of the plan's connections fit after all possible changes.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -199,7 +198,6 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether changes in this process can raise the limit w.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }

@@ -78,7 +78,6 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the ends of the connections that are on this machine.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -123,7 +122,6 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// connsPerProcessWithMargin returns how many connections each process must be able to hold.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }

@@ -169,7 +169,6 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerificationsAndSlowestRate returns the sum of all verifications, and the lowest rate of a verification.
 func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNaN float64) {
 	slowestOrNaN = math.NaN()
 	for i := range r.Verifications {

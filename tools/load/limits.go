@@ -93,7 +93,6 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 // synRetransmitTime is the time after which the kernel sends a lost SYN again (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addReachedKernelLimits adds the limits of this machine that the kernel reported during the run.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]

@@ -114,7 +114,6 @@ func newRepeatedMessageBlock(message []byte) circularMessageBlock {
 	return circularMessageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset returns the offset of a connection's first message in the block.
 func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	const spread = 2654435761 // prime, to keep adjacent numbers apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size

@@ -272,7 +272,6 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesOrCountSlowBytes verifies the input of a subscriber, or counts the bytes of a slow subscriber.
 func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()

@@ -201,7 +201,6 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonAndCountPendingReplacements gives up all waiting replacements, and counts their connections as closed.
 func (r *reconnector) abandonAndCountPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

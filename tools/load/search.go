@@ -328,7 +328,6 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the window's counts between two steps of a search.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

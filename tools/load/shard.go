@@ -128,7 +128,6 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initAndCountEstablishedConn initializes, counts and returns the state of an established connection.
 func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

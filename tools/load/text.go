@@ -199,7 +199,6 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest time that a connection waited for an answer.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return

@@ -74,7 +74,6 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnEOF(c))
 }
 
-// recordErrorAndUnwrapWhenDone records an error, and unwraps the TLS layer after the handshake.
 func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) (sameErr error) {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {

@@ -131,7 +131,6 @@ func findLocalListenerPIDs(target string) []int {
 	return pids
 }
 
-// sampleSinceLastCall returns the resources used since the last call.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
@@ -145,7 +144,6 @@ func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usag
 	return generator, serverOrNil
 }
 
-// usageSinceLastCall returns the resources used since the last call, or nil if no running process is known.
 func (p *processSampler) usageSinceLastCall() (usageOrNil *Usage) {
 	if len(p.pids) == 0 {
 		return nil

@@ -40,7 +40,6 @@ const (
   myriad serve --app ws --addr :8443 --tls-cert cert.pem --tls-key key.pem`
 )
 
-// addHelpFlags adds the flag --help-all to cmd and its subcommands.
 func addHelpFlags(cmd *cobra.Command) {
 	all := commandHelp[cmd.Name()].commonFlags == ""
 	cmd.Flags().BoolFunc("help-all", "", func(string) error {

@@ -122,7 +122,6 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListener adds a TLS listener at the address of --tls-addr, if that flag is given.
 func (f *hubFlags) addTLSListener() error {
 	if f.tlsAddr == "" {
 		return nil
@@ -158,7 +157,6 @@ func isLoopbackAddr(addr string) bool {
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsersAndRegisterReload reads the users file, and makes SIGHUP read it again.
 func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil

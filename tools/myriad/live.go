@@ -272,7 +272,6 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines, and marks them as erased.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))

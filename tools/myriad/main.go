@@ -105,7 +105,6 @@ func cancelContextUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError for wrong arguments or missing flags.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags contains the flags for connections to NATS servers.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) {
@@ -75,7 +74,7 @@ const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000
 // secretFlag is a flag for a file with a secret, or else an environment variable with the secret.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. Its description begins with "the secret" and ends with the given help.
+// addFlag adds the flag. Its description is "FILE with the secret", continued by help.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")

@@ -226,7 +226,6 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// measureOrReadMeasurements measures this machine with --measure, and otherwise reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)

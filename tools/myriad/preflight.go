@@ -24,7 +24,6 @@ type limitCheck struct {
 	connsDerived bool
 }
 
-// checkAndPrintLimitWarnings prints warnings if the command will reach or nearly reach a limit of the machine.
 func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {

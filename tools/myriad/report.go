@@ -21,7 +21,6 @@ var (
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles is the maximum number of files for the command report.
 const maxReportFiles = 64
 
 type reportFlags struct {

@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags contains the flags for the results of a load run.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -102,7 +101,6 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputsAndParseExpectations creates the files of --csv, --html and --out, and parses --expect.
 func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -224,7 +222,6 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server, and discards output files that are not committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

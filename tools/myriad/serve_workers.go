@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags contains the flags for the worker pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
@@ -70,7 +69,6 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	return nil
 }
 
-// createPoolUnlessSupervisor creates a worker pool for srv if --workers is given.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

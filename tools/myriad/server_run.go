@@ -87,7 +87,6 @@ func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string,
 		name, addr, s.Model, more, s.MaxConns)
 }
 
-// notifyServiceManager sends a state to the service manager, if there is one.
 func notifyServiceManager(cmd *cobra.Command, state string) {
 	if _, err := tcp.Notify(state); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot notify the service manager of %s: %v\n", state, err)
@@ -226,7 +225,6 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server (--admin) and the flight recorder (--flight-dir).
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -193,7 +193,6 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator, or ends the run of a lost coordinator.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}

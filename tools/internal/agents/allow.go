@@ -81,7 +81,6 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	return addrs, nil
 }
 
-// examineMachineForCall determines whether this machine can generate the planned load.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)

@@ -204,7 +204,6 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-// logPendingWarningUnlessRepeated logs the stored warning unless it equals the last one logged.
 func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:

@@ -340,7 +340,6 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersAsHeartbeats()
 }
 
-// addRateAndEndIfSteady records the total receive rate and ends the measurement if the rate is steady.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -402,7 +401,6 @@ func (c *coordinator) emitMergedInterval() {
 	c.emitEventWithTotals(e)
 }
 
-// mergeAvailableResultsAndEmitDone merges and converts the agents' results, and emits the event Done.
 func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.emitMergedInterval()
 	var results []*load.Result

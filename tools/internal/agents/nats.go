@@ -62,7 +62,6 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if a remote server requires no credentials.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)

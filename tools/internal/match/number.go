@@ -53,7 +53,6 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// prefixEnd returns the number of bytes up to the end of the length field.
 func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
 // consumeAnswers implements AnswerRule.ConsumeInput for answers with a length field.

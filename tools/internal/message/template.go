@@ -115,7 +115,6 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece appends a piece to the template, and joins adjacent literal text.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low

@@ -75,7 +75,6 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service, or records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

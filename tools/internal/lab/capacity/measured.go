@@ -100,7 +100,6 @@ func flagValue(command []string, flag string) string {
 	return ""
 }
 
-// hasCapacityFigures reports whether a run has all figures that a measurement needs.
 func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 	p := w.FindPhase(scenario.Load)
 	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&

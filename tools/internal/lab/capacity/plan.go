@@ -126,7 +126,6 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the number of event loops of a server on a planned machine.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops

@@ -141,7 +141,6 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {

@@ -69,7 +69,6 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline.
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good

@@ -103,7 +103,6 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server and logs figures until the attack ends.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)

@@ -95,7 +95,6 @@ type experiment struct {
 	reports []*result.Report // report of each step
 }
 
-// planExperiment applies the options to the scenarios and returns an experiment that is ready to run.
 func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)

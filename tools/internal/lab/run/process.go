@@ -280,7 +280,6 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects to a server and checks that the server answers as the app.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()

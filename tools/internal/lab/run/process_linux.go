@@ -52,7 +52,6 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -219,7 +219,6 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runStageAndSampleServer runs the load generator for one stage and samples the server.
 func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {

@@ -130,7 +130,6 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and samples the server without connections.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()

@@ -62,7 +62,6 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTickUnlessServerEnded records the current figures if the server still runs.
 func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
