@@ -30,7 +30,7 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line declares about the body. expected describes a valid line, or is "".
+// applyBodyHeader records what a header line declares about the body. expected is "" unless the line is invalid.
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
