@@ -233,7 +233,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after a change of the work of r's bucket. increase may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. It returns the increase of
+// x.maxPublishWork, which may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {

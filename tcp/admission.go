@@ -39,8 +39,8 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newTrustedProxyMatcher returns a function that reports whether an address is invalid or belongs to a proxy in
-// trusted.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. The function
+// also returns true for an invalid address.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

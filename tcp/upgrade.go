@@ -296,7 +296,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying returns serveErr or, if this process stays after an upgrade, the last successor's error.
+// awaitSuccessorErrorIfStaying returns serveErr. If this process keeps running after an upgrade, it instead waits for
+// the end of the newest process and returns the error of that process.
 func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr

@@ -162,7 +162,7 @@ type Config struct {
 	// wait, too. Models without loops ignore WriteDelay.
 	WriteDelay time.Duration
 	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
-	// delays the call until at most Limits.LowWater bytes are unsent.
+	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.

@@ -172,7 +172,7 @@ func (s *Session) failHandshake(err error) {
 //   - io.ErrUnexpectedEOF: the transport ended without close_notify.
 //   - any other: the session is broken. Send the emitted bytes, which may contain an alert, and close.
 //
-// Errors other than ErrAgain are final; later input is discarded.
+// Errors other than ErrAgain are final. Read then discards all further ciphertext.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	switch {
 	case s.err != nil:

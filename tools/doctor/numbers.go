@@ -45,7 +45,7 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%.
+// addEighthAndRoundUp returns 9/8 of n, rounded up to a number with few digits. Rounding adds at most 2 %.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a limit that Examine checks. If the limit does not apply, examine returns false.
+// wallRule is a limit and the function that checks it. The function returns false if the limit does not apply.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
@@ -137,7 +137,7 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds lowers w.Holds to holds if holds is less, and updates w.Side.
+// lowerWallHolds sets w.Holds and w.Side to the given values if this lowers w.Holds.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts, unless the connect rate is higher.
+// maxHalfOpen limits concurrent connection attempts. If more are to start per second, that number is the limit.
 const maxHalfOpen = 512
 
 // minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due.

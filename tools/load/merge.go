@@ -278,8 +278,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map and returns the map. If to is nil, AddCauses allocates a map. If the map
-// already has limit causes, new causes are counted as "other".
+// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. The map
+// gets at most the given limit of causes; further causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

@@ -152,8 +152,8 @@ func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenari
 	return scenarios, nil
 }
 
-// printBenchResultsAndCheckFailures prints the reports. It returns runErr, or an error about failed runs and required
-// claims.
+// printBenchResultsAndCheckFailures prints the reports. It returns runErr if that is not nil, and otherwise an error if
+// a run has failed or a required claim is not met.
 func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}

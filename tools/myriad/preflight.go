@@ -55,8 +55,8 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard wall that the plan exceeds or nears. With wantPerformanceWalls, it
-// returns the lowest soft wall that the plan exceeds.
+// lowestExceededOrNearWall returns the lowest hard wall that the plan exceeds or nears. If wantPerformanceWalls is set,
+// it considers soft walls instead, and only those that the plan exceeds.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {

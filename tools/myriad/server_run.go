@@ -186,7 +186,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade, or passes an error to done if one is queued.
+// queueOrRefuseUpgrade queues an upgrade of this server. If an upgrade is already queued, done gets an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:

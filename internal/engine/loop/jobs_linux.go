@@ -254,8 +254,8 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop reports whether another goroutine must continue a loop. o is the previous observation of the loop.
-// jobIsSlow is false if the delay is due to a lack of CPU time.
+// mustTakeLoop reports whether another goroutine must continue a loop, which its job delays. o is the previous
+// observation of the loop. jobIsSlow is false if the job is only short of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check knows more

@@ -151,8 +151,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with the subjects that can run on h, one per I/O model. It limits each
-// subject's connections to what h allows. It adds a note for each subject that cannot run.
+// adaptSubjectsToHost returns the scenario with the subjects that can run on h, and notes about the others. A subject
+// with several I/O models becomes one subject per model. Each subject's connections are limited to what h allows.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -306,8 +306,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes that describe how s differs from the original scenario, and why. It sets the field
-// Reduced of reduced workloads.
+// noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
+// each workload that is smaller.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
