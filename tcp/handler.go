@@ -120,8 +120,8 @@ type DrainingHandler interface {
 // or sheds a call of Received. For any other Handler, the connection waits for the pool, and the server does not read
 // from the connection. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
-// A server with a Handler that is a MessageShedHandler, or a MessageHandler that is a ShedHandler, does not start
-// (ErrBadConfig). To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
+// A server does not start (ErrBadConfig) if its Handler implements MessageShedHandler, or if its MessageHandler
+// implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and

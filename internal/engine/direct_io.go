@@ -172,8 +172,8 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a handler
-// call, and only if that call uses all input.
+// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
+// handler call, and only if that call uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
 	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && !c.mayHaveReadRate() && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }

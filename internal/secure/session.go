@@ -163,9 +163,9 @@ func (s *Session) failHandshake(err error) {
 }
 
 // Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
-// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. Without an error, call Read again with
-// the unconsumed ciphertext. An error means that all ciphertext is consumed; Read stores an incomplete record. The
-// errors are:
+// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. If the error is nil, call Read again with
+// the unconsumed ciphertext. If there is an error, Read has consumed all ciphertext, and has stored the start of an
+// incomplete record. The errors are:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.

@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles maps each page of docs/articles to its scenarios. The field only is a pattern that selects runs, like the
-// flag --only of "myriad bench".
+// articles maps each page of docs/articles to its scenarios, and to a pattern that selects runs like the flag --only of
+// "myriad bench".
 var articles = map[string]struct {
 	scenarios []string
 	only      string

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether the named figure exists. better is true if either high or low values of this figure
-// are better. It implements scenario.Reader.Figures.
+// HasBetterDirection reports whether the named figure exists. better is true if either high or low values of this
+// figure are better. HasBetterDirection implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
