@@ -78,7 +78,7 @@ func init() {
 			&command{name: "pubsub|shardchannels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Sharded) }, commandDoc: pubsub("7.0.0", "List active shard channels")},
 			&command{name: "pubsub|numsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Topic) }, commandDoc: pubsub("2.8.0", "Get the count of subscribers for channels")},
 			&command{name: "pubsub|shardnumsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Sharded) }, commandDoc: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
-			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handleNumpatOnAllHubs, commandDoc: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
+			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handleNumpatOnAllHubs, commandDoc: pubsub("2.8.0", "Get the count of unique pattern subscriptions")},
 			&command{name: "pubsub|help", arity: 2, run: (*commandBatch).handlePubsubHelp, commandDoc: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},
 
@@ -115,7 +115,7 @@ func init() {
 			&command{name: "config|help", arity: 2, run: (*commandBatch).handleConfigHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
 		)},
 		&command{name: "acl", arity: -2, commandDoc: server("6.0.0", "A container for Access List Control commands"), subcommands: assignIDsAndMapByName(
-			&command{name: "acl|whoami", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.user.name) }, commandDoc: server("6.0.0", "Return the name of the user associated to the current connection")},
+			&command{name: "acl|whoami", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.user.name) }, commandDoc: server("6.0.0", "Return the name of the user associated with the current connection")},
 		)},
 		&command{name: "flushdb", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from the current database")},
 		&command{name: "flushall", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from all databases")},

@@ -109,10 +109,10 @@ func TestLimits(t *testing.T) {
 				pattern, want string
 			}{
 				{a, "*", ""}, {a, "**", ""}, // cost 5 and 6: without a literal run they are always tried
-				{a, "***", "costs 7, and the client has 0 left of 11; its address and all clients together are limited, too"},
+				{a, "***", "costs 7, but the client has 0 of 11 left; limits also apply to each address and to all clients together"},
 				{b, "x1*", ""}, // cost 5, the next one 0: a name has only one of these prefixes
 				{a, "x2*", ""},
-				{b, "***", "costs 7, and the client has 6 left of 11; its address and all clients together are limited, too"},
+				{b, "***", "costs 7, but the client has 6 of 11 left; limits also apply to each address and to all clients together"},
 				{c, "***", "would take 23, at most 20 are allowed"},
 				{c, "*", ""}, // present, and costs each client the same
 			} {

@@ -42,7 +42,7 @@ func TestTransactionTooLong(t *testing.T) {
 	// A command that is too long by itself still closes the connection.
 	p := s.Dial()
 	p.Send("MULTI\r\nPING\r\n*1\r\n$2000\r\n")
-	p.Expect("+OK\r\n+QUEUED\r\n-ERR Protocol error: a command of at least 2013 bytes, at most 1000 are allowed\r\n")
+	p.Expect("+OK\r\n+QUEUED\r\n-ERR Protocol error: a command of at least 2013 bytes; at most 1000 are allowed\r\n")
 	p.ExpectClosed(tcp.ErrMessageTooLong)
 	// An open transaction is an incomplete message.
 	p = s.Dial()

@@ -55,7 +55,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 //   - ErrBadConfig if remote is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
-		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
+		return badConfig("remote address is %v; expected an IP address and a port above 0", remote)
 	}
 	to, err := s.workerOrStartedEngine()
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *Server) startedEngineLocked() (engine.Engine, error) {
 }
 
 var (
-	errNotStarted     = &kindError{errors.New("myriad: the server has not started yet; call this in Server.Listening or later"), ErrServerClosed}
-	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); call this in a worker, see WorkerProcess"), ErrServerClosed}
+	errNotStarted     = &kindError{errors.New("myriad: the server has not started; expected a call in Server.Listening or later"), ErrServerClosed}
+	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); expected a call in a worker process: see WorkerProcess"), ErrServerClosed}
 )
 
 func publicError(err error) error {

@@ -157,7 +157,7 @@ func (s *Server) sampleOverloadUntil(sampler *overloadSampler, quit <-chan struc
 }
 
 func (s *Server) logOverload(sample *overload.Sample) {
-	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload: the actions have changed",
+	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload actions changed",
 		slog.String("active", s.Stats().Overload.String()), slog.Duration("lag", sample.Lag), slog.Duration("queue_delay", s.overload.QueueDelay()),
 		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
 }

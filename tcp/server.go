@@ -275,7 +275,7 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 // calls Listening with a nil address when Dial may be called. In all other respects, Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
-		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
+		return badConfig("Run: Server.Processes is %d; expected 0 or 1", s.Processes)
 	}
 	return s.takeOverAndServe(ctx, nil)
 }
@@ -297,7 +297,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer l.Close()
 	if s.Processes > 1 {
-		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens for each process", s.Processes)
+		return badConfig("Serve: Server.Processes is %d; expected 0 or 1, or a call of ListenAndServe, which listens in each process", s.Processes)
 	}
 	where, err := s.collectAndCheckListeners(l)
 	if err != nil {
@@ -560,11 +560,11 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	need, connsPerShard, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
 	switch {
 	case err != nil:
-		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
+		return 0, 0, badConfig("Limits.MaxConns: %w; alternatively, serve with event loops (Server.Model) or Server.Processes, "+
 			"which each have their own limit", err)
 	case s.Loops > 0 && s.Loops < need:
-		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d, "+
-			"for %d connections with this descriptor limit: each has its own table for %d",
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d "+
+			"for %d connections with this descriptor limit: each loop has a table for %d",
 			s.Loops, need, maxConns, connsPerShard)
 	}
 	return need, connsPerShard, nil

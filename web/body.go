@@ -92,7 +92,7 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
 	if f.overhead = max(f.overhead+i+1-16-2*int(min(n, maxChunkOverhead)), 0); f.overhead > maxChunkOverhead {
-		return nil, 0, badRequest("too much chunk overhead")
+		return nil, 0, badRequest("chunked encoding contains too much non-data")
 	}
 	f.inTrailer, f.inChunk, f.remaining = n == 0, n > 0, int64(n)+2
 	return nil, i + 1, nil

@@ -359,7 +359,7 @@ func (x *exchange) serveAndFinishRecoveringPanic() {
 		if v := recover(); v != nil {
 			x.logPanicAndAbortResponse(v)
 		} else if !returned {
-			x.logPanicAndAbortResponse("the handler has called runtime.Goexit")
+			x.logPanicAndAbortResponse("the handler called runtime.Goexit")
 		}
 	}()
 	switch {

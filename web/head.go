@@ -226,7 +226,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	method, rest, ok1 := strings.Cut(line, " ")
 	target, proto, ok2 := strings.Cut(rest, " ")
 	if !ok1 || !ok2 || method == "" || !allInClass(&methodChars, method) || target == "" {
-		return badRequest("malformed request line")
+		return badRequest(fmt.Sprintf("malformed request line %.40q", line))
 	}
 	switch proto {
 	case "HTTP/1.1":
@@ -235,9 +235,9 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 		r.ProtoMajor, r.ProtoMinor = 1, 0
 	default:
 		if strings.HasPrefix(proto, "HTTP/") && len(proto) == len("HTTP/1.1") {
-			return &statusError{http.StatusHTTPVersionNotSupported, "unsupported protocol version"}
+			return &statusError{http.StatusHTTPVersionNotSupported, fmt.Sprintf("unsupported protocol version %q; expected HTTP/1.1 or HTTP/1.0", proto)}
 		}
-		return badRequest("malformed HTTP version")
+		return badRequest(fmt.Sprintf("malformed HTTP version %.40q", proto))
 	}
 	r.Method, r.RequestURI, r.Proto = method, target, proto
 	if r.URL = s.parseUnescapedURL(target); r.URL != nil {
@@ -283,7 +283,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, untrimmed, ok := strings.Cut(line, ":")
 	key := canonicalKey(name)
 	if !ok || key == "" {
-		return badRequest("malformed header field")
+		return badRequest(fmt.Sprintf("malformed header field %.40q", name))
 	}
 	value := trimBlanks(untrimmed)
 	if !isValidFieldValue(value) {
@@ -299,7 +299,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	case "Content-Length":
 		n, err := strconv.ParseUint(strings.Trim(untrimmed, " "), 10, 63) // as in nginx, without tabs
 		if h.seenLen || err != nil {
-			return badRequest("bad Content-Length")
+			return badRequest(fmt.Sprintf("bad Content-Length %.40q", value))
 		}
 		h.seenLen, h.length = true, int64(n)
 	case "Transfer-Encoding":
@@ -311,7 +311,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
 				status = http.StatusBadRequest // chunked must come last: RFC 9112, 6.3
 			}
-			return &statusError{status, "unsupported transfer encoding"}
+			return &statusError{status, fmt.Sprintf("unsupported transfer encoding %.40q; expected chunked", framing)}
 		}
 		h.seenTE, h.length = true, -1
 		return nil
@@ -326,7 +326,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	}
 	if have := r.Header[key]; have != nil {
 		if singletonFields[key] {
-			return badRequest("repeated header field that may occur only once")
+			return badRequest(fmt.Sprintf("header field %s occurs more than once; expected it once", key))
 		}
 		r.Header[key] = append(have, value)
 	} else {
@@ -344,13 +344,13 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
 	case h.seenTE && h.seenLen:
-		return badRequest("both Content-Length and Transfer-Encoding")
+		return badRequest("both Content-Length and Transfer-Encoding; expected only one of them")
 	case h.seenTE && !eleven:
-		return badRequest("Transfer-Encoding in HTTP/1.0")
+		return badRequest("Transfer-Encoding in HTTP/1.0; expected Content-Length")
 	case eleven && !h.seenHost:
 		return badRequest("missing required Host header")
 	case h.seenHost && !isValidHost(r.Host):
-		return badRequest("malformed Host header")
+		return badRequest(fmt.Sprintf("malformed Host header %.40q", r.Host))
 	}
 	if r.URL.Host != "" {
 		r.Host = r.URL.Host // of an absolute target: RFC 9112, 3.2.2
@@ -388,7 +388,7 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 			switch {
 			case name == "":
 			case isForbiddenTrailer(name):
-				return badRequest("bad trailer key")
+				return badRequest(fmt.Sprintf("bad trailer key %.40q", name))
 			default:
 				r.Trailer[name] = nil
 			}

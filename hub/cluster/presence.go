@@ -108,9 +108,9 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 		return
 	}
 	if p.hasPeers = n > 0; p.hasPeers {
-		p.node.warnings.logChange("joined the cluster, other hubs: %d", n)
+		p.node.warnings.logChange("joined the cluster; other hubs: %d", n)
 	} else {
-		p.node.warnings.logChange("alone: no other hub of the cluster responds")
+		p.node.warnings.logChange("no other hub of the cluster responds")
 	}
 }
 

@@ -105,7 +105,7 @@ func TestCluster(t *testing.T) {
 			default:
 			}
 		}})
-	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
+	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" rejected this server: their cluster secrets differ") {
 	}
 	if n := a.OtherServerCount(); n != 1 { // the stranger counts until it is rejected
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)

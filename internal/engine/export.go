@@ -72,7 +72,7 @@ func (c *Conn) ExportObstacleOrBusy() string {
 	case c.is(peerEOF | shut | closingWrite):
 		return "half-closed"
 	case c.is(ownHandler) && c.callbacks().SaveConnHandler == nil:
-		return "handler of its own"
+		return "own handler"
 	case c.hasUnmovableLayer():
 		return "TLS"
 	case !c.is(ownHandler) && c.callbacks().Save == nil && c.callbacks().SaveConnHandler == nil && c.userData != nil:
@@ -250,7 +250,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	err = ErrNotExportable // in case it panics
 	c.callHandler(func(c *Conn) { state, err = save(c, nil) })
 	if err == nil && len(state) > MaxState {
-		err = fmt.Errorf("%w: its state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
+		err = fmt.Errorf("%w: the saved state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
 	}
 	return state, err
 }

@@ -103,7 +103,7 @@ var invalidHeaders = []struct{ name, in, says string }{
 	{"two spaces", "PROXY  TCP4 1.2.3.4 5.6.7.8 1 2\r\n", "TCP4, TCP6 or UNKNOWN"},
 	{"another protocol", "PROXY UDP4 1.2.3.4 5.6.7.8 1 2\r\n", "TCP4, TCP6 or UNKNOWN"},
 	{"lower case", "PROXY tcp4 1.2.3.4 5.6.7.8 1 2\r\n", "TCP4, TCP6 or UNKNOWN"},
-	{"two spaces before the address", "PROXY TCP4  1.2.3.4 5.6.7.8 1 2\r\n", "a space before each"},
+	{"two spaces before the address", "PROXY TCP4  1.2.3.4 5.6.7.8 1 2\r\n", "each preceded by one space"},
 	{"a zero in front", "PROXY TCP4 192.00.2.1 5.6.7.8 1 2\r\n", `"192.00.2.1"; expected one of TCP4`},
 	{"three numbers", "PROXY TCP4 1.2.3 5.6.7.8 1 2\r\n", "expected one of TCP4"},
 	{"IPv6 instead of IPv4", "PROXY TCP4 1.2.3.4 ::1 1 2\r\n", "expected one of TCP4"},

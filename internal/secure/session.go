@@ -24,7 +24,7 @@ var ErrAgain error = againError{}
 
 type againError struct{}
 
-func (againError) Error() string   { return "secure: nothing to read now" }
+func (againError) Error() string   { return "secure: no plaintext is available yet" }
 func (againError) Timeout() bool   { return true }
 func (againError) Temporary() bool { return true }
 
@@ -98,7 +98,7 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	case s.err != nil:
 		return s.err
 	case h == nil:
-		return errors.New("secure: Feed after the handshake; give the ciphertext to Read")
+		return errors.New("secure: FeedHandshake called after the handshake; pass the ciphertext to Read")
 	}
 	if err := h.appendInputAndStartOnHello(ciphertext); err != nil {
 		var he *helloError

@@ -171,22 +171,22 @@ func TestHubClusterSecret(t *testing.T) {
 	first := hub("s3cret", "")
 	join := " --join " + addrOf(first)
 	stranger := hub("other", join)
-	const differ = "their cluster secrets differ; expected the same secret on all"
-	why := "the server at " + addrOf(first) + " refuses this one: " + differ
+	const differ = "their cluster secrets differ; expected the same secret on all servers"
+	why := "the server at " + addrOf(first) + " rejected this server: " + differ
 	testkit.WaitFor(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
 	testkit.WaitFor(t, "the first says why", func() bool {
-		return strings.Contains(first.stderr.String(), "a server from 127.0.0.1 is refused: its cluster secret differs")
+		return strings.Contains(first.stderr.String(), "rejected a server from 127.0.0.1: its cluster secret differs")
 	})
 	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("who is alone says %s", text)
 	}
 	second := hub("s3cret", join)
 	for _, s := range []*server{first, second} {
-		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster, other hubs: 1\n") })
+		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster; other hubs: 1\n") })
 	}
 	second.stop()
 	testkit.WaitFor(t, "the first is alone again", func() bool {
-		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster responds")
+		return strings.Contains(first.stderr.String(), "no other hub of the cluster responds")
 	})
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
 		t.Errorf("the stranger says %s", text)

@@ -252,7 +252,7 @@ func (e *Engine) runUntilIdle() {
 			return
 		}
 	}
-	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
+	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds; expected them to become idle", maxSettleRounds))
 }
 
 // runRound handles pending requests and updates each connection once. It reports whether there was anything to do.

@@ -39,7 +39,7 @@ func TestWrongToken(t *testing.T) {
 	}
 	testkit.WaitFor(t, "all are named", func() bool {
 		return wrong.contains("Authorization Violation: the token is wrong") && without.contains("there are no credentials; expected the secret") &&
-			coordinator.contains("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
+			coordinator.contains("NATS: rejected a client from 127.0.0.1: its token is wrong or missing")
 	})
 	if wrong.contains(secret) || wrong.contains("another") || coordinator.contains("another") {
 		t.Error("a token is shown")
