@@ -18,7 +18,7 @@ func TestTransactionTooLong(t *testing.T) {
 	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1000})
 	publish := testkit.RESPCommand("PUBLISH", "a", strings.Repeat("x", 100))
 	fit := (1000 - transactionReserve) / len(publish)
-	const tooLong = "-ERR the message is too long: the transaction takes more than 1000 bytes\r\n"
+	const tooLong = "-ERR the message is too long: the transaction is larger than 1000 bytes\r\n"
 	const aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n"
 	for n, want := range map[int]string{
 		fit:     strings.Repeat("+QUEUED\r\n", fit) + fmt.Sprintf("*%d\r\n", fit) + strings.Repeat(":0\r\n", fit),

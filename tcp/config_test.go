@@ -97,7 +97,7 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{}), []string{"Server.Listeners[0].Addr is empty"}},
 		{listeners(Listener{Addr: addr, Listener: &net.TCPListener{}}), []string{`Listeners[0].Addr is "127.0.0.1:0" and Listener is set`}},
 		{listeners(Listener{Addr: addr, Network: "udp"}), []string{`Listeners[0].Network is "udp"`}},
-		{listeners(Listener{Addr: addr, Name: "a"}, Listener{Addr: addr, Name: "a"}), []string{`Listeners[1].Name is "a", which another`}},
+		{listeners(Listener{Addr: addr, Name: "a"}, Listener{Addr: addr, Name: "a"}), []string{`Listeners[1].Name is "a", which is also the name of another`}},
 		{listeners(Listener{Addr: addr, Mode: 0o600}), []string{"Listeners[0].Mode is 0600"}},
 		{listeners(Listener{Network: "unix", Addr: "s", Mode: fs.ModeDir | 0o600}), []string{"Listeners[0].Mode is"}},
 		{listeners(Listener{Addr: addr, MaxConns: -1}), []string{"Listeners[0].MaxConns is -1"}},
@@ -106,7 +106,7 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{Addr: addr, TrustedProxies: make([]netip.Prefix, 1)}), []string{"Listeners[0].TrustedProxies[0] is"}},
 		{listeners(Listener{Listener: struct{ net.Listener }{}}), []string{"Listeners[0].Listener: listener of type"}},
 		{&Server{Addr: addr, Listeners: make([]Listener, 32)}, []string{"33 listeners; expected at most 32"}},
-		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected them in each"}},
+		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected these settings in each"}},
 	} {
 		expectBadConfig(t, c.srv, c.says...)
 	}

@@ -138,11 +138,11 @@ func TestDialBadConfig(t *testing.T) {
 	for want, d := range map[string]Dial{
 		"Handler is nil":                      {Addr: s.addr},
 		"expected host:port":                  {Addr: "host", Handler: h},
-		"a port of 1":                         {Addr: "127.0.0.1:0", Handler: h},
+		"a port from 1":                       {Addr: "127.0.0.1:0", Handler: h},
 		"expected a host":                     {Addr: ":80", Handler: h},
 		"tcp or unix":                         {Network: "udp", Addr: s.addr, Handler: h},
 		"Timeout is -1ns":                     {Addr: s.addr, Handler: h, Timeout: -1},
-		"one family":                          {Addr: s.addr, Handler: h, Source: netip.IPv6Loopback()},
+		"same family":                         {Addr: s.addr, Handler: h, Source: netip.IPv6Loopback()},
 		"Dial.Handler: Blocking.Serve is nil": {Addr: s.addr, Handler: new(Blocking)},
 	} {
 		expectError(t, "Dial", s.Dial(d), ErrBadConfig, want)

@@ -153,7 +153,7 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 }
 
 func checkShedSignature(fieldName string, h Handler) error {
-	const text = "%s: the Shed method of %T is that of %s; expected that of %s, because the handler is a %s: %s"
+	const text = "%s: the Shed method of %T is that of %s; expected that of %s for a %s: %s"
 	switch h := h.(type) {
 	case *framer:
 		if _, other := h.MessageHandler.(ShedHandler); other {

@@ -117,7 +117,7 @@ func TestProcessesSettings(t *testing.T) {
 		"Limits.MaxConns is 3":   {Processes: 4, Limits: Limits{MaxConns: 3}},
 		"Limits.AcceptRate is 3": {Processes: 4, Limits: Limits{AcceptRate: 3}},
 		"Listener is set, but Server.Processes is 2": {Processes: 2, Listeners: []Listener{{Listener: &net.TCPListener{}}}},
-		"Listeners[0].Network is unix and":           {Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}},
+		"Listeners[0].Network is unix, but":          {Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}},
 	} {
 		expectBadConfig(t, srv, word)
 	}

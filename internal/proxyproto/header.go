@@ -106,7 +106,7 @@ func parseText(b []byte) (h Header, length int, err error) {
 func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil || ip.Zone() != "" || ip.Is4() != (family == "TCP4") {
-		return netip.AddrPort{}, fmt.Errorf("address is %q; expected an IP address for %s, without a zone", addr, family)
+		return netip.AddrPort{}, fmt.Errorf("address is %q; expected an IPv%s address without a zone", addr, family[len("TCP"):])
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || len(port) > 1 && port[0] == '0' {

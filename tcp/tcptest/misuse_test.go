@@ -91,7 +91,7 @@ func TestFailures(t *testing.T) {
 			s.Drain()
 			s.Dial()
 		}},
-		{"16777216 bytes wait already", nil, func(_ server, p peer) {
+		{"sent 1 bytes while 16777216 are still unread", nil, func(_ server, p peer) {
 			p.StopReading()
 			p.Send(strings.Repeat("much of it\n", 100)) // 100,000 bytes are more than Limits.HighWater: reading pauses
 			p.Send(strings.Repeat("x", 16<<20))
