@@ -404,7 +404,7 @@ func TestConfig(t *testing.T) {
 	}{
 		{Config{}, "URLs and Peers are both set or both empty"},
 		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "URLs and Peers are both set or both empty"},
-		{Config{Peers: &Peers{Addr: ":0"}}, "need a secret"},
+		{Config{Peers: &Peers{Addr: ":0"}}, "Peers.Secret is empty"},
 		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "the limit of NATS"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},
 		{Config{URLs: []string{"nats://a"}, Linger: -1}, "Linger is -1"},

@@ -60,7 +60,7 @@ func TestHub(t *testing.T) {
 	other := testkit.Dial(t, s.addr)
 	exchangeRESP(other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
 	other.Send("PUBLISH b x\r\n")
-	if line := other.ReadLine(); line[0] != '-' || !strings.Contains(line, "at most 3 messages a second") {
+	if line := other.ReadLine(); line[0] != '-' || !strings.Contains(line, "at most 3 messages per second") {
 		t.Errorf("the fourth message in a second: %q", line)
 	}
 	s.checkStop(t)
