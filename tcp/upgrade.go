@@ -254,7 +254,7 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 
 func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[string]int {
 	if s.isSupervisor() {
-		return map[string]int{"unknown": totalConns}
+		return map[string]int{"not known": totalConns}
 	}
 	var mu sync.Mutex
 	counts := make(map[string]int)

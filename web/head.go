@@ -245,7 +245,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	}
 	for i := 0; i < len(target); i++ {
 		if target[i] <= ' ' || target[i] == 0x7f {
-			return badRequest("malformed request target")
+			return badRequest(fmt.Sprintf("malformed request target %.40q", r.RequestURI))
 		}
 	}
 	// As in net/http, the target of CONNECT is a host without a scheme.
@@ -256,7 +256,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	u, err := url.ParseRequestURI(target)
 	asterisk := target == "*" && method == http.MethodOptions
 	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isValidHost(u.Host) {
-		return badRequest("malformed request target")
+		return badRequest(fmt.Sprintf("malformed request target %.40q", r.RequestURI))
 	}
 	if authority {
 		u.Scheme = ""

@@ -288,7 +288,7 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
 	case !ws.originAllowedOrSameHost(r):
-		return "", http.StatusForbidden, fmt.Sprintf("origin %.100q is not allowed", h.Get("Origin"))
+		return "", http.StatusForbidden, fmt.Sprintf("origin %.100q is not allowed; expected the server's own origin or one that WebSocket.CheckOrigin accepts", h.Get("Origin"))
 	}
 	return key, 0, ""
 }

@@ -58,7 +58,7 @@ func (e *PanicError) Unwrap() error {
 
 type tooLargeError string
 
-// TooLargeErrorf returns an error that matches ErrTooLarge but states another limit than Limits.MaxUnsent.
+// TooLargeErrorf returns an error that matches ErrTooLarge but states a limit other than Limits.MaxUnsent.
 func TooLargeErrorf(format string, args ...any) error {
 	return tooLargeError(fmt.Sprintf(format, args...))
 }

@@ -72,7 +72,7 @@ func (c *Conn) ExportObstacleOrBusy() string {
 	case c.is(peerEOF | shut | closingWrite):
 		return "half-closed"
 	case c.is(ownHandler) && c.callbacks().SaveConnHandler == nil:
-		return "own handler"
+		return "handler of its own"
 	case c.hasUnmovableLayer():
 		return "TLS"
 	case !c.is(ownHandler) && c.callbacks().Save == nil && c.callbacks().SaveConnHandler == nil && c.userData != nil:
