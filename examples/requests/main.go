@@ -44,7 +44,7 @@ func main() {
 	defer workers.Close(context.Background())
 	handler := tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
 		if len(msg) < 4 {
-			c.CloseWith(fmt.Errorf("a frame of %d bytes has no id", len(msg)))
+			c.CloseWith(fmt.Errorf("frame of %d bytes; expected at least 4, for the ID", len(msg)))
 			return
 		}
 		r := &request{conn: c.Ref(), id: binary.BigEndian.Uint32(msg), text: string(msg[4:])}

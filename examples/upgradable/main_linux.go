@@ -67,7 +67,7 @@ func (r *room) Save(c *tcp.Conn, to []byte) ([]byte, error) {
 
 func (r *room) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) == 0 || state[0] != stateVersion {
-		return errors.New("the state is of another version")
+		return errors.New("unsupported state version")
 	}
 	if len(state) > 1 {
 		c.SetValue(string(state[1:]))

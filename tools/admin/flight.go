@@ -47,7 +47,7 @@ func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
-		return errors.New("admin: FlightConfig.Source is nil; expected the *tcp.Server whose lag is watched, or no Dir")
+		return errors.New("admin: FlightConfig.Source is nil; expected a *tcp.Server to watch, or an empty Dir")
 	case c.Lag < 0 || c.Lag > maxLag:
 		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected at most %v, or 0 for the default of %v", c.Lag, maxLag, defaultLag)
 	case c.Dir == "":
@@ -190,7 +190,7 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	w.lastDump = now // also after a failure, so that a full disk is not tried every second
 	path, err := removeExcessAndWriteDump(w.dir, now, w.dump)
 	if err != nil {
-		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
+		w.log.Error("flight recorder: cannot write the dump after event loop lag", "error", err)
 		return
 	}
 	w.log.Warn("flight recorder: event loops lagged; see go tool trace", "turns", passed,

@@ -171,7 +171,7 @@ func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler)
 
 func validateConfigAndSetLog(cfg *Config) error {
 	if cfg.Source == nil {
-		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
+		return errors.New("admin: Config.Source is nil; expected a *tcp.Server")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -182,7 +182,7 @@ func validateConfigAndSetLog(cfg *Config) error {
 func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
 	if err := render(l.sampleAndBuildPage(time.Now()), &text); err != nil {
-		log.Error("admin: the page", "error", err)
+		log.Error("admin: cannot render the page", "error", err)
 		replyText(w, http.StatusInternalServerError, err.Error())
 		return
 	}
@@ -201,7 +201,9 @@ func newDefaultRegistry(source Source) *prometheus.Registry {
 
 type promLog struct{ log *slog.Logger }
 
-func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
+func (l promLog) Println(v ...any) {
+	l.log.Error("admin: cannot collect metrics", "error", fmt.Sprint(v...))
+}
 
 func replyReadiness(w http.ResponseWriter, s tcp.Stats) {
 	switch {

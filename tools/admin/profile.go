@@ -45,7 +45,7 @@ func replyProfile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if query.Get("seconds") != "" {
-		replyText(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
+		replyText(w, http.StatusBadRequest, "seconds is not supported for this profile; fetch two profiles and compare them with go tool pprof -diff_base")
 		return
 	}
 	level, err := strconv.Atoi(query.Get("debug"))
@@ -91,7 +91,7 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !e.busy.TryLock() {
-		replyText(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
+		replyText(w, http.StatusConflict, "another "+e.what+" is in progress; try again when it is complete")
 		return
 	}
 	defer e.busy.Unlock()

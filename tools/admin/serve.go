@@ -122,7 +122,7 @@ func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// An attacker can choose another name. Browsers never send an empty Host.
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {
-			replyText(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
+			replyText(w, http.StatusForbidden, fmt.Sprintf("host is %q; expected an IP address or localhost", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)

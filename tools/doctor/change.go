@@ -161,7 +161,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 
 func (c Change) runCommandUnlessShellLimit(ctx context.Context) error {
 	if c.isShellLimit() {
-		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
+		return fmt.Errorf("run `%s` in the shell that starts the server, as root if permission is denied", c.Command())
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

@@ -26,7 +26,7 @@ const (
 // slows down the plan. Examine uses only its arguments. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
-		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
+		return nil, errors.New("doctor: facts are nil; expected the result of Read")
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // needs, the file keeps it. The file does not assume that event loops have separate descriptor tables.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
-		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
+		return fmt.Errorf("doctor: format is %q; expected one of %s", formatName, strings.Join(Formats, ", "))
 	}
 	l, err := requirementsBeyondDefaults(r)
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
-		return nil, errors.New("doctor: a report without facts; expected one of Examine")
+		return nil, errors.New("doctor: the report has no facts; expected a report of Examine")
 	}
 	bare, err := Examine(factsWithDefaultsWithoutUsage(r.Facts), r.Plan)
 	if err != nil {

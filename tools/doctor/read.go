@@ -39,7 +39,7 @@ type factReader struct {
 // of the number of connections.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
-		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
+		return nil, fmt.Errorf("doctor: pid is %d; expected a process ID, or 0 for the current process", pid)
 	}
 	r := factReader{Facts: &Facts{At: time.Now()}, pid: pid}
 	if r.own = pid == 0 || pid == os.Getpid(); r.own {
@@ -54,7 +54,7 @@ func Read(pid int) (*Facts, error) {
 	if r.own { // the calling thread's namespace, because other threads can be in others
 		r.readSysctlsSocketsInterfaces()
 	} else if err := procfs.CallInNetworkNamespace(r.pid, r.readSysctlsSocketsInterfaces); err != nil {
-		r.recordUnknownIfError("the process's network namespace, so that this process's is reported", err)
+		r.recordUnknownIfError("network namespace of the process (that of the current process is reported)", err)
 		r.readSysctlsSocketsInterfaces()
 	}
 	return r.Facts, nil
@@ -130,7 +130,7 @@ func (r *factReader) readProcessFacts() {
 		r.recordUnknownIfError("tasks of the user", err)
 	}
 	if !r.own {
-		r.recordUnknownIfError("GOMEMLIMIT", errors.New("only this very process's is known"))
+		r.recordUnknownIfError("GOMEMLIMIT", errors.New("known only for the current process"))
 	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		p.GoMemoryLimit = limit
 	}
@@ -200,7 +200,7 @@ func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 		}
 		pid = above.Parent
 	}
-	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
+	r.recordUnknownIfError(name, errors.New("applies to the whole machine and is not visible in this network namespace"))
 }
 
 // lowestPort is the lowest port of a widened range of client ports.
@@ -269,7 +269,7 @@ func probeConntrack() (isTracked bool, _ error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("with one datagram: %w", err)
+		return false, fmt.Errorf("cannot send a datagram on loopback: %w", err)
 	}
 	tracked, err := readConntrackCount()
 	return tracked > 0, err
@@ -279,7 +279,7 @@ func (r *factReader) readInterfaces() {
 	all, err := net.Interfaces()
 	r.recordUnknownIfError("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.recordUnknownIfError("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		r.recordUnknownIfError("interfaces", fmt.Errorf("only %[2]d of %[1]d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {

@@ -89,13 +89,13 @@ const numbersPerGenerator = 1 << 24
 
 func (c Config) validateForGenerators(generators int) error {
 	if len(c.Sources) > 0 {
-		return &SettingError{"src", errors.New("given for several generators; expected none")}
+		return &SettingError{"src", errors.New("given for several generators; expected no source addresses, because each generator has its own")}
 	}
 	if generators < 1 || generators > MaxGenerators {
-		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
+		return fmt.Errorf("load: load divided among %d generators; expected 1 to %d", generators, MaxGenerators)
 	}
 	if c.Rate.Goal.Under > 0 && c.PubSub != nil {
-		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected messages a second", c.Rate.Goal)}
+		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected a number of messages a second", c.Rate.Goal)}
 	}
 	return c.Validate()
 }

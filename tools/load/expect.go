@@ -66,7 +66,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	               for a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
-		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
+		return Expectation{}, fmt.Errorf("load: expectation has %d bytes; expected at most %d", len(text), maxExpectation)
 	}
 	at := strings.IndexAny(text, "<>=!")
 	if at < 0 {
@@ -75,14 +75,14 @@ func ParseExpectation(text string) (Expectation, error) {
 	name, rest := strings.TrimSpace(text[:at]), text[at:]
 	which := slices.IndexFunc(operators, func(o string) bool { return strings.HasPrefix(rest, o) })
 	if which < 0 {
-		return Expectation{}, fmt.Errorf("load: expectation %q: %q; expected one of %s", text, rest, strings.Join(operators, " "))
+		return Expectation{}, fmt.Errorf("load: expectation %q: unknown operator in %q; expected one of %s", text, rest, strings.Join(operators, " "))
 	}
 	e := Expectation{operator: operators[which]}
 	bound := strings.TrimSpace(strings.TrimPrefix(rest, e.operator))
 	e.text = name + e.operator + bound
 	var ok bool
 	if e.figure, ok = findFigure(name); !ok {
-		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, listFigureNames())
+		return Expectation{}, fmt.Errorf("load: expectation %q: unknown name %q; expected one of %s", text, name, listFigureNames())
 	}
 	var err error
 	if e.bound, err = parseBound(bound, e.figure.isTime); err != nil {

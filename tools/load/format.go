@@ -102,9 +102,9 @@ func readNonEmptyMessageFile(path string) (message string, _ error) {
 	case err != nil:
 		return "", err
 	case n == 0:
-		return "", fmt.Errorf("the file has no bytes; expected 1 to %d", MaxMessage)
+		return "", fmt.Errorf("file %s is empty; expected 1 to %d bytes", path, MaxMessage)
 	case n > MaxMessage:
-		return "", fmt.Errorf("the file has more; expected 1 to %d bytes", MaxMessage)
+		return "", fmt.Errorf("file %s is too large; expected 1 to %d bytes", path, MaxMessage)
 	}
 	return string(text), nil
 }
@@ -366,10 +366,10 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	numbers := json.NewDecoder(bytes.NewReader(data))
 	numbers.UseNumber()
 	if err := numbers.Decode(&values); err != nil {
-		return fmt.Errorf("load: config: %w; expected an object", err)
+		return fmt.Errorf("load: config: %w; expected a JSON object", err)
 	}
 	if numbers.More() {
-		return errors.New("load: config: data after the object; expected one object")
+		return errors.New("load: config: data after the JSON object; expected one object")
 	}
 	given := make(map[string][]string)
 	var known []string
@@ -382,7 +382,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		delete(values, key)
 		switch plain, err := base64.StdEncoding.DecodeString(text); {
 		case encoded && s.acceptsBytes() && (err != nil || ok):
-			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
+			return fmt.Errorf("load: config: %s is %q; expected base64, and no key %s", key+inBase64, text, key)
 		case encoded && s.acceptsBytes():
 			delete(values, key+inBase64)
 			given[s.Name] = []string{string(plain)}
@@ -426,7 +426,7 @@ func textsFromJSON(value any, textForTrue string) ([]string, error) {
 		for _, item := range v {
 			text, ok := item.(string)
 			if !ok {
-				return nil, errors.New("an array; expected one of strings")
+				return nil, errors.New("an array with an element that is not a string; expected strings only")
 			}
 			all = append(all, text)
 		}

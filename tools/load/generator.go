@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	errEstablishedLate = errors.New("load: established after the connect phase")
+	errEstablishedLate = errors.New("load: connection established after the connect phase")
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 

@@ -27,8 +27,8 @@ type pendingLine struct {
 
 // Reasons for closing a held connection early.
 var (
-	errWrongLine = errors.New("load: the verification was answered with another line")
-	errLongLine  = errors.New("a line of more than 4096 bytes")
+	errWrongLine = errors.New("load: the server answered the verification with a different line")
+	errLongLine  = errors.New("line longer than 4096 bytes")
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 

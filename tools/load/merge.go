@@ -22,7 +22,7 @@ import (
 // modes differ. It also returns an error if the runs did not overlap, by the clocks of the generators.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
-		return nil, errors.New("load: merge of no results; expected one or more")
+		return nil, errors.New("load: merge: no results; expected one or more")
 	}
 	first := results[0]
 	all, latency, rate := *first, newHistogram(), 0.0
@@ -34,7 +34,7 @@ func Merge(results ...*Result) (*Result, error) {
 		}
 		if h != nil {
 			if dropped := latency.Merge(h); dropped > 0 {
-				return nil, fmt.Errorf("load: merge: result %d: histogram: %d latencies of more than %v, or too many; expected those of this package", i+1, dropped, maxLatency)
+				return nil, fmt.Errorf("load: merge: result %d: histogram has %d latencies above %v or over its capacity; expected a histogram of this package", i+1, dropped, maxLatency)
 			}
 		}
 		rate += r.Rate()
@@ -254,14 +254,14 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	case err != nil:
 		return nil, err
 	case r.Mode != first.Mode:
-		return nil, fmt.Errorf("mode %q; expected %q as in the first", r.Mode, first.Mode)
+		return nil, fmt.Errorf("mode is %q; expected %q, as in the first result", r.Mode, first.Mode)
 	case r.Corrected != first.Corrected:
-		return nil, errors.New("only one of its latency and the first's is corrected; expected both or none")
+		return nil, errors.New("latency is corrected only in this result or only in the first; expected both or neither")
 	case r.Latency.Count > 0 && h == nil:
-		return nil, errors.New("no histogram; expected one, to merge latencies")
+		return nil, errors.New("latencies without a histogram; expected one, to merge them")
 	case r == first || r.Start.IsZero() || first.Start.IsZero():
 	case !r.Start.Before(first.Start.Add(first.Took)), !first.Start.Before(r.Start.Add(r.Took)):
-		return nil, fmt.Errorf("it ran from %v on for %v; expected at the time of the first, from %v on for %v",
+		return nil, fmt.Errorf("run started at %v and took %v; expected it to overlap the first, which started at %v and took %v",
 			r.Start.Format(time.DateTime), format.RoundToThreeDigits(r.Took), first.Start.Format(time.DateTime), format.RoundToThreeDigits(first.Took))
 	}
 	return h, nil

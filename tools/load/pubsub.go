@@ -76,9 +76,9 @@ func (c Config) validatePubSub() error {
 	case p.Topics > maxTopics:
 		return wrong("topics", "%d; expected at most %d", p.Topics, maxTopics)
 	case p.PublishersFrom+p.Publishers > p.AllPublishers:
-		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
+		return wrong("all-publishers", "%d with %d publishers numbered from %d; expected at least %d and at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, p.PublishersFrom+p.Publishers, MaxPublishers)
 	case int64(p.AllPublishers)*int64(c.Connections) > maxSequences:
-		return wrong("publishers", "%d, of %d subscribers; expected at most %d pairs of both", p.AllPublishers, c.Connections, maxSequences)
+		return wrong("publishers", "%d with %d subscribers; expected at most %d pairs of a publisher and a subscriber", p.AllPublishers, c.Connections, maxSequences)
 	case c.Size < MinPayload:
 		return wrong("size", "%d; expected %d to %d with --pubsub", c.Size, MinPayload, MaxMessage)
 	}

@@ -160,7 +160,7 @@ func newControlLineParser(replyToLine func(line string) (reply string, ok bool))
 }
 
 func errUnexpectedReply(what []byte) error {
-	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
+	return fmt.Errorf("unexpected reply %s; expected an acknowledgment or a message", quoteTruncated(what))
 }
 
 // parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets.
@@ -236,7 +236,7 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 	return append(dst, p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)...)
 }
 
-var errPayload = errors.New("load: the payload differs from what was published")
+var errPayload = errors.New("load: the received payload differs from the published one")
 
 func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])

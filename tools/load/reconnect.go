@@ -19,7 +19,7 @@ const maxReconnects = 10
 
 var (
 	errKeepAlive = errors.New("keep-alive ended by the server")
-	errWrongLoop = errors.New("load: the loop is full")
+	errWrongLoop = errors.New("load: no room for the connection on its event loop")
 )
 
 // reconnects reports whether the run replaces connections that the server closes cleanly.

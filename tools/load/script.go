@@ -148,8 +148,8 @@ var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
 // Errors in answers, each of which closes the connection.
 var (
-	errWrongAnswer = errors.New("load: the answer differs from what was expected")
-	errExtraAnswer = errors.New("load: more answers than messages")
+	errWrongAnswer = errors.New("load: the answer differs from the expected one")
+	errExtraAnswer = errors.New("load: received an answer while no message was unanswered")
 )
 
 // templateMessageMaker generates messages from templates or, without a template, from a cache.

@@ -73,19 +73,19 @@ func (c Config) validateSearchSettings() error {
 	goal, step := c.goalWithDefaults(), c.searchStepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
-		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
+		return fmt.Errorf("load: goal percentile is %v; expected more than 0 and less than 100", goal.Percentile)
 	case goal.Under < 0 || goal.Under > maxLatency:
-		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
+		return fmt.Errorf("load: latency goal is %v; expected more than 0 and at most %v", goal.Under, maxLatency)
 	case step < 100*time.Millisecond || step > maxDuration:
-		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
+		return fmt.Errorf("load: --duration is %v for each rate of a search; expected 100ms to %v", step, maxDuration)
 	case step < minStepGoals*goal.Under:
-		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, minStepGoals*goal.Under)
+		return fmt.Errorf("load: --duration is %v for each rate of a search with a latency goal of %v; expected %v or more, to detect a growing queue", step, goal.Under, minStepGoals*goal.Under)
 	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
-		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
+		return errors.New("load: --warmup, --early, --ramp or --lifetime is given with a search for a rate; expected none of them")
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
-		return errors.New("load: a search with a rate; expected none")
+		return errors.New("load: a rate is given with a search for a rate; expected one of the two")
 	case c.awaitsNoAnswers():
-		return errors.New("load: a search without answers; expected some")
+		return errors.New("load: a search for a rate without answers; expected a server that answers, and neither --flood nor --match none")
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
+		return nil, fmt.Errorf("load: stream, line %d: longer than %d bytes; expected an event as JSON", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 	case !s.hasEvents:
@@ -118,9 +118,9 @@ func (s *Stream) validateAndAddEvent(e Event) error {
 	case s.Result != nil:
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
 	case e.Phase == Began && s.hasEvents:
-		return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
+		return fmt.Errorf("%q is not the first event; expected the stream of one run", e.Phase)
 	case e.Phase == Done && e.Result == nil:
-		return fmt.Errorf("no result; expected one with %q", Done)
+		return fmt.Errorf("event %q has no result; expected one", Done)
 	}
 	s.hasEvents, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
 	if e.Phase == Done {
@@ -137,13 +137,13 @@ func (s *Stream) validateAndAddInterval(i *Interval) error {
 	case i == nil:
 		return nil
 	case len(s.Intervals) >= maxIntervals:
-		return fmt.Errorf("more than %d intervals", maxIntervals)
+		return fmt.Errorf("more than %d intervals; expected a shorter run or a longer --interval", maxIntervals)
 	case i.From < s.Span() || i.To < i.From:
-		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
+		return fmt.Errorf("interval from %v to %v; expected it to start at %v or later", i.From, i.To, s.Span())
 	case i.To > maxSpan:
-		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
+		return fmt.Errorf("interval ends at %v; expected at most %v", i.To, maxSpan)
 	case slices.Min(i.figuresThatMustNotBeNegative()) < 0:
-		return errors.New("an interval with a negative figure; expected 0 or more")
+		return errors.New("interval has a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil

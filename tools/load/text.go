@@ -336,7 +336,7 @@ var comparisonRows = []struct{ title, name string }{
 // result.
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
-		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
+		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(title string, of func(*Result) string) {

@@ -142,7 +142,7 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	}
 	cfg.RootCAs = x509.NewCertPool()
 	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load: --tls-ca: %s has no certificates; expected a PEM file", t.CAFile)
+		return nil, fmt.Errorf("load: --tls-ca: %s contains no certificates; expected a PEM file", t.CAFile)
 	}
 	return cfg, nil
 }

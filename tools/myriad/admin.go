@@ -68,7 +68,7 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < admin.MinToken {
-		return "", usagef("--admin-token-file %s has %d bytes; expected a token of at least %d", f.tokenFile, len(token), admin.MinToken)
+		return "", usagef("the token in --admin-token-file %s has %d bytes; expected at least %d", f.tokenFile, len(token), admin.MinToken)
 	}
 	return token, nil
 }

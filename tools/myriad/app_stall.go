@@ -26,7 +26,7 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 // stallFieldsToFlags replaces field names by flag names in the errors of StallPlan.Check.
-var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
+var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity", "stall: length", "--stall", "stall: interval", "--stall-every")
 
 // validateAndSetEpochToNow validates the flags, and sets and prints f.epoch.
 func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {

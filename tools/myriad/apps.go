@@ -102,7 +102,7 @@ const (
 func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
-			return nil, usagef("--%s is given with --app %s; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
+			return nil, usagef("--%s is given with --app %s; expected --app %s", flag, f.name, strings.Join(names, " or "))
 		}
 	}
 	if f.wait < 0 || f.wait > maxWait {

@@ -64,13 +64,13 @@ directory of the repository.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := articles[args[0]]; !ok {
-				return usagef("article %q; expected one of %s", args[0], strings.Join(names, ", "))
+				return usagef("unknown article %q; expected one of %s", args[0], strings.Join(names, ", "))
 			}
 			if f.scale != smallArticle && f.scale != publishedArticle {
 				return usagef("--scale is %q; expected %s or %s", f.scale, smallArticle, publishedArticle)
 			}
 			if _, err := os.Stat(articlePage(f.docs, args[0], "")); err != nil {
-				return usagef("--docs is %q: %w; expected the directory docs of the repository", f.docs, err)
+				return usagef("--docs is %q: %w; expected the docs directory of the repository", f.docs, err)
 			}
 			return f.runAndUpdatePages(cmd, args[0])
 		},
@@ -112,7 +112,7 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 	origin.Machine = set.Machine.String()
 	set.RemoveDetails(origin)
 	if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
-		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed", failed, set.CountRuns()))
+		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed; the report above lists the causes", failed, set.CountRuns()))
 	}
 	switch earlier, err := readArticleResults(f.docs, name); {
 	case err == nil:

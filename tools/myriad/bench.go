@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
@@ -94,7 +95,7 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 
 func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
-		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
+		return usagef("--out is %q; expected a directory, to which report.json is written", f.options.Dir)
 	}
 	scenarios, err := f.readScenariosWithPeers(names)
 	if err != nil {
@@ -147,7 +148,7 @@ func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenari
 		scenarios = append(scenarios, s)
 	}
 	if !peersUsed {
-		return nil, usagef("--peers is given for %s; expected it with overload or peers", strings.Join(names, ", "))
+		return nil, usagef("--peers is given, but no subject of %s needs it; expected a scenario such as overload or peers", strings.Join(names, ", "))
 	}
 	return scenarios, nil
 }
@@ -168,9 +169,9 @@ func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir 
 	}
 	switch runs, claims := set.CountFailedRunsAndClaims(); {
 	case runs > 0:
-		return fmt.Errorf("%d of %d runs failed", runs, set.CountRuns())
+		return fmt.Errorf("%d of %d runs failed; the report lists the causes", runs, set.CountRuns())
 	case claims > 0:
-		return fmt.Errorf("claims not met: %d", claims)
+		return fmt.Errorf("%s not met; the report lists them", format.Plural(int64(claims), "claim was", "claims were"))
 	}
 	return nil
 }

@@ -94,13 +94,13 @@ func errIfCapacityTooLow(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
 	}
-	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
+	return fmt.Errorf("this machine can hold only %d of %d connections; the first limit that it reaches is %s", r.Holds, r.Plan.Connections, r.First)
 }
 
 func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if isFlagSet(pair[0]) && isFlagSet(pair[1]) {
-			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])
+			return usagef("--%s and --%s are both given; expected one of the two", pair[0], pair[1])
 		}
 	}
 	switch {
@@ -216,7 +216,7 @@ func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeC
 	case a := <-answers:
 		if a.err != nil && a.text == "" {
 			fmt.Fprintln(out)
-			return false, usagef("--fix asks, and nobody answers (%w); expected y or n on standard input, or --yes", a.err)
+			return false, usagef("no answer to the question of --fix (%w); expected y or n on standard input, or --yes", a.err)
 		}
 		return a.text == "y" || a.text == "yes", nil
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -79,22 +80,30 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
-		return usagef("%w; expected a flag that \"%s --help-all\" lists", err, cmd.CommandPath())
+		return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
+		kind, _ := pflag.UnquoteUsage(e.GetFlag())
+		return usagef("%w; expected --%s %s", err, e.GetFlag().Name, kind)
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if want, ok := errors.AsType[quantity.Error](err); ok {
 			return usagef("--%s is %q; %w", e.GetFlag().Name, e.GetValue(), want)
 		}
 		kind := e.GetFlag().Value.Type()
-		if kind == "duration" {
-			kind += " such as 1.5s"
-		}
-		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
+		return usagef("--%s is %q; expected %s", e.GetFlag().Name, e.GetValue(), cmp.Or(expectedByFlagType[kind], "a value of type "+kind))
 	}
-	return usagef("%w; expected flags as \"%s --help-all\" lists them", err, cmd.CommandPath())
+	return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
+}
+
+// expectedByFlagType describes valid values by the type of a flag in package pflag.
+var expectedByFlagType = map[string]string{
+	"bool":     "true or false",
+	"duration": "a duration such as 1.5s",
+	"float64":  "a number",
+	"int":      "a whole number",
+	"int64":    "a whole number",
+	"uint64":   "a whole number of 0 or more",
 }
 
 // flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.

@@ -73,16 +73,18 @@ func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-topic-messages", "replay-topic-bytes", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
-			return usagef("--%s is given without --replay", flag)
+			return usagef("--%s is given without --replay; expected both", flag)
 		}
 	}
 	switch {
 	case !cmd.Flags().Changed("replay"):
 		return nil
 	case cmd.Flags().Changed("replay-replicas") && !c.isClustered():
-		return usagef("--replay-replicas is given without --nats or --cluster; a single hub keeps messages in memory")
-	case (c.peers.Addr != "") != (c.peers.Dir != ""):
-		return usagef("--replay with --cluster needs --replay-dir DIRECTORY, and --replay-dir needs --cluster")
+		return usagef("--replay-replicas is given without --nats or --cluster; expected one of them, because a single hub keeps messages in memory")
+	case c.peers.Addr != "" && c.peers.Dir == "":
+		return usagef("--replay is given with --cluster but without --replay-dir; expected --replay-dir DIR")
+	case c.peers.Addr == "" && c.peers.Dir != "":
+		return usagef("--replay-dir is given without --cluster; expected both")
 	}
 	f.replay.Topics = strings.Split(c.replay, ",")
 	f.hub.Replay = &f.replay
@@ -97,17 +99,17 @@ func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
 	} {
 		if cmd.Flags().Changed(needs.flag) && !cmd.Flags().Changed(needs.of) {
-			return usagef("--%s is given without --%s", needs.flag, needs.of)
+			return usagef("--%s is given without --%s; expected both", needs.flag, needs.of)
 		}
 	}
 	for _, flag := range []string{"node", "cluster-waiting", "cluster-waiting-bytes", "cluster-subjects", "cluster-linger"} {
 		if cmd.Flags().Changed(flag) && !f.isClustered() {
-			return usagef("--%s is given without --nats or --cluster", flag)
+			return usagef("--%s is given without --nats or --cluster; expected one of them", flag)
 		}
 	}
 	switch {
 	case f.nats.urls != "" && f.peers.Addr != "":
-		return usagef("--nats and --cluster are both given; expected one")
+		return usagef("--nats and --cluster are both given; expected one of the two")
 	case f.nats.urls != "":
 		f.Creds = f.nats.creds
 		f.URLs, f.TLS, err = f.nats.parseURLsAndTrustedCA()
@@ -159,7 +161,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 	}
 	own, _ := pair.GetCertificate(nil)
 	if err := verifyForServerAndClientUse(own, pool); err != nil {
-		return usagef("the other hubs would refuse --cluster-cert %s: %w; expected one for servers and clients that --cluster-ca has signed", f.peersCert, err)
+		return usagef("other hubs would reject --cluster-cert %s: %w; expected a certificate for servers and clients, signed by a CA in --cluster-ca", f.peersCert, err)
 	}
 	f.peers.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
@@ -168,7 +170,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 			own, _ := pair.GetCertificate(nil)
 			// With TLS 1.3, a peer does not report why it rejects a certificate.
 			if err := cmp.Or(asked.SupportsCertificate(own), verifyForServerAndClientUse(own, pool)); err != nil {
-				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
+				return nil, fmt.Errorf("the other hub would reject --cluster-cert %s: %w; expected a certificate for servers and clients, signed by a CA in --cluster-ca", f.peersCert, err)
 			}
 			return own, nil
 		},

@@ -128,9 +128,9 @@ func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 }
 
 func noRateFoundError(found *load.Found) error {
-	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
+	err := fmt.Errorf("no tested rate kept %s latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
 	if lowestStepAboveFoundRate(found).Limited {
-		err = fmt.Errorf("%w: the generator was late", err)
+		err = fmt.Errorf("%w: the load generator fell behind; use more --loops or --agents", err)
 	}
 	return err
 }

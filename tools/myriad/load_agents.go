@@ -69,15 +69,15 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	if f.agents.local {
 		for _, name := range natsFlagNames {
 			if isFlagSet(name) {
-				return usagef("--%s is given with --agents local:%d, which are processes of this machine; expected --agents %d", name, f.agents.n, f.agents.n)
+				return usagef("--%s is given with --agents local:%d, which starts processes on this machine; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
 		}
 	}
 	switch {
 	case isFlagSet("nats") && isFlagSet("agents-addr"):
-		return usagef("--nats and --agents-addr are given; expected one of the two")
+		return usagef("--nats and --agents-addr are both given; expected one of the two")
 	case isFlagSet("nats") && f.cert+f.key != "":
-		return usagef("--agents-cert or --agents-key is given with --nats, whose server has its own; expected --agents-addr")
+		return usagef("--agents-cert or --agents-key is given with --nats; expected --agents-addr, because they are for the server in this process")
 	case (f.cert == "") != (f.key == ""):
 		return usagef("only one of --agents-cert and --agents-key is given; expected both")
 	case !isFlagSet("nats"):

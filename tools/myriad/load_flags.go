@@ -151,7 +151,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 	}
 	switch configured := f.cfg.Target != ""; {
 	case configured && len(targets) > 0:
-		return usagef("a target is given, and --config contains one; expected one of the two")
+		return usagef("a target is given as an argument and in --config; expected one of the two")
 	case !configured:
 		if err := f.cfg.SetTargets(targets...); err != nil {
 			return usageError{err}
@@ -161,7 +161,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 		return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
 	}
 	if f.settingTexts["header"] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
-		return usagef("--header is given without a WebSocket; expected it with --ws or a target such as ws://HOST/")
+		return usagef("--header is given without a WebSocket; expected --ws or a target such as ws://HOST/")
 	}
 	if err := f.cfg.Validate(); err != nil {
 		return usageError{err}
@@ -214,7 +214,7 @@ func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 			}
 			fixed, ok := t.MessageIfConstant()
 			if !ok {
-				return usagef("--%s is %q, which has an expression; expected none", name, text)
+				return usagef(`--%s is %q, which contains an expression; expected none, or \\{ for a literal \{`, name, text)
 			}
 			plain = fixed
 		}

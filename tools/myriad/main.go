@@ -115,16 +115,15 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd), ", "))
 		}
 		err := args(cmd, given)
-		if err == nil {
-			err = cmd.ValidateRequiredFlags()
-		}
 		switch {
 		case err == nil:
 			return nil
 		case strings.HasPrefix(err.Error(), "unknown command"): // the error of cobra.NoArgs
 			return usagef("unexpected argument %q; expected %s", given[0], cmd.UseLine())
+		case len(given) == 0:
+			return usagef("missing argument; expected %s", cmd.UseLine())
 		}
-		return usagef("%w; expected %s", err, cmd.UseLine())
+		return usagef("%d arguments are given; expected %s", len(given), cmd.UseLine())
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "help" {

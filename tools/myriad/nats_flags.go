@@ -24,7 +24,7 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
-			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected both")
+			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected --nats, too")
 		}
 		return nil, nil, nil
 	}
@@ -40,12 +40,12 @@ func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Confi
 		text = strings.TrimSpace(text)
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
+			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", text)
 		}
 		urls = append(urls, text)
 	}
 	if len(urls) == 0 {
-		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222", f.urls)
+		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", f.urls)
 	}
 	if f.creds != "" {
 		if _, err := os.Stat(f.creds); err != nil {
@@ -94,7 +94,7 @@ func (f *secretFlag) readSecretFileOrVariable() (string, error) {
 	case err != nil:
 		return "", usagef("--%s: %w", f.name, err)
 	case secret == "" || len(secret) > maxSecretBytes:
-		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecretBytes)
+		return "", usagef("--%s is %s, which has %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecretBytes)
 	}
 	return secret, nil
 }

@@ -123,11 +123,11 @@ func parsePercent(text string) (fraction float64, _ error) {
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
-		return usagef("--measure and --from: %s given; expected one of the two", map[bool]string{true: "both are", false: "neither is"}[f.measure])
+		return usagef("%s given; expected one of the two", map[bool]string{true: "--measure and --from are both", false: "neither --measure nor --from is"}[f.measure])
 	case f.out != "" && !f.measure:
 		return usagef("--out is given without --measure; expected both")
 	case f.check && f.measure:
-		return usagef("--check is given with --measure; expected it with --from: it compares two sizes, which `myriad bench capacity` measures")
+		return usagef("--check is given with --measure; expected --from with a report of `myriad bench capacity`, which measures two sizes")
 	case isFlagSet("within") && !f.check:
 		return usagef("--within is given without --check; expected both")
 	}
@@ -142,7 +142,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 		g.Cores = facts.Machine.CPUs
 	}
 	if g.Memory == 0 || g.Cores == 0 {
-		return usagef("this machine's memory and processors can't be read; expected --memory and --cores")
+		return usagef("cannot read this machine's memory and processors; expected --memory and --cores")
 	}
 	for _, n := range f.connections { // before measuring, which takes a minute
 		g.Connections = n
@@ -171,9 +171,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	m := f.fittingMeasurementWithMostPoints(all)
 	switch {
 	case m == nil && f.subject == "":
-		return usagef("--tls is given, but the measurement is without TLS; expected both alike: measure again")
+		return usagef("--tls is given, but the measurement was made without TLS; measure again with --tls, or omit it")
 	case m == nil:
-		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedUniqueSubjects(all))
+		return usagef("--subject is %q%s; expected one of the measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedUniqueSubjects(all))
 	}
 	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
@@ -290,7 +290,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	}
 	if err == nil {
 		if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
-			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.CountRuns(), o.Dir)
+			err = fmt.Errorf("%d of %d runs failed; the report in %s lists the causes", failed, set.CountRuns(), o.Dir)
 		}
 	}
 	return set, err
@@ -300,7 +300,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 // --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
-		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
+		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
 	}
 	if f.json {
 		if err := json.NewEncoder(out).Encode(all); err != nil {
@@ -322,7 +322,7 @@ func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacit
 		}
 	}
 	if off > 0 {
-		return fmt.Errorf("%s further off than %s", format.Plural(int64(off), "figure is", "figures are"), format.Percent(f.within))
+		return fmt.Errorf("%s off by more than %s", format.Plural(int64(off), "figure is", "figures are"), format.Percent(f.within))
 	}
 	return nil
 }

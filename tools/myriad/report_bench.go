@@ -13,9 +13,9 @@ import (
 func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
-		return usagef("--merge and --expect are for loads; expected neither with the report of a bench")
+		return usagef("--merge or --expect is given with a bench report; expected the events of a load")
 	case len(files) > 1:
-		return usagef("%d reports of a bench; expected one: --format benchstat of each is what benchstat compares", len(files))
+		return usagef("%d bench reports; expected one (to compare two, write each with --format benchstat and run benchstat)", len(files))
 	}
 	set, err := result.ReadSet(files[0].in)
 	if err != nil {

@@ -210,7 +210,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 			err = o.writeRest()
 		}
 		if err := o.file.commitUnlessFailed(err); err != nil {
-			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
+			t.err = cmp.Or(t.err, fmt.Errorf("cannot write %s: %w", o.file.userPath, err))
 		}
 	}
 	// If standard output contains events, the expectations go to standard error.

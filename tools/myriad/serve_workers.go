@@ -57,7 +57,7 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	case err != nil || cfg.Max < 1 && f.workers != "adaptive":
 		return usagef("--workers is %q; expected a number such as 128, MIN-MAX such as 2-1000, or adaptive", f.workers)
 	case f.target != 0 && !adapts:
-		return usagef("--workers-target is %v with --workers %s; expected it with --workers adaptive or MIN-MAX", f.target, f.workers)
+		return usagef("--workers-target is %v with --workers %s; expected --workers adaptive or MIN-MAX", f.target, f.workers)
 	}
 	if cmd.Flags().Changed("workers-queue") {
 		cfg.Queue = f.queue

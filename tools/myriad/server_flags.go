@@ -113,7 +113,7 @@ func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldNa
 
 func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
-		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
+		return usagef("--flight-lag is %v; expected more than 0, and --flight-dir", f.flightLag)
 	}
 	srv := &f.srv
 	srv.DropTLSExporters = true // no application here exports keying material
@@ -195,7 +195,7 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 		names = append(names, l.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("--addr is %q, and no socket was passed to this process; expected LISTEN_FDS as systemd sets it", f.srv.Addr)
+		return nil, fmt.Errorf("--addr is %q, but no socket was passed to this process; expected LISTEN_FDS in the environment, as set by systemd", f.srv.Addr)
 	}
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }

@@ -58,11 +58,11 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	cut := ended()
 	switch {
 	case cut > 0:
-		return fmt.Errorf("stopped at once; %d connections were cut off", cut)
+		return fmt.Errorf("stopped before all connections were drained; %d were cut off", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+		return fmt.Errorf("%w; another program or --admin listens on %s: stop the program, or choose another address with --addr", err, srv.Addr)
 	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return usagef("--addr is %q, whose directory does not exist; expected the path of a socket", srv.Addr)
+		return usagef("--addr is %q, whose directory does not exist; expected a path in an existing directory", srv.Addr)
 	case errors.Is(err, tcp.ErrBadConfig):
 		return usagef("%s", f.replaceFieldsWithFlags(err.Error()))
 	}
@@ -158,7 +158,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 		return u, err
 	}
 	if !f.upgrading.CompareAndSwap(false, true) { // stays set if the upgrade succeeds
-		err = errors.New("an upgrade is under way or has succeeded")
+		err = errors.New("an upgrade is in progress or has already succeeded; wait for this process to exit")
 		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
@@ -176,7 +176,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 				err = fmt.Errorf("%w, and %w", err, e)
 			}
 		}
-		err = fmt.Errorf("%w; this process continues", err)
+		err = fmt.Errorf("%w; this process continues to serve", err)
 		fmt.Fprintf(out, "%v\n", err)
 		f.upgrading.Store(false)
 		return u, err
@@ -191,7 +191,7 @@ func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
 	default:
-		done(tcp.Upgraded{}, errors.New("an upgrade is already requested"))
+		done(tcp.Upgraded{}, errors.New("an upgrade has already been requested; wait for it to finish"))
 	}
 }
 

@@ -75,10 +75,10 @@ func (a *Agent) Serve(ctx context.Context) error {
 	host, _ := os.Hostname()
 	w.Name = cmp.Or(a.Name, host, "agent")
 	if len(w.Name) > maxName || strings.ContainsFunc(w.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("agents: the name %q; expected at most %d bytes, without control characters", w.Name, maxName)
+		return fmt.Errorf("agents: --name is %q; expected at most %d bytes without control characters", w.Name, maxName)
 	}
 	if len(w.Allow) > MaxAllowed {
-		return fmt.Errorf("agents: %d targets are allowed; expected at most %d", len(w.Allow), MaxAllowed)
+		return fmt.Errorf("agents: --allow is given %d times; expected at most %d", len(w.Allow), MaxAllowed)
 	}
 	if err := w.Check(); err != nil {
 		return fmt.Errorf("agents: %w", err)
@@ -173,7 +173,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 			return nil
 		}
 		if w.Once && w.run == nil && !w.unreachableSince.IsZero() && time.Since(w.unreachableSince) > DefaultSilence {
-			return fmt.Errorf("agents: NATS at %s can't be reached", redactCredentialsInURLs(w.URL))
+			return fmt.Errorf("agents: cannot reach NATS at %s; expected the address of the coordinator or of a NATS server", redactCredentialsInURLs(w.URL))
 		}
 	}
 }

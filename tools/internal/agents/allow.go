@@ -50,7 +50,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
 			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.path == path }) {
-				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+				return nil, fmt.Errorf("target %s is not allowed on this machine; start the agent with --allow for it", target)
 			}
 			continue
 		}
@@ -72,7 +72,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 		for i := range found {
 			found[i] = found[i].Unmap()
 			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.network.Contains(found[i].WithZone("")) }) && len(a.Allow) > 0 {
-				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+				return nil, fmt.Errorf("target %s is not allowed on this machine; start the agent with --allow for it", target)
 			}
 		}
 		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // IPv4 first, as in package load
@@ -115,7 +115,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 		return cfg, err
 	}
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
-		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
+		return cfg, fmt.Errorf("%d connections for this agent; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
 	if _, err := a.resolveAndCheckAllowed(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
 		return cfg, err
@@ -123,7 +123,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	if len(p.CA) > 0 && cfg.TLS != nil {
 		cfg.TLS.Config = &tls.Config{RootCAs: x509.NewCertPool()}
 		if !cfg.TLS.Config.RootCAs.AppendCertsFromPEM(p.CA) {
-			return cfg, errors.New("--tls-ca has no certificates; expected a PEM file")
+			return cfg, errors.New("--tls-ca contains no certificates; expected a PEM file")
 		}
 	}
 	cfg.Sources = a.Sources
@@ -137,7 +137,7 @@ func rejectKeysNamingLocalResources(configJSON []byte) error {
 	}
 	for key := range keys {
 		if strings.HasSuffix(key, "_file") || key == "tls_ca" || key == "src" {
-			return fmt.Errorf("the key %q; expected none that names something of this machine", key)
+			return fmt.Errorf("configuration key %q names a file or address of this machine; expected none", key)
 		}
 	}
 	return nil

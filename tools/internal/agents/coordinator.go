@@ -138,7 +138,7 @@ func (o *Options) Check() error {
 		return o.NATS.Check()
 	}
 	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopbackAddr(listen) {
-		return fmt.Errorf("the NATS server at %s is not on loopback, and anyone who reaches it could control agents; expected a secret (%s), or an address on loopback", listen, SecretVariable)
+		return fmt.Errorf("the NATS server at %s is not on loopback, and any client that reaches it could control agents; expected a secret (%s) or a loopback address", listen, SecretVariable)
 	}
 	return nil
 }
@@ -336,12 +336,12 @@ func (c *coordinator) errTooFewAgents(refusalsByAgent map[string]string) error {
 		text, separator = text+separator+m.Name, ", "
 	}
 	if len(refusalsByAgent) > 0 {
-		text += fmt.Sprintf("; %d more can't take part", len(refusalsByAgent))
+		text += fmt.Sprintf("; %d more cannot take part", len(refusalsByAgent))
 	}
 	if c.warned != "" {
 		text += "; " + c.warned
 	}
-	return fmt.Errorf("%d of %d agents after %v%s; start them with `myriad agent --nats URL`, with the same secret", len(c.members), c.Agents, c.JoinTimeout, text)
+	return fmt.Errorf("%d of %d agents joined within %v%s; start them with `myriad agent --nats URL` and the same secret", len(c.members), c.Agents, c.JoinTimeout, text)
 }
 
 const (
@@ -355,9 +355,9 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 		return err
 	}
 	if longest := min(c.conn.MaxPayload(), maxMessage); int64(len(data)) > longest {
-		return fmt.Errorf("its part of the configuration takes %d bytes; expected at most %d, the max_payload of NATS", len(data), longest)
+		return fmt.Errorf("configuration for the agent has %d bytes; expected at most %d, the max_payload of the NATS server", len(data), longest)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it has not answered for %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(ctx, askEvery)
@@ -366,7 +366,7 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 		if err == nil {
 			reply, err := decodeMessageHeader(msg.Data, c.version)
 			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.decodeBodyStrictly(answer) != nil {
-				return errors.New("its answer is malformed")
+				return errors.New("malformed answer")
 			}
 			m.heard = time.Now()
 			return nil

@@ -418,7 +418,7 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 		}
 	}
 	if len(results) == 0 {
-		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; %s: %s", c.members[0].Name, c.members[0].lost))
+		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; agent %s: %s", c.members[0].Name, c.members[0].lost))
 	}
 	result, err := load.Merge(results...)
 	if err != nil {

@@ -47,7 +47,7 @@ type message struct {
 // maxMessage is the maximum size of a message in bytes.
 const maxMessage = 8 << 20
 
-var errVersion = errors.New("its version is different")
+var errVersion = errors.New("different version of Myriad; expected the same version on all machines")
 
 func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	return json.Marshal(struct {
@@ -60,14 +60,14 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 // errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
-		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
+		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
 	m := new(message)
 	if err := json.Unmarshal(data, m); err != nil {
 		return nil, err
 	}
 	if id, err := hex.DecodeString(m.From); err != nil || len(id) != idBytes {
-		return nil, fmt.Errorf("the sender of a message is %.64q; expected an ID", m.From)
+		return nil, fmt.Errorf("message has the sender %.64q; expected an ID", m.From)
 	}
 	if m.Protocol != protocol || m.Version != version {
 		return m, errVersion
@@ -83,7 +83,7 @@ func (m *message) decodeBodyStrictly(body any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("a message has data after its body")
+		return errors.New("message has data after its body")
 	}
 	return nil
 }

@@ -50,10 +50,10 @@ func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactCredentialsInURLs(text))
+			return fmt.Errorf("cannot parse the NATS URL %s; expected a URL such as nats://host:4222", redactCredentialsInURLs(text))
 		}
 		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopbackAddr(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
+			return fmt.Errorf("no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
 		}
 	}
 	return nil
@@ -108,9 +108,9 @@ func (n *NATS) explainNATSError(err error) string {
 	case strings.Contains(n.URL, "@"):
 		return text + ": the user or password in the URL is wrong"
 	case n.Token != "":
-		return text + ": the token is wrong; expected the same secret as at the coordinator, or the token of the server"
+		return text + ": wrong token; expected the secret of the coordinator, or the token of the NATS server"
 	}
-	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
+	return text + ": no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
 func redactCredentialsInURLs(urls string) string {
@@ -128,7 +128,7 @@ func redactCredentialsInURLs(urls string) string {
 
 func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
-		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)
+		return fmt.Errorf("agents: message has %d bytes; expected at most %d, the server's max_payload", len(data), limit)
 	}
 	return c.Publish(subject, data)
 }

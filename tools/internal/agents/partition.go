@@ -59,6 +59,6 @@ func errConnsExceedLimits(total int, members []agentInfo, limitByAgent []float64
 		all += limitByAgent[i]
 		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(limitByAgent[i])), wall)
 	}
-	return errors.New("the agents carry " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
-		"; `myriad doctor --side client` on their machines says how to move these walls, or start more agents")
+	return errors.New("the agents can open only " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
+		"; raise these limits as shown by `myriad doctor --side client` on the machines of the agents, or start more agents")
 }

@@ -227,7 +227,7 @@ func (l *epollLoop) readOnceAndAnswer(c *epollConn, buf []byte) error {
 		in = in[end:]
 	}
 	if len(in) >= l.maxLine {
-		return errors.New("a line that is too long")
+		return errors.New("line longer than its buffer")
 	}
 	c.partialLine = append(c.partialLine[:0:0], in...) // no memory if there are no bytes to keep
 	return nil

@@ -97,39 +97,39 @@ func (o Options) Validate() error {
 	lines := lineHandlers[o.App] != nil
 	switch {
 	case o.Buffer < MinBuffer || o.Buffer > MaxBuffer:
-		return fmt.Errorf("a buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
+		return fmt.Errorf("buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
 	case o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxHeartbeat):
-		return fmt.Errorf("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
+		return fmt.Errorf("heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
 	case o.Deadline < 0 || o.Deadline > 0 && (app.IsHTTP(o.App) || o.Heartbeat > 0 || o.Design != PerConn):
-		return fmt.Errorf("a deadline of %v with %s, design %s and heartbeats every %v; expected it without HTTP and heartbeats, with %s", o.Deadline, o.App, o.Design, o.Heartbeat, PerConn)
+		return fmt.Errorf("deadline of %v with app %s, design %s and heartbeats every %v; expected an app without HTTP, design %[5]s and no heartbeats", o.Deadline, o.App, o.Design, o.Heartbeat, PerConn)
 	case !slices.Contains(heartbeatShapes, o.HeartbeatBy), o.HeartbeatBy != HeartbeatTickers && o.Heartbeat == 0:
-		return fmt.Errorf("heartbeats every %v by %q; expected %s, or an interval with one of %s", o.Heartbeat, o.HeartbeatBy, HeartbeatTickers, strings.Join(heartbeatShapes, ", "))
+		return fmt.Errorf("heartbeats every %v by %q; expected %s, or one of %[4]s with an interval above 0", o.Heartbeat, o.HeartbeatBy, HeartbeatTickers, strings.Join(heartbeatShapes, ", "))
 	case app.IsHTTP(o.App) && o.Admin != "":
-		return fmt.Errorf("an address for metrics with %s; expected it with another app", o.App)
+		return fmt.Errorf("address for metrics with app %s; expected an app without HTTP", o.App)
 	case app.IsHTTP(o.App) && o.Heartbeat != 0:
-		return fmt.Errorf("heartbeats with %s; expected them with another app", o.App)
+		return fmt.Errorf("heartbeats with app %s; expected an app without HTTP", o.App)
 	case o.App == app.WebSocket:
-		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
+		return fmt.Errorf("app %s is not available on package net; expected another app", o.App)
 	case !app.IsAppName(o.App):
-		return fmt.Errorf("app %q; expected %s", o.App, app.List)
+		return fmt.Errorf("unknown app %q; expected %s", o.App, app.List)
 	case o.Flush != FlushEach && o.Flush != FlushTenth:
-		return fmt.Errorf("flush %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)
+		return fmt.Errorf("flush is %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)
 	case o.Flush == FlushTenth && !lines:
-		return fmt.Errorf("a flush at every tenth answer with %s; expected %s or another app that answers lines", o.App, app.Lines)
+		return fmt.Errorf("flush at every tenth answer with app %s; expected %s or another app that answers lines", o.App, app.Lines)
 	case !slices.Contains(designs, o.Design):
-		return fmt.Errorf("design %q; expected %s", o.Design, strings.Join(designs, ", "))
+		return fmt.Errorf("unknown design %q; expected one of %s", o.Design, strings.Join(designs, ", "))
 	case (o.Design == Prefork) != (o.Prefork != nil):
-		return fmt.Errorf("options of %s for the design %s; expected them for %s, and for that only", Prefork, o.Design, Prefork)
+		return fmt.Errorf("options of %s with design %s; expected them if and only if the design is %s", Prefork, o.Design, Prefork)
 	case o.Loops < 1 || o.Loops > MaxLoops:
 		return fmt.Errorf("%d loops; expected 1 to %d", o.Loops, MaxLoops)
 	case o.Design == PerConn:
 		return nil
 	case !hasEpoll:
-		return fmt.Errorf("design %s on this system; expected %s, or Linux", o.Design, PerConn)
+		return fmt.Errorf("design %s requires Linux; expected %s", o.Design, PerConn)
 	case o.App == app.Sink || app.IsHTTP(o.App):
-		return fmt.Errorf("design %s with %s; expected %s, or another app", o.Design, o.App, PerConn)
+		return fmt.Errorf("design %s with app %s; expected design %s, or another app", o.Design, o.App, PerConn)
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
-		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
+		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected none of these, or design %s", o.Design, PerConn)
 	}
 	return o.Prefork.validatePrefork()
 }

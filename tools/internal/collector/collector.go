@@ -74,7 +74,7 @@ func NewCollector[S any](prefix string, labels prometheus.Labels, reserved strin
 ) *Collector[S] {
 	c := &Collector[S]{source: snapshot, metrics: metrics, distributions: distributions}
 	if _, ok := labels[reserved]; ok {
-		c.err = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
+		c.err = errors.New("metrics: label " + reserved + " is reserved for histograms and summaries; expected another name")
 	}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.Name, m.Help, m.Labels, labels))

@@ -88,11 +88,11 @@ func (p *Plan) Validate(contenders Contenders) error {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also rejects NaN
 		return planErrorf("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
 	case p.Burst > 1 && p.Rate == 0:
-		return planErrorf("--burst is %d with a --rate of 0; expected a --rate", p.Burst)
+		return planErrorf("--burst is %d with a --rate of 0; expected a --rate above 0", p.Burst)
 	case p.Inflight > 0 && p.Rate > 0:
 		return planErrorf("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
 	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1 && p.Duration > 0:
-		return planErrorf("--rate is %v with a --duration of %v; expected at least one job", p.Rate, p.Duration)
+		return planErrorf("--rate is %v with a --duration of %v; expected values that result in at least one job", p.Rate, p.Duration)
 	case p.Memory != 0 && (p.Memory < minMemory || p.Memory > maxMemory):
 		return planErrorf("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
 	case p.Iterations > maxIterations:

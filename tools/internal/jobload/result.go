@@ -100,10 +100,10 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result: %w", b, err)
+		return OutputLine{}, fmt.Errorf("jobload: invalid line of output %q: %w", b, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return OutputLine{}, fmt.Errorf("jobload: %q is more than a line of a result", b)
+		return OutputLine{}, fmt.Errorf("jobload: line of output %q has data after the JSON object; expected one object", b)
 	}
 	n := 0
 	for _, r := range []*Result{l.Warming, l.Progress, l.Result} {
@@ -112,7 +112,7 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 		}
 	}
 	if n != 1 {
-		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result; expected one of warming, progress and result", b)
+		return OutputLine{}, fmt.Errorf("jobload: line of output %q has none of the keys warming, progress and result; expected one", b)
 	}
 	return l, nil
 }

@@ -109,7 +109,7 @@ func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) erro
 	}
 	side, err := contenders[p.Pool](p)
 	if err != nil {
-		return fmt.Errorf("jobload: making the pool %s: %w", p.Pool, err)
+		return fmt.Errorf("jobload: cannot create the pool %s: %w", p.Pool, err)
 	}
 	return newJobLoadRun(p, side, out).submitJobsAndWriteResult(ctx)
 }

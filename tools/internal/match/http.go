@@ -16,12 +16,12 @@ const (
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
-	wantHeader    = "a header line of a name, a colon and a value"
+	wantHeader    = "a header line with a name, a colon and a value"
 	wantBody      = "one Content-Length of 0 to 1099511627776 bytes"
-	wantEncoding  = "one Transfer-Encoding, chunked"
+	wantEncoding  = "the Transfer-Encoding chunked, only once"
 	wantChunk     = "a chunk of 0 to 1099511627776 bytes, in hexadecimal digits"
 	wantChunkLine = "the end of a chunk's first line of at most 4096 bytes"
-	wantChunkEnd  = "a line end after a chunk"
+	wantChunkEnd  = "a line break after a chunk"
 	wantNothing   = "nothing after a response that closes the connection"
 )
 

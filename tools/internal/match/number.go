@@ -25,12 +25,12 @@ var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCom
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {
 	found := lengthPattern().FindStringSubmatch(text)
 	if found == nil || (found[1] == "1") != (found[2] == "") {
-		return n, fmt.Errorf("match: length %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3", text)
+		return n, fmt.Errorf("match: length is %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3", text)
 	}
 	offset, errOffset := strconv.ParseInt(cmp.Or(found[3], "0"), 10, 64)
 	at, errAt := strconv.Atoi("0" + found[4])
 	if errOffset != nil || errAt != nil || max(offset, -offset) > MaxOffset || at > MaxOffset {
-		return n, fmt.Errorf("match: length %q; expected an offset of -%d to +%d, and a position of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
+		return n, fmt.Errorf("match: length is %q; expected an offset of -%d to +%d, and a position of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
 	}
 	return lengthPrefix{skip: at, size: int(found[1][0] - '0'), littleEndian: found[2] == "le", offset: offset}, nil
 }

@@ -118,7 +118,7 @@ func errUnknownExpression(body string) error {
 
 func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q after the name; expected nothing", truncateForError(argument))
+		return fmt.Errorf("%q after the name of the expression; expected nothing", truncateForError(argument))
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func rejectArgument(argument string) error {
 func parseCharCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", truncateForError(argument), name, MaxLen)
+		return 0, fmt.Errorf("number of characters is %q; expected %s and a number from 1 to %d", truncateForError(argument), name, MaxLen)
 	}
 	return int(n), nil
 }
@@ -137,7 +137,7 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
 	high, err2 := strconv.ParseUint(strings.Trim(to, blank), 10, 63)
 	if err1 != nil || err2 != nil || low > high {
-		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", truncateForError(argument), int64(math.MaxInt64))
+		return 0, 0, fmt.Errorf("range is %q; expected number A-B with A and B from 0 to %d and A not above B", truncateForError(argument), int64(math.MaxInt64))
 	}
 	return low, high, nil
 }

@@ -51,7 +51,7 @@ type Template struct {
 // Parse parses a template. If text is empty, the messages of the template are empty.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
-		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
+		return nil, fmt.Errorf("template has %d bytes; expected at most %d", len(text), MaxText)
 	}
 	t := &Template{}
 	expressions := 0
@@ -64,7 +64,7 @@ func Parse(text string) (*Template, error) {
 			continue
 		}
 		if expressions++; expressions > MaxExpressions {
-			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
+			return nil, fmt.Errorf("template has more than %d expressions; expected at most that many", MaxExpressions)
 		}
 		size, err := lenBeforeClosingBrace(text, at)
 		if err != nil {
@@ -102,7 +102,7 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 func lenBeforeClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d has no end; expected a closing }, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)
 	}
 	return size, nil
 }

@@ -25,9 +25,9 @@ const (
 	maxScannedPerThread = 1 << 10
 )
 
-var errRows = errors.New("more rows than are read")
+var errRows = errors.New("too many sockets to search")
 
-var errNobody = errors.New("no process of this network namespace listens there")
+var errNobody = errors.New("no process in this network namespace listens at this address")
 
 // FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order.
 // Listeners on the wildcard address count only if no socket is bound to the address itself.
@@ -146,7 +146,7 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 			return s.pids, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
+	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrText, s.denied)
 }
 
 // socketOwnerSearch searches for processes that have descriptors of certain sockets.

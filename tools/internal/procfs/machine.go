@@ -129,7 +129,7 @@ func parseNumberList(list string) (first, count int, err error) {
 		from, err := strconv.ParseUint(low, 10, 16)
 		to, toErr := strconv.ParseUint(high, 10, 16)
 		if err != nil || toErr != nil || to < from {
-			return 0, 0, fmt.Errorf("procfs: list of numbers is %.60q; expected one such as 0-3,8", list)
+			return 0, 0, fmt.Errorf("procfs: list of numbers is %.60q; expected a list such as 0-3,8", list)
 		}
 		if i == 0 {
 			first = int(from)
@@ -147,7 +147,7 @@ func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (recei
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {
 		if got, err := readTrimmedFile(dir + "/" + file); err != nil || want != "" && got != want {
-			return 0, 0, fmt.Errorf("procfs: %s is of another network namespace: its %s is %q, not %q", dir, file, got, want)
+			return 0, 0, fmt.Errorf("procfs: %s belongs to another network namespace: %s is %q; expected %q", dir, file, got, want)
 		}
 	}
 	for queue, err := range dirEntryNames(dir + "/queues") {
@@ -155,7 +155,7 @@ func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (recei
 		case err != nil:
 			return 0, 0, err
 		case receive+send == maxQueues:
-			return 0, 0, fmt.Errorf("procfs: %s: more than %d queues", dir, maxQueues)
+			return 0, 0, fmt.Errorf("procfs: %s contains more than %d queues; expected at most that many", dir, maxQueues)
 		case strings.HasPrefix(queue, "rx-"):
 			receive++
 		case strings.HasPrefix(queue, "tx-"):

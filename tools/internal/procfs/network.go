@@ -109,7 +109,7 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
+	return nil, fmt.Errorf("procfs: %s does not contain two lines that begin with %s", file, linePrefix)
 }
 
 func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {

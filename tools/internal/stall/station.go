@@ -15,7 +15,7 @@ const (
 )
 
 // ErrFull is returned if the queue of a LineStation is full.
-var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
+var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d with at most %d bytes in all", MaxLines, MaxBytes)
 
 // spinTime is how long a LineStation polls the clock before the end of a service.
 const spinTime = 100 * time.Microsecond

@@ -57,7 +57,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 		return r.takeFramePayload(in, 0)
 	}
 	if r.closed {
-		return Part{}, 0, errors.New("websocket: the server sends more after its close frame; expected nothing")
+		return Part{}, 0, errors.New("websocket: the server sent data after its close frame; expected nothing")
 	}
 	h, err := r.parseHeadRejectingEarly(in)
 	switch {
@@ -128,13 +128,13 @@ func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	case err != nil:
 		err = fmt.Errorf("websocket: %w", err)
 	case h.ReservedBits() != 0:
-		err = fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
+		err = fmt.Errorf("websocket: frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
 	case h.Opcode() == wsframe.OpContinuation && !r.inMessage:
-		err = errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
+		err = errors.New("websocket: continuation frame outside a message; expected a text or binary frame")
 	case h.Opcode() != wsframe.OpContinuation && !h.IsControl() && r.inMessage:
-		err = errors.New("websocket: a new message within another; expected a continuation frame")
+		err = errors.New("websocket: new message inside another; expected a continuation frame")
 	case h.Masked:
-		err = errors.New("websocket: a masked frame; expected unmasked frames from a server")
+		err = errors.New("websocket: masked frame; expected unmasked frames from a server")
 	}
 	return h, err
 }
@@ -152,10 +152,10 @@ func CloseCode(payload []byte) int {
 
 func checkCloseLengthAndCode(payload []byte) error {
 	if len(payload) == 1 {
-		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")
+		return errors.New("websocket: close frame of 1 byte; expected no bytes, or a code of 2 bytes and a reason")
 	}
 	if code := CloseCode(payload); len(payload) > 0 && !wsframe.ValidCloseCode(code) {
-		return fmt.Errorf("websocket: a close frame with code %d; expected 1000 to 1003, 1007 to 1014 or 3000 to 4999", code)
+		return fmt.Errorf("websocket: close frame with code %d; expected 1000 to 1003, 1007 to 1014 or 3000 to 4999", code)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
 	switch {
 	case at < 0 && len(in) >= maxHead:
-		return 0, fmt.Errorf("websocket: the server's answer does not end within %d bytes; expected an empty line", maxHead)
+		return 0, fmt.Errorf("websocket: the server's response header is longer than %d bytes; expected an empty line at its end", maxHead)
 	case at < 0:
 		return 0, nil
 	}
@@ -38,7 +38,7 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	}
 	header, err := head.ReadMIMEHeader()
 	if err != nil {
-		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
+		return 0, fmt.Errorf("websocket: the server's response: %w", err)
 	}
 	text := k.encodeBase64()
 	err = wsframe.CheckResponseHeader(header, string(text[:]))
@@ -52,5 +52,5 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 }
 
 func errUnexpectedStatus(line string) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
+	return fmt.Errorf("websocket: the server's response is %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
 }

@@ -126,10 +126,10 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	want := strings.Repeat(m.Answer, times)
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(conn, got); err != nil {
-		return fmt.Errorf("ten times %q was not answered but for %q: %w", m.Text, got[:n], err)
+		return fmt.Errorf("incomplete answer to ten times %q: %q: %w", m.Text, got[:n], err)
 	}
 	if string(got) != want {
-		return fmt.Errorf("ten times %q was answered with %q; expected %q", m.Text, got, want)
+		return fmt.Errorf("answer to ten times %q is %q; expected %q", m.Text, got, want)
 	}
 	return nil
 }
@@ -141,17 +141,17 @@ func checkSinkClosesWithClient(conn net.Conn) error {
 	}
 	half, ok := conn.(interface{ CloseWrite() error })
 	if !ok {
-		return fmt.Errorf("a connection of type %T; expected one that can be half-closed", conn)
+		return fmt.Errorf("connection has the type %T; expected one with CloseWrite", conn)
 	}
 	if err := half.CloseWrite(); err != nil {
 		return err
 	}
 	got, err := io.ReadAll(io.LimitReader(conn, 1024))
 	if err != nil {
-		return fmt.Errorf("the end was not answered with the end: %w", err)
+		return fmt.Errorf("the server did not close the connection after the client: %w", err)
 	}
 	if rest := strings.ReplaceAll(string(got), Heartbeat, ""); rest != "" {
-		return fmt.Errorf("a line was answered with %q; expected nothing but %q", rest, Heartbeat)
+		return fmt.Errorf("answer to a line is %q; expected nothing but %q", rest, Heartbeat)
 	}
 	return nil
 }
@@ -165,11 +165,11 @@ func checkPubSubPing(conn net.Conn) error {
 	for range 2 {
 		switch line, err := lines.ReadString('\n'); {
 		case err != nil:
-			return fmt.Errorf("PING was answered with %q: %w", line, err)
+			return fmt.Errorf("answer to PING is %q: %w", line, err)
 		case line == "+PONG\r\n" || line == "PONG\r\n":
 			return nil
 		case !strings.HasPrefix(line, "INFO "):
-			return fmt.Errorf("PING was answered with %q; expected PONG", line)
+			return fmt.Errorf("answer to PING is %q; expected PONG", line)
 		}
 	}
 	return errors.New("PING was not answered with PONG")
@@ -182,15 +182,15 @@ func checkHTTPHello(conn net.Conn) error {
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return fmt.Errorf("a GET was not answered: %w", err)
+		return fmt.Errorf("no answer to GET: %w", err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, int64(len(HelloText)+1)))
 	if err != nil {
-		return fmt.Errorf("a GET was not answered: %w", err)
+		return fmt.Errorf("no answer to GET: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK || string(text) != HelloText {
-		return fmt.Errorf("a GET was answered with %s and %q; expected 200 and %q", answer.Status, text, HelloText)
+		return fmt.Errorf("answer to GET is %s and %q; expected 200 and %q", answer.Status, text, HelloText)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 		all = append(all, k.measuredMedians(groups[k]))
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no run that has measured memory and messages; expected one of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
+		return nil, errors.New("no run measured both memory and messages; expected a report of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
 	}
 	return all, nil
 }
@@ -193,11 +193,11 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
 	case r == nil:
-		return MeasuredCosts{}, errors.New("the stream is cut off; expected a complete run")
+		return MeasuredCosts{}, errors.New("the run has no final result; expected a complete run")
 	case r.Window <= 0 || r.Answered == 0:
-		return MeasuredCosts{}, errors.New("no message was answered; expected a run with messages, for what they take")
+		return MeasuredCosts{}, errors.New("no message was answered; expected a run with messages, to measure their cost")
 	case s.Plan == nil || s.Plan.Server == nil:
-		return MeasuredCosts{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
+		return MeasuredCosts{}, errors.New("the run contains no measurements of the server; expected a server on the same machine, run by the same user")
 	}
 	m := MeasuredCosts{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.RSS)}
 	var cpu, length time.Duration
@@ -214,7 +214,7 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 		}
 	}
 	if length == 0 || cpu == 0 || connected == m.Base {
-		return MeasuredCosts{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
+		return MeasuredCosts{}, errors.New("the run has no interval with all connections before or within the measurement; expected --hold-before 2s and a --duration of several seconds")
 	}
 	m.BytesPerConn = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
 	m.Points = []Point{{Rate: r.Rate(), Cores: cpu.Seconds() / length.Seconds(), Buffers: max(most-connected, 0)}}

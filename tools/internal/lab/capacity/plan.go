@@ -222,7 +222,7 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	}
 	holds, stops := p.maxConnsPerMachine(&g)
 	if holds < 1 {
-		return nil, fmt.Errorf("a machine of %s and %d processors holds no connection: %s; expected a larger one, or less to be left free", format.Bytes(float64(g.Memory)), g.Cores, stops)
+		return nil, fmt.Errorf("a machine with %s of memory and %d processors cannot hold any connection: %s; expected a larger machine, or a lower --free", format.Bytes(float64(g.Memory)), g.Cores, stops)
 	}
 	needed := ceilDiv(g.Connections, holds)
 	x := p.planOneMachine(&g, ceilDiv(g.Connections, needed))

@@ -83,7 +83,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 	}
 	lines := strings.SplitAfter(m[6], "\n")
 	if len(lines) < 3 {
-		return "", errors.New("there is no header; expected two lines")
+		return "", errors.New("no table header; expected two lines")
 	}
 	text, workload := lines[0]+lines[1], ""
 	for _, row := range rows {
@@ -121,7 +121,7 @@ func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []article
 	selected, err := regexp.Compile(pattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
 	if err != nil || i < 0 {
-		return nil, cmp.Or(err, errors.New("the results have no runs of this scenario; expected some"))
+		return nil, cmp.Or(err, errors.New("the results contain no runs of this scenario; expected some"))
 	}
 	r := a.set.Reports[i]
 	for w := range r.Scenario.Workloads {
@@ -160,7 +160,7 @@ func (row *articleRow) figureCell(figure string) (text string, value float64, er
 		}
 		return formatCountOrNoFigure(n), 0, nil
 	case !ok:
-		return "", 0, fmt.Errorf("there is no figure %q", figure)
+		return "", 0, fmt.Errorf("unknown figure %q", figure)
 	case row.published != nil:
 		i := slices.IndexFunc(row.reference.Columns, func(c scenario.Column) bool { return c.Figure == figure })
 		if i < 0 {

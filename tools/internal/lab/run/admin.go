@@ -56,7 +56,7 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("admin address of the server: status %s; expected 200", resp.Status)
+		return fmt.Errorf("admin address of the server: status is %s; expected 200", resp.Status)
 	}
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
@@ -75,7 +75,7 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	var stats tcp.Stats
 	err = a.fetchAndParse(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
 	if err == nil && stats.Model == "" {
-		err = errors.New("the server's counters are missing: it does not serve")
+		err = errors.New("the admin address reports no counters; expected those of a server that serves")
 	}
 	return result.Counts{
 		Open: stats.Open, Accepted: stats.Accepted, Refused: stats.Refused.Total(),

@@ -112,7 +112,7 @@ func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	for {
 		f, err := faults.ReadFootprint(a.server.pid())
 		if err != nil {
-			return fmt.Errorf("sample the server: %w", err)
+			return fmt.Errorf("cannot sample the server: %w", err)
 		}
 		a.samples = append(a.samples, f)
 		err = sleepContext(ctx, max(whole/attackSampleCount, 100*time.Millisecond))

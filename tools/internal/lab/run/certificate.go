@@ -19,7 +19,7 @@ import (
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("cannot make a certificate: %w", err)
+			err = fmt.Errorf("cannot create a certificate: %w", err)
 		}
 	}()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -69,12 +69,12 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 
 func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
-		return scenario.Errorf("directory %q; expected a name without line ends", dir)
+		return scenario.Errorf("directory %q; expected a name without line breaks", dir)
 	}
 	info, missing := os.Stat(dir)
 	switch names, err := os.ReadDir(dir); {
 	case missing == nil && !info.IsDir(), errors.Is(missing, syscall.ENOTDIR):
-		return scenario.Errorf("%s is a file, or below one; expected an empty directory, or one that does not exist yet", dir)
+		return scenario.Errorf("%s is a file or has a file as its parent; expected an empty directory, or one that does not exist yet", dir)
 	case len(names) > 0:
 		return scenario.Errorf("directory %s is not empty; expected an empty one, or one that does not exist yet", dir)
 	case err != nil && !errors.Is(err, os.ErrNotExist):

@@ -45,7 +45,7 @@ type heldConnsRun struct {
 
 func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	if m.admin == nil || !m.sampled {
-		return errors.New("held connections need Linux and {admin} in the command")
+		return errors.New("held connections require Linux and {admin} in the command")
 	}
 	stages, err := m.workload.SplitStagesAtConnects()
 	if err != nil {
@@ -270,7 +270,7 @@ func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) e
 func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the broadcast: %w", err)
+		return nil, fmt.Errorf("cannot request the broadcast: %w", err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(broadcastTimeout)) // Read returns the same error
 	talk, err := app.ConnForLines(conn, appName)
@@ -279,7 +279,7 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("asking for the broadcast: %w", err)
+		return nil, fmt.Errorf("cannot request the broadcast: %w", err)
 	}
 	return talk, nil
 }

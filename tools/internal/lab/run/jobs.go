@@ -94,7 +94,7 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	run.Deadline = j.phase.Deadline.Std()
 	rec.Command = j.buildContenderCommand(s, run.Window, o)
 	bound := warmUp + run.Window + jobsDrainTimeout + j.overtime
-	late := fmt.Errorf("the side took longer than %v", bound)
+	late := fmt.Errorf("the job generator took longer than %v", bound)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
 	var line *timelineRecorder
@@ -140,9 +140,9 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	case err != nil:
 		return err
 	case !complete:
-		return fmt.Errorf("%w; expected a line with its result before", p.newUnexpectedExitError("the side"))
+		return fmt.Errorf("%w; expected a line with its result first", p.newUnexpectedExitError("the job generator"))
 	case p.err != nil:
-		return p.newUnexpectedExitError("the side")
+		return p.newUnexpectedExitError("the job generator")
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 		j.progress.printFinalOrProgressLine(true, "calibrating "+j.phase.Shape)
 		c = j.measureCapacity(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
+			return nil, fmt.Errorf("interrupted while measuring the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
 		}
 		rec.Capacity = c
 	}

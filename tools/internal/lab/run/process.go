@@ -186,7 +186,7 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 		err = onLine(lines.Bytes())
 	}
 	if err == nil && lines.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the output of %s: %w", c.args[0], lines.Err())
+		err = fmt.Errorf("cannot read the output of %s: %w", c.args[0], lines.Err())
 	}
 	if err != nil {
 		cancel(err)

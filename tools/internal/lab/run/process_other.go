@@ -16,7 +16,7 @@ func killGroup(int) {}
 func isGroupAlive(int) bool { return false }
 
 func readAllowedCPUs() ([]int, error) {
-	return nil, errors.New("not available on " + runtime.GOOS)
+	return nil, errors.New("CPU affinity is not available on " + runtime.GOOS)
 }
 
 func raiseDescriptorLimit() error { return nil }

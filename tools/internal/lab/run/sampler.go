@@ -46,7 +46,7 @@ func (m *serverMeasurement) appendSampleToRecord(s result.Sample) *result.Sample
 func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("sample %s: %w", checkpoint, err)
+			err = fmt.Errorf("cannot sample %s: %w", checkpoint, err)
 		}
 	}()
 	s = result.Sample{Checkpoint: checkpoint, At: time.Now()}

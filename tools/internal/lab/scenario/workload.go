@@ -304,7 +304,7 @@ func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 
 func (w Workload) validatePhasesAndLimits() error {
 	if len(w.Phases) == 0 {
-		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
+		return Errorf("no phases; expected one or more, such as { do = %q, for = \"2s\" }", Load)
 	}
 	err := cmp.Or(
 		checkRange("%v rounds", w.Rounds, 0, maxRounds),
@@ -315,7 +315,7 @@ func (w Workload) validatePhasesAndLimits() error {
 		err = cmp.Or(err, p.validatePhase(w))
 	}
 	if w.LoadModel != "" && !slices.Contains(allModelNames(), w.LoadModel) {
-		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
+		err = cmp.Or(err, Errorf("load_model is %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
 	}
 	if err != nil {
 		return err
@@ -324,7 +324,7 @@ func (w Workload) validatePhasesAndLimits() error {
 	case first != Jobs && first != Park && first != Attack:
 		return w.validateAppAndStages()
 	case len(w.Phases) > 1:
-		return Errorf("%s with other phases; expected it alone", first)
+		return Errorf("phase %s is combined with other phases; expected it alone", first)
 	case first == Park:
 		return checkRange("%v goroutines", w.Connections, 1, maxHeld)
 	}
@@ -340,13 +340,13 @@ func (w Workload) validateAppAndStages() error {
 	sink := w.App == app.Sink
 	switch {
 	case !isAppName(w.App):
-		return Errorf("app %q; expected %s", w.App, appList)
+		return Errorf("unknown app %q; expected %s", w.App, appList)
 	case sink != (w.FindPhase(Load) != nil && w.HeartbeatInterval() > 0):
-		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
+		return Errorf("app is %s; expected %s if and only if a phase is { do = %q, heartbeat = \"1m\" }", w.App, app.Sink, Load)
 	case (w.App == app.PubSub) != (w.FindPhase(Publish) != nil):
-		return Errorf("app %s; expected %s with { do = %q, for = \"2s\" }, and with that only", w.App, app.PubSub, Publish)
+		return Errorf("app is %s; expected %s if and only if a phase is { do = %q, for = \"2s\" }", w.App, app.PubSub, Publish)
 	case w.Message != "" && !app.IsHTTP(w.App) && w.App != app.WebSocket:
-		return Errorf("a message with app %s; expected it with %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
+		return Errorf("message is set for app %s; expected app %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
 	case err != nil:
 		return err
 	}
@@ -358,13 +358,13 @@ func (w Workload) validateAppAndStages() error {
 				also = app.WebSocket
 			}
 			if w.App != app.Lines && w.App != also {
-				return Errorf("app %q with %s; expected %s or %s", w.App, s.Phases[0].Do, app.Lines, also)
+				return Errorf("app is %q with the phase %s; expected %s or %s", w.App, s.Phases[0].Do, app.Lines, also)
 			}
 			sized = false
 		}
 	}
 	if !sized && w.Size != 0 {
-		return Errorf("messages of %d bytes; expected 0, they are all the same", w.Size)
+		return Errorf("messages of %d bytes; expected 0, because their size is fixed", w.Size)
 	}
 	err = checkRange("%v connections", w.Connections, 1, maxHeld)
 	if sized {
@@ -379,13 +379,13 @@ func (w Workload) validateAppAndStages() error {
 
 func (p Phase) validatePhase(w Workload) error {
 	if !slices.Contains(allPhases, p.Do) {
-		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
+		return Errorf("unknown phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
 	}
 	if p.Heartbeat != 0 && p.Do != Hold && p.Do != Load {
-		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
+		return Errorf("phase %s has a heartbeat; expected it only in %s or %s", p.Do, Hold, Load)
 	}
 	if p.Silent && (p.Heartbeat == 0 || p.Do != Load) {
-		return Errorf("%s that is silent without a heartbeat; expected both with %s", p.Do, Load)
+		return Errorf("phase %s is silent; expected it only in %s, with a heartbeat", p.Do, Load)
 	}
 	least, most := Duration(minDuration), Duration(maxDuration)
 	switch p.Do {
@@ -405,20 +405,20 @@ func (p Phase) validatePhase(w Workload) error {
 	}
 	err := cmp.Or(
 		checkRange(p.Do+" for %v", p.For, least, most),
-		checkRange(p.Do+" of a warm-up for %v", p.WarmUp, 0, Duration(maxDuration)),
-		checkRange(p.Do+" of %v a second", p.Rate, 0, maxRate),
-		checkRange(p.Do+" of %v", p.Connections, 0, maxHeld),
+		checkRange(p.Do+" with a warm-up of %v", p.WarmUp, 0, Duration(maxDuration)),
+		checkRange(p.Do+" at %v a second", p.Rate, 0, maxRate),
+		checkRange(p.Do+" of %v connections", p.Connections, 0, maxHeld),
 	)
 	if p.Heartbeat != 0 {
-		err = cmp.Or(err, checkRange("a heartbeat each %v", p.Heartbeat, Duration(minHeartbeat), p.For))
+		err = cmp.Or(err, checkRange("heartbeat every %v", p.Heartbeat, Duration(minHeartbeat), p.For))
 	}
 	switch p.Do {
 	case Verify:
 		err = cmp.Or(err, checkRange("%v messages in flight", p.Messages, 1, maxPipeline), checkRange("%v checks in flight", p.InFlight, 1, maxInFlight))
 	case Publish:
-		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v that do not read", p.Slow, 0, maxHeld))
+		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v subscribers that do not read", p.Slow, 0, maxHeld))
 	case Attack:
-		err = cmp.Or(err, checkRange("a line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
+		err = cmp.Or(err, checkRange("line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
 		err = cmp.Or(err, p.validateJobs())
 	}
@@ -428,16 +428,16 @@ func (p Phase) validatePhase(w Workload) error {
 func (p Phase) validateJobs() error {
 	switch {
 	case !slices.Contains(shapes, p.Shape):
-		return Errorf("jobs of shape %q; expected %s", p.Shape, JoinAsEnglishList(shapes))
+		return Errorf("job shape %q; expected %s", p.Shape, JoinAsEnglishList(shapes))
 	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
-		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
+		return Errorf("rate is %d and times is %g; expected exactly one of the two above 0, and times of at most %d", p.Rate, p.Times, maxTimes)
 	case p.Memory < minMemory:
-		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
+		return Errorf("memory of %d bytes; expected at least %d", p.Memory, minMemory)
 	}
 	return cmp.Or(
-		checkRange("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
-		checkRange("a queue of %v", p.Queue, 1, maxQueue),
-		checkRange("a burst of %v times the rate", p.Burst, 0, maxTimes),
+		checkRange("deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		checkRange("queue of %v", p.Queue, 1, maxQueue),
+		checkRange("burst of %v times the rate", p.Burst, 0, maxTimes),
 	)
 }
 
