@@ -254,7 +254,7 @@ func listFigureNames() string {
 	for _, p := range LatencyPoints {
 		names = append(names, p.Name)
 	}
-	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
+	names = append(names, "another percentile such as p99.5", "min to max after the prefix broadcast., check., connect., first_byte., late. or service.")
 	names = append(names, slices.Sorted(maps.Keys(emptyResult.nonTimeFiguresByName()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

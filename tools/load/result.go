@@ -393,7 +393,7 @@ func (r *Result) errOfHeldConnFaults() error {
 	case b != nil && b.Missing() > 0:
 		return fmt.Errorf("load: broadcast: %s of %s connections did not receive it", format.Count(b.Missing()), format.Count(b.Open))
 	case b != nil && b.Again > 0:
-		return fmt.Errorf("load: broadcast: received %s duplicates", format.Count(b.Again))
+		return fmt.Errorf("load: broadcast: received %s", format.Plural(b.Again, "duplicate", "duplicates"))
 	case r.Unexpected > 0:
 		return fmt.Errorf("load: %s unexpected lines; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
 	}

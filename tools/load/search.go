@@ -85,7 +85,7 @@ func (c Config) validateSearchSettings() error {
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
 		return errors.New("load: a rate is given with a search for a rate; expected one of the two")
 	case c.awaitsNoAnswers():
-		return errors.New("load: a search for a rate without answers; expected a server that answers, and neither --flood nor --match none")
+		return errors.New("load: a search for a rate requires answers; expected neither --flood nor --match none")
 	}
 	return nil
 }

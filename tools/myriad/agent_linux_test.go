@@ -76,7 +76,7 @@ func TestAgentsEncrypted(t *testing.T) {
 	coordinator := testkit.Start(t, cmd)
 	at := coordinator.WaitForOutput(`waiting on tls://(\S+) `)[1]
 	agent("sesame", at).WaitForOutput("certificate signed by unknown authority")
-	agent("another", at, "--nats-ca", cert).WaitForOutput("the token is wrong")
+	agent("another", at, "--nats-ca", cert).WaitForOutput("wrong token")
 	coordinator.WaitForOutput("rejected a client from 127.0.0.1: its token is wrong or missing")
 	trusts := agent("sesame", at, "--nats-ca", cert)
 	if code, agentCode := coordinator.ExitCode(), trusts.ExitCode(); code != 0 || agentCode != 0 {

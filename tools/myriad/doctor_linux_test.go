@@ -67,7 +67,7 @@ func TestDoctor(t *testing.T) {
 	n := newSmallNetwork(t)
 	got := n.runFew("")
 	first, _, _ := strings.Cut(got.stdout, "\n")
-	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.code != 1 || got.stderr != want ||
+	if want := "myriad: this machine can hold only 100 of 1000 connections; the first limit that it reaches is ports\n"; got.code != 1 || got.stderr != want ||
 		!strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
 		t.Errorf("%+v; expected 1, %q, and the first wall in the first line", got, want)
 	}
@@ -99,9 +99,9 @@ func TestDoctorFix(t *testing.T) {
 	}{
 		{"", "--yes=true", "", "", 0},
 		{"YES", "--yes=false", "Apply this change? [y/N]", "", 0},
-		{"n\n", "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
-		{strings.Repeat("y", 1000), "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
-		{"", "--yes=false", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
+		{"n\n", "--yes=false", "Nothing was changed.\n", "this machine can hold only 100 of 1000", 1},
+		{strings.Repeat("y", 1000), "--yes=false", "Nothing was changed.\n", "this machine can hold only 100 of 1000", 1},
+		{"", "--yes=false", "[y/N] \n", "no answer to the question of --fix (EOF); expected y or n on standard input, or --yes", 2},
 	} {
 		got := n.runFew(c.stdin, "--fix", c.flag)
 		got.checkOutcome(t, c.stdin+c.flag, c.code, c.stdout, c.stderr)

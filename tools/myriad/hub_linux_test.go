@@ -142,14 +142,14 @@ func TestHubClusterTLS(t *testing.T) {
 		testkit.WaitFor(t, "word of: "+why, func() bool { return strings.Contains(s.stderr.String(), why) })
 	}
 	other := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
-	says(other, "the other hub would refuse --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
+	says(other, "the other hub would reject --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
 	serveLine(t, "hub --cluster 127.0.0.1:0"+join)
 	says(first, "first record does not look like a TLS handshake")
 	if text := other.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("a hub with a certificate of somebody else says: %s", text)
 	}
 	for _, wrong := range []struct{ flags, want string }{
-		{secured(otherCert, otherKey, cert), "the other hubs would refuse --cluster-cert " + otherCert + ": x509: certificate signed by unknown authority"},
+		{secured(otherCert, otherKey, cert), "other hubs would reject --cluster-cert " + otherCert + ": x509: certificate signed by unknown authority"},
 		{secured(expiredCert, expiredKey, expiredCert), "x509: certificate has expired"},
 		{secured(cert, otherKey, cert), "private key does not match public key"},
 	} {

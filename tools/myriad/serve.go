@@ -39,7 +39,7 @@ func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	if srv.Heartbeat.Interval != 0 {
 		srv.Heartbeat.Message = []byte(f.heartbeat)
 	} else if cmd.Flags().Changed("heartbeat-message") || srv.Heartbeat.MaxMissed != 0 {
-		return nil, usagef("--heartbeat-message and --heartbeat-missed need --heartbeat; expected it, too")
+		return nil, usagef("--heartbeat-message or --heartbeat-missed is given without --heartbeat; expected --heartbeat, too")
 	}
 	return srv, f.validateAndComplete(cmd)
 }

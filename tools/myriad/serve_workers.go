@@ -35,7 +35,7 @@ func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers !=
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
-			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
+			return usagef("--workers-queue or --workers-target is given without --workers; expected --workers, too")
 		}
 		return nil
 	}
