@@ -34,7 +34,7 @@ type PubSub struct {
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
 	// Publishers is the number of publishing connections, which are not included in Connections. Each publishes to
 	// all topics in rotation.
-	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each that some subscriber has not received"`
+	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
 	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
 	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
 	// Drain, so that they notice a disconnection.

@@ -29,7 +29,7 @@ type adminFlags struct {
 
 func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.addr, "admin", "", "serve a live page, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default off)")
-	flags.BoolVar(&f.control, "admin-control", false, "allow pausing accept, closing connections, upgrading and draining from the admin page to holders of the token, which is printed unless --admin-token-file is set (default off)")
+	flags.BoolVar(&f.control, "admin-control", false, "let holders of a token pause accepting, close connections, upgrade and drain on the admin page; the token is printed unless --admin-token-file is set (default off)")
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 

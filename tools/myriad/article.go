@@ -58,8 +58,8 @@ func newArticleCommand() *cobra.Command {
 		Long: `Repeat a published experiment and update its page in docs/articles.
 
 Runs the scenarios of the page, writes the results to docs/results/NAME.json, and updates the
-tables and the chart of the English and the Chinese page. Earlier results that it does not
-repeat stay. "myriad report docs/results/NAME.json" prints the results. Run it in the root
+tables and the chart of the English and the Chinese page. Results of runs that are not
+repeated are kept. "myriad report docs/results/NAME.json" prints the results. Run it in the root
 directory of the repository.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -77,8 +77,8 @@ directory of the repository.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.scale, "scale", publishedArticle, "small (one round, minutes) or published (three rounds of the published size, hours)")
-	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "runs of each server under each workload (default: 1 if small, otherwise 3)")
-	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times while other programs disturb it")
+	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "run each server `N` times under each workload (default: 1 if small, otherwise 3)")
+	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times if other programs disturb it")
 	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
 	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE .)")
 	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")

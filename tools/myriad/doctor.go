@@ -52,7 +52,7 @@ flags are wrong. Without -n it predicts for 1,000,000 connections and exits with
 	}
 	var g flagGroups
 	g.addFlagGroup("Plan", "", f.addPlanFlags)
-	g.addFlagGroup("Answer", "", f.addFixAndOutputFlags)
+	g.addFlagGroup("Output", "", f.addFixAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -123,12 +123,12 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "plan for `N` connections, such as 100k (default 1000000)")
 	addParsedFlag(flags, &f.side, newOneOfParser(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "examine this `SIDE`: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "I/O `MODEL` of the server, or of the client with --side client: auto, goroutine, epoll or uring (default auto)")
-	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "worker processes of the server (default 0: none)")
+	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "`N` worker processes of the server (default 0: none)")
 	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0: idle)")
 	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "process memory per connection in `BYTES` (default: Myriad's)")
-	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog that the listener requests (default: net.core.somaxconn)")
-	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "connections that may arrive before the server accepts one (default 512)")
-	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes in an orderly way (default 0)")
+	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog `N` that the listener requests (default: net.core.somaxconn)")
+	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections per second in an orderly way (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ExpandSourceRange(text, load.MaxSources-len(p.Sources))
 	}
@@ -146,7 +146,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
 	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
-	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, in this `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 

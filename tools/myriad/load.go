@@ -27,18 +27,18 @@ func newLoadCommand() *cobra.Command {
 Opens all connections; each then keeps a number of messages in flight and sends
 the next when an answer arrives (closed loop). With --rate or --message-rate,
 messages are sent at planned times whether or not answers arrive (open loop), and
-latencies count from the planned times. Every byte of every
-answer is compared with what was sent, or with --answer; with --match, as with
---http, answers are delimited by a rule and not compared.
+latencies count from the planned times. Every byte of every answer is compared with
+the message, or with --answer; with --match or --http, answers are delimited by a rule
+and not compared.
 
-Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Connections are
-spread over several targets in turn. A target can be a URL, which selects the protocol:
-tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
-wss:// (--ws).
+Numbers may end in k, M or G, or in ki, Mi or Gi for powers of 1024. Connections are
+distributed over several targets in turn. A target can be a URL, which selects the
+protocol: tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws://
+or wss:// (--ws).
 
 The exit status is 1 if no connection succeeded, if answers were wrong or missing, if
-connections were lost, if an expectation was not met, or if it was interrupted;
-the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
+connections were lost, if an expectation was not met, or if the run was interrupted;
+the result so far is printed in any case. It is 2 if the arguments are invalid.`,
 		Args: cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {

@@ -34,9 +34,9 @@ var flagAliases = map[string]string{
 	"workers":          "loops",
 }
 
-const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --workers --loops and
-  --channel-lifetime --lifetime. The time to connect and to the first byte is
-  always measured. For what differs see docs/load.md.
+const tcpkaliText = `  Aliases: --ssl for --tls, --websocket for --ws, --source-ip for --src, --workers for
+  --loops and --channel-lifetime for --lifetime. The times to connect and to the first
+  byte are always measured. docs/load.md lists the differences from tcpkali.
 `
 
 func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {

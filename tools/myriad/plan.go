@@ -53,15 +53,16 @@ of "myriad bench capacity", with 20,000 connections, which takes a minute. --fro
 earlier bench, or a load whose server ran on the same machine as the load.
 
 --check plans nothing: it predicts the larger of two sizes of a bench from the smaller
-one and compares; with --within, the exit status is 1 if memory or CPU is off by
-more than that.
+one and compares them; with --within, the exit status is 1 if memory or CPU is off by
+more than that percentage.
+
 docs/capacity.md explains the arithmetic.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
 	}
 	var g flagGroups
-	g.addFlagGroup("Measured", "", f.addMeasurementSourceFlags)
+	g.addFlagGroup("Measurement", "", f.addMeasurementSourceFlags)
 	g.addFlagGroup("Plan", "", f.addGoalFlags)
-	g.addFlagGroup("Answer", "", f.addCheckAndOutputFlags)
+	g.addFlagGroup("Output", "", f.addCheckAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -88,8 +89,8 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may fail at the same time (default 1)")
-	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "limit for connections on a machine (default: as many as it holds)")
-	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "event loops of a machine's server (default: half of the processors)")
+	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "put at most `N` connections on a machine (default: as many as it can hold)")
+	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "`N` event loops in each server (default: half of the processors)")
 	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 

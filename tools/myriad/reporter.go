@@ -35,7 +35,7 @@ func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "same as --out -")
 	flags.StringVar(&f.csv, "csv", "", "write a CSV table with a row per interval to this `FILE`")
 	flags.StringVar(&f.html, "html", "", "write a self-contained page with charts to this `FILE`")
-	flags.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on this `ADDRESS` during the run; without a host on loopback")
+	flags.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on this `ADDRESS` during the run, on loopback if it has no host")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress")
 }
 

@@ -51,9 +51,10 @@ func newServeCommand() *cobra.Command {
 		Short: "Serve an example application under an I/O model",
 		Long: "Serve an example application under an I/O model.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads\n" +
-			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
-			"a terminal that is closed sends it. SIGUSR2 starts the current executable with the same\n" +
-			"arguments as a new process, which takes over the connections (Linux).\n\n" +
+			"the certificate of --tls-cert; without TLS it also drains, because a terminal sends it\n" +
+			"when it closes, unless the signal is ignored (nohup). SIGUSR2 starts the current\n" +
+			"executable with the same arguments as a new process, which takes over the connections\n" +
+			"(Linux).\n\n" +
 			"Applications:\n" + formatAppList(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveApp(cmd) },

@@ -123,7 +123,7 @@ func TestHangupReloads(t *testing.T) {
 		otherCert, otherKey := writeCertificate(t)
 		failOnError(t, errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)))
 		s.signalGroup(t, syscall.SIGHUP)
-		s.waitForError(t, "hangup: certificate "+cert+" reloaded, it expires ")
+		s.waitForError(t, "hangup: certificate "+cert+" reloaded; it expires at ")
 		testkit.WaitFor(t, "the new certificate", func() bool { return shown(s.addr) != before })
 		failOnError(t, os.WriteFile(key, []byte("broken"), 0o600))
 		s.Signal(syscall.SIGHUP)

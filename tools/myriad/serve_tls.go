@@ -66,7 +66,7 @@ func readCertPool(file string) (*x509.CertPool, error) {
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
-		return fmt.Sprintf("the certificate can't be reloaded, the old one remains in use: %v", err)
+		return fmt.Sprintf("cannot reload the certificate; the old one remains in use: %v", err)
 	}
-	return fmt.Sprintf("certificate %s reloaded, it expires %s", f.cert, expires.Format(time.RFC3339))
+	return fmt.Sprintf("certificate %s reloaded; it expires at %s", f.cert, expires.Format(time.RFC3339))
 }

@@ -62,7 +62,7 @@ func TestHelp(t *testing.T) {
 			"Usage:\n  myriad load", "\nConnections:\n", "--connections N", "\nTraffic:\n", "--message-rate N",
 			"Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",
 			"\nMessages:\n", "--ws PATH", "\nAnswers:\n", "--match RULE", "\nEncryption:\n", "\nResults:\n", "--out FILE",
-			"\ntcpkali:\n", "--ssl is --tls",
+			"\ntcpkali:\n", "--ssl for --tls",
 		},
 	} {
 		invokeLine(t, line).checkOutcome(t, "myriad "+line, 0, says...)
