@@ -147,13 +147,13 @@ func TestWarnings(t *testing.T) {
 	)
 	for line, says := range map[string][]string{ // all that is said if it is empty
 		"load -c 1000" + from:         {only, doctor + "client --src 127.0.0.1` shows how to raise it"},
-		"load -c 90" + from:           {"90 connections are 90% of what this machine holds, 100: ports ("},
+		"load -c 90" + from:           {"90 connections are 90% of what this machine can hold, 100: ports ("},
 		"load -c 50" + from:           nil,
 		"load -q -c 1000" + from:      nil,
 		"load --json -c 1000" + from:  {only},
 		"load" + from:                 nil,
 		"hold -n 1000" + from:         {only},
-		"serve --max-conns 1000" + at: {"somaxconn (16) hurts from 17 connections of 1000 on; " + doctor + "server` shows"},
+		"serve --max-conns 1000" + at: {"somaxconn (16) degrades performance from 17 of 1000 connections; " + doctor + "server` shows"},
 		"serve --max-conns 17" + at:   nil,
 		"serve --max-conns 1000 --model epoll --processes 2" + at: {doctor + "server --model epoll --processes 2` shows"},
 	} {

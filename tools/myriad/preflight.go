@@ -46,11 +46,11 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	case hard.Exceeded(n):
 		lines = append(lines, fmt.Sprintf("this machine can hold only %d of %d connections: %s; %s", hard.Holds, n, formatWallNameAndValue(hard), p.doctorHint(n)))
 	default:
-		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
+		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine can hold, %d: %s; %s",
 			n, int64(n)*100/hard.Holds, hard.Holds, formatWallNameAndValue(hard), p.doctorHint(n)))
 	}
 	if soft != nil {
-		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", formatWallNameAndValue(soft), soft.Holds, n, p.doctorHint(n)))
+		lines = append(lines, fmt.Sprintf("%s degrades performance from %d of %d connections; %s", formatWallNameAndValue(soft), soft.Holds, n, p.doctorHint(n)))
 	}
 	return lines
 }

@@ -127,13 +127,13 @@ func TestHangupReloads(t *testing.T) {
 		testkit.WaitFor(t, "the new certificate", func() bool { return shown(s.addr) != before })
 		failOnError(t, os.WriteFile(key, []byte("broken"), 0o600))
 		s.Signal(syscall.SIGHUP)
-		s.waitForError(t, "hangup: the certificate can't be reloaded")
+		s.waitForError(t, "hangup: cannot reload the certificate")
 		if now := childPIDs(t, s.Process.Process.Pid); !slices.Equal(now, children) {
 			t.Errorf("worker processes %v, before %v; want the same", now, children)
 		}
 		s.Signal(syscall.SIGTERM)
 		s.checkStop(t)
-		if said := s.stderr.String(); strings.Count(said, "reloaded") != 2 {
+		if said := s.stderr.String(); strings.Count(said, "reload") != 2 {
 			t.Errorf("each outcome of a reload is said once, not by workers: %s", said)
 		}
 	}

@@ -86,7 +86,7 @@ func TestUpgradeOrdered(t *testing.T) {
 	c := dialWithHalfMessage(t, s.addr)
 	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
 	status, text := s.tryPostControl(t, "upgrade", secret)
-	if want := "the new process has ended: exit status 2; this process continues\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
+	if want := "the new process has ended: exit status 2; this process continues to serve\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
 	failOnError(t, os.Rename(file+".away", file))
@@ -144,7 +144,7 @@ func TestUpgradeHub(t *testing.T) {
 	}
 	overwriteFile(t, users, "user alice on >a +frob")
 	s.Signal(syscall.SIGUSR2)
-	s.waitForError(t, "the new process has ended: exit status 2; this process continues")
+	s.waitForError(t, "the new process has ended: exit status 2; this process continues to serve")
 	publish()
 	s.waitForPage(t, "/hub", `"Published": 1,`)
 	overwriteFile(t, users, rules)

@@ -96,7 +96,7 @@ func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
 		if requireCredentialsOrLoopback(c) == nil { // otherwise, processUntilStopped returns the error
-			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
+			w.Logf("ready as %s for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
 	w.conn, err = nats.Connect(w.URL, append(w.natsConnOptions("myriad agent "+w.Name),
@@ -189,7 +189,7 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	if finalReport.Event != nil {
 		how = cmp.Or(how, fmt.Sprintf("%d answered", finalReport.Event.Result.Answered))
 	}
-	w.Logf("run %s: over, %s", shortID(w.run.id), how)
+	w.Logf("run %s has ended: %s", shortID(w.run.id), how)
 	w.run.sendHeartbeatOrPendingReport()
 }
 
@@ -206,7 +206,7 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 		return
 	}
 	if silent := now.Sub(w.run.heard); silent > w.run.silence {
-		w.Logf("run %s: nothing heard of the coordinator for %v; the run ends", shortID(w.run.id), silent.Round(time.Millisecond))
+		w.Logf("run %s: no message from the coordinator for %v; ending the run", shortID(w.run.id), silent.Round(time.Millisecond))
 		w.cancelAndLeaveRun("the coordinator is lost")
 		return
 	}
@@ -244,10 +244,10 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	info := w.newAgentInfo()
 	switch {
 	case err != nil:
-		info.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
+		info.Refuses = fmt.Sprintf("version %s differs from the version %s of the coordinator", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
 		w.logUnlessRepeated("refused a coordinator: %s", info.Refuses)
 	case w.run != nil:
-		info.Refuses = "it is in another run"
+		info.Refuses = "already in another run"
 	case w.lastCall == m.From:
 		info = w.info
 	case m.decodeBodyStrictly(&c) != nil:

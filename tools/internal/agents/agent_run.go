@@ -180,7 +180,7 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 	file, err := os.OpenFile(filepath.Join(r.agent.EventDir, r.id+".jsonl"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		r.agent.Logf("run %s is not kept: %v", shortID(r.id), err)
+		r.agent.Logf("run %s: cannot store its events: %v", shortID(r.id), err)
 		return func(load.Event) {}, func() {}
 	}
 	lines := json.NewEncoder(file)
@@ -194,7 +194,7 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 			err = e
 		}
 		if err != nil {
-			r.agent.Logf("run %s is not kept completely: %v", shortID(r.id), err)
+			r.agent.Logf("run %s: stored events are incomplete: %v", shortID(r.id), err)
 		}
 	}
 }

@@ -354,7 +354,7 @@ func TestLost(t *testing.T) {
 	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
-	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("nothing heard of the coordinator") })
+	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("no message from the coordinator") })
 }
 
 // TestInterrupted interrupts a run from the coordinator, and from an agent.
@@ -413,7 +413,7 @@ func TestCoordinatorGone(t *testing.T) {
 			break
 		}
 	}
-	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("nothing heard of the coordinator for") })
+	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("no message from the coordinator for") })
 	r, err := RunOnAgents(t.Context(), f.newOptions(1), load.Config{Target: target, Connections: 2, Messages: 1})
 	if err != nil || r.Answered != 2 {
 		t.Errorf("the next run: %v, %+v", err, r)
@@ -430,7 +430,7 @@ func TestRefused(t *testing.T) {
 		cfg   load.Config
 		want  string // of what is said, or the error
 	}{
-		"version":     {agent: Agent{version: "v9"}, want: "it has version v9, and the coordinator (devel)"},
+		"version":     {agent: Agent{version: "v9"}, want: "version v9 differs from the version (devel) of the coordinator"},
 		"network":     {agent: Agent{Allow: parseAllowedList(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed on this machine"},
 		"unix":        {cfg: load.Config{Target: "unix:/nowhere"}, want: "target unix:/nowhere is not allowed on this machine"},
 		"name":        {cfg: load.Config{Target: "nobody.invalid:1"}, want: `target "nobody.invalid:1"`},
@@ -444,7 +444,7 @@ func TestRefused(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o.Logf = func(format string, args ...any) {
-				if f.log.logf(format, args...); f.log.contains("can't take part") {
+				if f.log.logf(format, args...); f.log.contains("cannot take part") {
 					cancel() // it would wait for others
 				}
 			}

@@ -100,7 +100,7 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	case err != nil:
 		h.Refuses = strings.TrimPrefix(err.Error(), "doctor: ")
 	case report.Holds == 0:
-		h.Refuses = "its machine carries no connection: " + report.First
+		h.Refuses = "its machine cannot hold any connection: " + report.First
 	case report.Holds != doctor.Unlimited:
 		h.Holds, h.Wall = report.Holds, report.First
 	}

@@ -26,7 +26,7 @@ func TestWrongToken(t *testing.T) {
 	running.Go(func() {
 		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", JoinTimeout: testkit.Timeout, Logf: func(format string, args ...any) {
 			coordinator.logf(format, args...)
-			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
+			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting at "); found {
 				at, _, _ := strings.Cut(rest, " ")
 				url <- at
 			}

@@ -167,7 +167,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	if c.StartLocal == nil {
-		c.Logf("waiting on %s for agents: %d are wanted", redactCredentialsInURLs(url), c.Agents)
+		c.Logf("waiting at %s for %d agents", redactCredentialsInURLs(url), c.Agents)
 		return nil
 	}
 	if c.stopLocal, err = c.StartLocal(url); err != nil {
@@ -266,7 +266,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 			c.members = slices.DeleteFunc(c.members, func(m *memberAgent) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
-					c.Logf("agent %s is gone", m.Name)
+					c.Logf("agent %s has disconnected", m.Name)
 				}
 				return gone
 			})
@@ -297,7 +297,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	if info.Refuses != "" {
 		if refusalsByAgent[reply.From] != info.Refuses && len(refusalsByAgent) < maxRefused {
 			refusalsByAgent[reply.From] = info.Refuses
-			c.Logf("agent %s can't take part: %s", info.Name, info.Refuses)
+			c.Logf("agent %s cannot take part: %s", info.Name, info.Refuses)
 		}
 		return
 	}
@@ -307,7 +307,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	}
 	// Meanwhile, no heartbeat is sent to the other members, so the time is limited.
 	if err := c.requestUntilAnswered(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
-		c.Logf("agent %s can't take part: %v", m.Name, err)
+		c.Logf("agent %s cannot take part: %v", m.Name, err)
 		return
 	}
 	c.members = append(c.members, m)
@@ -318,7 +318,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	if m.Most > 0 {
 		text += fmt.Sprintf(", takes %s at most", format.Count(m.Most))
 	}
-	c.Logf("agent %s, %s, carries %s", m.Name, m.Host, text)
+	c.Logf("agent %s on %s can hold %s", m.Name, m.Host, text)
 }
 
 func (c *coordinator) findMember(id string) *memberAgent {
