@@ -101,7 +101,7 @@ func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
 		return s.startDial(e, req)
 	}
 	if host == "" {
-		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
+		return badConfig("Dial.Addr is %q; expected a host before the port, such as example.com:9000", d.Addr)
 	}
 	return s.resolver.lookupAsync(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {

@@ -50,7 +50,7 @@ const (
 var (
 	errNoEndpoint   = errors.New("web: the connection's handler is not in HTTP.Endpoints")
 	errUnsavedValue = errors.New("web: the connection has a Value, but its handler has no Save")
-	errNoRestore    = errors.New("web: Events has Opened but no Restore")
+	errNoRestore    = errors.New("web: Events has Opened but no Restore; expected both for an upgrade")
 	errBadState     = errors.New("web: the saved state of a connection is truncated or of a different version")
 )
 

@@ -65,7 +65,7 @@ type Config struct {
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection instead of measuring for a duration"`
 	// Rate describes an open loop, in which messages are sent at planned times, regardless of answers. If Rate has
 	// neither PerSecond nor Goal, the run is a closed loop, in which each connection waits for answers.
-	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches for the highest rate at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise like --rate"`
+	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k raises the rate evenly from 1k to 100k; @10ms or @10ms,p99.9 searches for the highest rate at which p99, or p99.9, is below 10ms" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise like --rate"`
 	// Flood sends as fast as connections accept data and expects no answers, as with Match "none". The goroutine
 	// model alternates reads and writes, so it deadlocks if the server stops reading until its answers are read.
 	Flood bool `flag:"flood" oneof:"pace" not:"first-message,answer" help:"send as fast as connections accept data, without waiting for answers"`
@@ -96,7 +96,7 @@ type Config struct {
 	// Message is the text to send, 1 byte to MaxMessage. Each answer must be equal to its message unless Answer or
 	// Match is set. A text with expressions such as \{connection.uid} is a template, from which each message is
 	// generated: see docs/load.md. A literal \{ is written \\{. With Match "http", the default is a GET of "/".
-	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, a template if it contains \\{…}; line-based servers need a newline at the end, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send the content of this <FILE> verbatim" flag3:"template-file" help3:"send messages from the template in this <FILE>"`
+	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, a template if it contains \\{…}; line-based servers need a newline at the end, as $'ping\\n' in most shells (default: different lines of --size bytes)" flag2:"message-file,f" help2:"send the content of this <FILE> verbatim" flag3:"template-file" help3:"send messages from the template in this <FILE>"`
 	// First is the first message on each connection, and can be a template. The other messages follow when First
 	// has been answered, or immediately if no answers are expected.
 	First string `flag:"first-message,1" help:"send this <TEXT>, or template, first on each connection" flag2:"first-message-file" help2:"send a message from the template in this <FILE> first on each connection"`
@@ -152,7 +152,7 @@ type Config struct {
 	// Heartbeat is a line from the server that held connections answer with HeartbeatAnswer. On WebSockets, pings
 	// are the heartbeats. Broadcast is a line that the server sends to all connections: see Result.Broadcast. Each
 	// line has 2 bytes to MaxLine, ends in "\n" and contains no other newline.
-	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately; its newline is optional"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately, as --heartbeat-answer says; its newline is optional"`
 	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"answer heartbeats with this <LINE>"`
 	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 

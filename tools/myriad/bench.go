@@ -214,7 +214,11 @@ func newBenchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show SCENARIO",
 		Short: "Print the file of a built-in scenario, to copy and edit",
-		Args:  cobra.ExactArgs(1),
+		Long: `Print the file of a built-in scenario, to copy and edit.
+
+"myriad bench list" prints the names of the scenarios.`,
+		Example: "  myriad bench show quick > mine.toml",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := scenario.BuiltInFile(args[0])
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 
 const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\n' 127.0.0.1:9000
   myriad load -c 1000 --rate 50k --arrivals poisson --out run.jsonl 127.0.0.1:9000
-  myriad load -c 100 -r @10ms,p99.9 127.0.0.1:9000
+  myriad load -c 100 --rate @10ms,p99.9 127.0.0.1:9000
   myriad load -c 200 https://example.com/`
 
 func newLoadCommand() *cobra.Command {

@@ -342,9 +342,9 @@ func (w Workload) validateAppAndStages() error {
 	case !isAppName(w.App):
 		return Errorf("unknown app %q; expected %s", w.App, appList)
 	case sink != (w.FindPhase(Load) != nil && w.HeartbeatInterval() > 0):
-		return Errorf("app is %s; expected %s if and only if a phase is { do = %q, heartbeat = \"1m\" }", w.App, app.Sink, Load)
+		return Errorf("app is %s; expected %s with a phase such as { do = %q, heartbeat = \"1m\" }, and another app without such a phase", w.App, app.Sink, Load)
 	case (w.App == app.PubSub) != (w.FindPhase(Publish) != nil):
-		return Errorf("app is %s; expected %s if and only if a phase is { do = %q, for = \"2s\" }", w.App, app.PubSub, Publish)
+		return Errorf("app is %s; expected %s with a phase such as { do = %q, for = \"2s\" }, and another app without such a phase", w.App, app.PubSub, Publish)
 	case w.Message != "" && !app.IsHTTP(w.App) && w.App != app.WebSocket:
 		return Errorf("message is set for app %s; expected app %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
 	case err != nil:
