@@ -368,6 +368,7 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	}
 	res.Process = used.Process
 	res.User, res.System = used.User-before.User, used.System-before.System
+	res.Voluntary, res.Involuntary = used.Voluntary-before.Voluntary, used.Involuntary-before.Involuntary
 	if cpu := res.CPU().Seconds(); cpu > 0 {
 		res.GCShare = (used.gcSeconds - before.gcSeconds) / cpu
 	}

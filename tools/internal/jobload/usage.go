@@ -18,7 +18,7 @@ type processUsage struct {
 
 // ownProcessUsage returns the resource usage of this process. Unknown figures are 0.
 func ownProcessUsage() (u processUsage) {
-	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
+	s, _ := sample.TakeSample(sample.CPU|sample.Memory|sample.Switches, os.Getpid())
 	u.Process = s.SumOfProcesses()
 	read := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/sched/latencies:seconds"}}
 	metrics.Read(read)
