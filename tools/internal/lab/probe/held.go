@@ -89,7 +89,7 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 			set("beat-connections", float64(open))
 			set("beats", p.Rate)
 			set("beat-cpu-each", p.ServerCPU/p.Rate*1e6)
-			set("beat-cpu-all", p.ServerCPU)
+			set("beat-cpu-all", p.ServerCPU/p.Rate*float64(h.Workload.Connections)/h.Workload.HeartbeatInterval().Seconds())
 		}
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
 			missing := max(h.openConnsAfterConnect()-b.Heard, b.Heard-h.openConnsAfterConnect()) + b.Again
