@@ -258,6 +258,22 @@ func TestArticleCommand(t *testing.T) {
 	}
 }
 
+// The number of runs and their time are printed without a run.
+func TestArticleDryRun(t *testing.T) {
+	const line = "article adaptive-pool --dry-run --only ^published-1M/ours$ --rounds 2 --docs ../../docs"
+	invokeLine(t, line).checkOutcome(t, line, 0, "adaptive-pool, scale published: 2 runs, 2 minutes")
+}
+
+// Each published design serves in several processes, too.
+func TestPlainProcesses(t *testing.T) {
+	for _, design := range []string{"goroutine", "epolls", "reactor"} {
+		s := serveArgs(t, "plain", "--addr", "127.0.0.1:0", "--design", design, "--loops", "2", "--processes", "2")
+		line := "load -c 20 --messages 3 " + s.addr
+		invokeLine(t, line).checkOutcome(t, design+": "+line, 0)
+		s.stop()
+	}
+}
+
 var number = regexp.MustCompile(`\d+(?:[,.]\d+)*`)
 
 // A page in Chinese has the commands, the other blocks and the figures in tables of the one in English.
