@@ -31,9 +31,9 @@ var articles = map[string]struct {
 	only      string
 }{
 	"ten-thousand":     {[]string{"tenk"}, ""},
-	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/|often/)"},
-	"thirteen-servers": {[]string{"models"}, ""},
-	"adaptive-pool":    {[]string{"overload"}, "^published-"},
+	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/(epoll|uring)$|often/|second/)"},
+	"thirteen-servers": {[]string{"models"}, "^(echo-10000|client-1-loop|client-100-loops|echo-1000000|few-10-single|wait-1000|compute-100)/(net.*|goroutine|epoll|epoll-1|epoll-10|epoll-workers|uring|uring-1|prefork|auto)$"},
+	"adaptive-pool":    {[]string{"overload"}, "^published-(unloaded|1x|10x|1M)"},
 }
 
 // Scales at which an article can be measured.
@@ -47,6 +47,7 @@ type articleFlags struct {
 	docs   string
 	scale  string
 	repeat int
+	dryRun bool
 }
 
 func newArticleCommand() *cobra.Command {
@@ -81,6 +82,7 @@ directory of the repository.`,
 	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times if other programs disturb it")
 	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
 	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE .)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the number of runs and their expected time, and run nothing")
 	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")
 	return cmd
 }
@@ -103,6 +105,13 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 		o.Scale, o.Rounds = smallArticle, cmp.Or(o.Rounds, 1)
 	} else {
 		o.Repeat, o.Rounds = f.repeat, cmp.Or(o.Rounds, 3)
+	}
+	if f.dryRun {
+		runs, duration, err := run.EstimateRuns(scenarios, o)
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, scale %s: %d runs, %s\n", name, f.scale, runs, formatMinutesRoundedUp(duration))
+		}
+		return err
 	}
 	origin := readOrigin(cmd.Context(), f.docs, f.scale)
 	set, runErr := run.RunScenarios(cmd.Context(), scenarios, o)

@@ -51,9 +51,9 @@ func newPlainCommand() *cobra.Command {
 	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "flush `each|tenth` answer; with tenth, up to nine answers stay unsent")
 	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine (one per connection), or a published design (Linux): epoll (one loop), epolls, prefork, or reactor (with workers)")
 	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "epoll loops of --design epolls, each with its own listener on the port")
-	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "worker processes of --design prefork")
+	flags.IntVar(&f.processes, "processes", 0, "run `N` processes of the design, each with its own listener on the port (default 1, or one per CPU with --design prefork)")
 	flags.StringVar(&f.files, "files", ".", "serve the files in this `DIR` at /static/ of the app web")
-	flags.BoolVar(&f.worker, "worker", false, "run as a process of --design prefork")
+	flags.BoolVar(&f.worker, "worker", false, "run as one of several processes")
 	flags.MarkHidden("worker") // fails only for an unknown flag
 	f.tls.addFlags(flags)
 	return cmd
@@ -82,7 +82,8 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}
-	if f.design == baseline.Prefork {
+	if f.design == baseline.Prefork || f.processes > 1 {
+		o.Design = baseline.Prefork
 		if o.Prefork, err = f.newPreforkOptions(); err != nil {
 			return err
 		}
@@ -111,8 +112,11 @@ func (f *plainServerFlags) newPreforkOptions() (*baseline.PreforkOptions, error)
 	if err != nil {
 		return nil, err
 	}
-	return &baseline.PreforkOptions{
-		Processes: max(f.processes, runtime.NumCPU()),
-		Command:   []string{self, "plain", "--worker", "--design", baseline.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
-	}, nil
+	o := &baseline.PreforkOptions{Processes: f.processes}
+	design := f.design
+	if design == baseline.Prefork {
+		o.Processes, design = max(f.processes, runtime.NumCPU()), baseline.OneEpoll
+	}
+	o.Command = []string{self, "plain", "--worker", "--design", design, "--loops", strconv.Itoa(f.loops), "--app", f.app, "--buffer", strconv.Itoa(f.buffer)}
+	return o, nil
 }

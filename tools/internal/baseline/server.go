@@ -36,7 +36,7 @@ const (
 	OneEpoll = "epoll"
 	// Epolls has several event loops, each with a listener. The listeners share the port.
 	Epolls = "epolls"
-	// Prefork has several processes, each with an event loop. The processes share the port.
+	// Prefork has several processes, each with another design. The processes share the port.
 	Prefork = "prefork"
 	// Reactor has one event loop, which hands connections to a pool of goroutines.
 	Reactor = "reactor"
@@ -129,7 +129,7 @@ func (o Options) Validate() error {
 	case o.App == app.Sink || app.IsHTTP(o.App):
 		return fmt.Errorf("design %s with app %s; expected design %s, or another app", o.Design, o.App, PerConn)
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
-		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected none of these, or design %s", o.Design, PerConn)
+		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected none of these, or design %s in one process", o.Design, PerConn)
 	}
 	return o.Prefork.validatePrefork()
 }

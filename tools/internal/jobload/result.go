@@ -70,11 +70,12 @@ type Result struct {
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
 
-	// Process is the resource usage of the process, including the generator: processor time since the window began,
-	// memory at the end, and peak memory.
+	// Process is the resource usage of the process, including the generator: processor time and context switches since
+	// the window began, memory at the end, and peak memory.
 	sample.Process
-	// GCShare is the part of the processor time since the window began that the garbage collector used. SchedP99 is the
-	// 99th percentile of the time for which goroutines were runnable before they ran.
+	// GCShare is the part of the processor time that the garbage collector used, from the last cycle before the window
+	// to the last cycle in the window. SchedP99 is the 99th percentile of the time for which goroutines were runnable
+	// before they ran.
 	GCShare  float64       `json:"gc_share,omitempty"`
 	SchedP99 time.Duration `json:"sched_p99,omitempty"`
 	// PeakGoroutines is the maximum number of goroutines, including those of the generator. PeakWorkers is the maximum

@@ -368,8 +368,9 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	}
 	res.Process = used.Process
 	res.User, res.System = used.User-before.User, used.System-before.System
-	if cpu := res.CPU().Seconds(); cpu > 0 {
-		res.GCShare = (used.gcSeconds - before.gcSeconds) / cpu
+	res.Voluntary, res.Involuntary = used.Voluntary-before.Voluntary, used.Involuntary-before.Involuntary
+	if busy := used.busySeconds - before.busySeconds; busy > 0 {
+		res.GCShare = (used.gcSeconds - before.gcSeconds) / busy
 	}
 	res.SchedP99 = used.schedulerLatencyQuantile(before, 0.99)
 	return res

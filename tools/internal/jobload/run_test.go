@@ -187,6 +187,9 @@ func TestLatency(t *testing.T) {
 		if want := []uint64{8, 7, 1, 7, 4, 4, 0, 0}; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v: %+v", got, want, r)
 		}
+		if r.GCShare < 0 || r.GCShare > 1 {
+			t.Errorf("the collector's share is %v", r.GCShare)
+		}
 		if r.PeakWorkers != 1 || r.PeakGoroutines < 2 {
 			t.Errorf("%d workers, %d goroutines", r.PeakWorkers, r.PeakGoroutines)
 		}

@@ -85,6 +85,12 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	if h.result != nil {
 		set("verify-missing", h.countFailedVerifications())
 		h.setHeartbeatFigures(set)
+		if p, open := r.FindPhase(Heartbeats), h.openConnsAfterConnect(); p != nil && p.Rate > 0 {
+			set("beat-connections", float64(open))
+			set("beats", p.Rate)
+			set("beat-cpu-each", p.ServerCPU/p.Rate*1e6)
+			set("beat-cpu-all", p.ServerCPU/p.Rate*float64(h.Workload.Connections)/h.Workload.HeartbeatInterval().Seconds())
+		}
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
 			missing := max(h.openConnsAfterConnect()-b.Heard, b.Heard-h.openConnsAfterConnect()) + b.Again
 			if end := r.FindSample(Closed); end != nil && end.Counts != nil {

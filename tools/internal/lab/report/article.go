@@ -130,20 +130,32 @@ func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []article
 			return !selected.MatchString(workload.Name + "/" + x.subject)
 		})
 		for i, x := range subjects {
-			for t := range r.Scenario.References {
-				reference := &r.Scenario.References[t]
-				for p := range reference.Rows {
-					published := &reference.Rows[p]
-					above := max(slices.IndexFunc(subjects, func(x subjectRuns) bool { return x.subject == published.Design }), 0)
-					if published.Workload == workload.Name && above == i {
-						rows = append(rows, articleRow{label: a.words.published, workload: workload, reference: reference, published: published})
-					}
-				}
-			}
+			rows = append(rows, a.publishedRowsAbove(r, workload, subjects, i)...)
 			rows = append(rows, articleRow{subjectRuns: x, label: "`" + x.subject + "`", report: r, workload: workload})
 		}
 	}
 	return rows, nil
+}
+
+// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are several,
+// their labels contain their names.
+func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
+	for t := range r.Scenario.References {
+		reference := &r.Scenario.References[t]
+		for p := range reference.Rows {
+			published := &reference.Rows[p]
+			design := max(slices.IndexFunc(subjects, func(x subjectRuns) bool { return x.subject == published.Design }), 0)
+			if published.Workload == workload.Name && design == i {
+				rows = append(rows, articleRow{label: a.words.published, workload: workload, reference: reference, published: published})
+			}
+		}
+	}
+	for i := range rows {
+		if len(rows) > 1 {
+			rows[i].label += ": " + rows[i].published.Name
+		}
+	}
+	return rows
 }
 
 // figureCell returns a figure of the row as text and as a number. The number is 0 if there is no figure. A published

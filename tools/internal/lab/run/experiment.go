@@ -67,6 +67,16 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
+// EstimateRuns returns how many runs RunScenarios would execute, and how long they would take. It ignores
+// Options.Repeat.
+func EstimateRuns(all []scenario.Scenario, o Options) (runs int, duration time.Duration, err error) {
+	s, err := planExperiment(all, o)
+	if err != nil {
+		return 0, 0, err
+	}
+	return len(s.steps), estimateTotalDuration(s.steps), nil
+}
+
 func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line breaks", dir)

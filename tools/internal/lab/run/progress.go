@@ -69,6 +69,9 @@ func (p *progressPrinter) redrawProgressLine(detail string) {
 
 func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	for _, s := range steps {
+		if s.Subject.MaxConns > 0 && s.Workload.Whole && s.Workload.Connections > s.Subject.MaxConns {
+			continue // the run will be skipped
+		}
 		sum += s.Workload.EstimateDuration()
 	}
 	return sum
