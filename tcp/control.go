@@ -126,3 +126,12 @@ func (s *Server) Drain() error {
 	defer cancel()
 	return s.Shutdown(ctx)
 }
+
+// logOpenAndDrain calls Drain. It first logs the number of open connections unless there are none or the server is
+// already shutting down.
+func (s *Server) logOpenAndDrain() error {
+	if stats := s.Stats(); stats.Open > 0 && !stats.Draining {
+		s.rateLimitedLogger().Info("draining", "connections", stats.Open, "timeout", s.limits.ShutdownTimeout)
+	}
+	return s.Drain()
+}

@@ -348,7 +348,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		err = s.Drain()
+		err = s.logOpenAndDrain()
 	})
 	stopTicker := s.startTicker()
 	e.Wait()

@@ -155,7 +155,7 @@ func TestFaults(t *testing.T) {
 		"nobody": faultyCase(unusedAddr, Config{Connections: 30},
 			"connected==0 failed==30", "30 × connection refused"),
 		"more answers": faultyCase(serverStarter(answerLinesWith("%d\n\n")), Config{Message: "ask\n", Match: "delimiter:\\n", Connections: 1, Messages: 20},
-			"mismatched==1", "received an answer while no message was unanswered"),
+			"mismatched==1", `received an answer while no message was unanswered; got "\n"`),
 		"a status": faultyCase(serverStarter(answerLinesWith("HTTP/1.1 503 Busy\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n")), Config{Message: "GET\n", Match: matchHTTP, Messages: 5},
 			"answered==100", "HTTP status 503"),
 		"a WebSocket closed": faultyCase(webSocketServerStarter(echoThenClose(7)), Config{Messages: 30, WebSocket: &WebSocket{}},

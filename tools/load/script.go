@@ -2,6 +2,7 @@ package load
 
 import (
 	"errors"
+	"sort"
 	"sync"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -231,11 +232,16 @@ type matchRuleChecker struct {
 
 func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
+	before := *state
 	res.used, res.answers, res.err = r.rule.ConsumeInput(state, in, r.onStatus)
 	res.answerBytes, res.serverCloses = res.used, state.ServerCloses()
 	if limit := int(cs.inFlight) - answeredInCall; res.err == nil && res.answers > limit {
-		res.answers = limit
-		res.err = errExtraAnswer
+		res.answers, res.err = limit, errExtraAnswer
+		res.used = sort.Search(len(in), func(n int) bool { // to the first byte that exceeds the expected answers
+			s := before
+			_, answers, _ := r.rule.ConsumeInput(&s, in[:n], nil)
+			return answers >= limit
+		})
 	}
 	return res
 }

@@ -260,6 +260,9 @@ func (r *Result) writeFaultLines(line lineWriter) {
 	}
 	if len(r.Lost) > 0 {
 		line("lost", "%s", format.Tally(r.Lost))
+		if r.Bytes.Received == 0 && r.TLS == "" {
+			line("", "remedy: if the server expects TLS, use --tls")
+		}
 	}
 	for _, c := range Counters {
 		n, _ := c.resultValue(r)

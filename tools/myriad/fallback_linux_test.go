@@ -102,7 +102,7 @@ func checkFallsBackToEpoll(t *testing.T, restriction string, number uint64, why 
 		checkOutcome(t, "load", 0, "20 of 20", "epoll, ")
 	code, because := s.signalAndWait(syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll reason=%q\n", why)
 	if said := s.stderr.String(); code != 0 || strings.Count(said, because) != 1 || strings.Count(said, "\n") != 2 {
-		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of draining", code, said, because)
+		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of the signal", code, said, because)
 	}
 }
 

@@ -210,11 +210,14 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 		// does not end this process. Ignore is no alternative: during its call, a SIGPIPE would end the process (Go
 		// 1.26).
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		again := "once more"
-		if hangup {
-			again = "SIGTERM"
+		again := "send the signal again"
+		switch {
+		case hangup:
+			again = "send SIGTERM"
+		case sig == os.Interrupt:
+			again = "press Ctrl-C again"
 		}
-		fmt.Fprintf(out, "myriad: %v: draining %d connections; %s stops at once\n", sig, f.srv.Stats().Open, again)
+		fmt.Fprintf(out, "myriad: %v: shutting down; %s to stop at once\n", sig, again)
 		drain()
 	case hangup: // a closing terminal sends two: one from the shell, one from the kernel
 	default:
