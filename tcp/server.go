@@ -176,8 +176,8 @@ type Server struct {
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
 	// of the command and, if Env is not nil, variables to Env. By default, the new process has the same arguments,
-	// standard input, output and error. Its binary is the file at the path of this process. If this file does not
-	// exist, its binary is the executable of this process.
+	// standard input, output and error. Its binary is the file at the path with which this process was started. If
+	// this path is a symbolic link that no longer exists, Upgrade uses the link's original target.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
 	// Stay keeps this process running after an Upgrade. Set Stay if a supervisor watches the process that it has

@@ -39,7 +39,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	context.AfterFunc(ctx, stop)          // a second Ctrl-C ends the process at once
 	workers, _ := pool.New(pool.Config{}) // cannot fail with the defaults
 	defer workers.Close(context.Background())
 	handler := tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {

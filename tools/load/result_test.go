@@ -53,6 +53,11 @@ lost         2 × connection reset by peer, 1 × closed by the server
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
+	unanswered := newExampleResult()
+	unanswered.Answered = 0
+	if err := unanswered.WriteText(&b); err != nil || !strings.HasSuffix(b.String(), "by the server\n             remedy: if the server expects TLS, use --tls\n") {
+		t.Errorf("without answers: %v, got\n%s", err, b.String())
+	}
 }
 
 func TestVerdicts(t *testing.T) {

@@ -260,7 +260,7 @@ func (r *Result) writeFaultLines(line lineWriter) {
 	}
 	if len(r.Lost) > 0 {
 		line("lost", "%s", format.Tally(r.Lost))
-		if r.Bytes.Received == 0 && r.TLS == "" {
+		if r.Sent > 0 && r.Answered == 0 && r.TLS == "" && !r.NoReply {
 			line("", "remedy: if the server expects TLS, use --tls")
 		}
 	}
