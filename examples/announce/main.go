@@ -21,7 +21,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	var details tcp.Group        // closed connections are removed automatically
+
+	var details tcp.Group // closed connections are removed automatically
 	srv := &tcp.Server{
 		Addr: *addr,
 		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
