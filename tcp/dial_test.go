@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
 		h := newDialRecorder()
 		to := Dial{Addr: echo.addr, Handler: h}
-		expectError(t, "Dial before the start", s.Dial(to), ErrServerClosed, "has not started yet; call this in Server.Listening")
+		expectError(t, "Dial before the start", s.Dial(to), ErrServerClosed, "has not started; expected a call in Server.Listening")
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
