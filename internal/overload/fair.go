@@ -68,14 +68,7 @@ func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted 
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
 		return isLucky(flat), false
 	}
-	var key [20]byte
-	address := source.As16()
-	if copy(key[:], address[:]); source.Is6() && !source.Is4In6() {
-		clear(key[8:16])
-	}
-	if weight > 1 { // the source is treated as that many sources
-		binary.NativeEndian.PutUint32(key[16:], rand.Uint32N(weight))
-	}
+	key := newSourceKey(source, weight)
 	if next != nil {
 		next.countAndGetProbability(&key)
 	}
@@ -86,7 +79,23 @@ func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted 
 	return flat > 0 && isLucky(probability), true
 }
 
-func (s *sourceSketch) countAndGetProbability(key *[20]byte) (probability uint32) {
+// sourceKey contains an address or the prefix of an IPv6 address. The last bytes distinguish the sources that one
+// address of a higher weight counts as.
+type sourceKey [20]byte
+
+// newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random one.
+func newSourceKey(source netip.Addr, weight uint32) (k sourceKey) {
+	address := source.As16()
+	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
+		clear(k[8:16])
+	}
+	if weight > 1 {
+		binary.NativeEndian.PutUint32(k[16:], rand.Uint32N(weight))
+	}
+	return k
+}
+
+func (s *sourceSketch) countAndGetProbability(key *sourceKey) (probability uint32) {
 	hash := maphash.Bytes(s.seed, key[:])
 	for i := range s.rows {
 		r, bucket := &s.rows[i], hash%rowBuckets
