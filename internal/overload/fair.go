@@ -13,7 +13,7 @@ import (
 
 // Parameters of fairShares.
 const (
-	sketchRows     = 3
+	sketchRows     = 4
 	rowBuckets     = 1024
 	shareInterval  = 100 * time.Millisecond
 	shareSmoothing = 0.25 // weight of the latest interval in estimates
