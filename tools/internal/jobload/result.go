@@ -83,8 +83,24 @@ type Result struct {
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
+	// Server describes a contender that is a server.
+	Server *ServerFigures `json:"server,omitempty"`
+
 	// Overran is the reason why the run ended early or was terminated, or "".
 	Overran string `json:"overran,omitempty"`
+}
+
+// ServerFigures contains figures of a contender that is a server.
+type ServerFigures struct {
+	// CPU is the processor time of the server since the window began.
+	CPU time.Duration `json:"cpu"`
+	// Recovery is the time from the end of the last job's submission until new requests were served fast again.
+	Recovery time.Duration `json:"recovery"`
+	// OfferedByOthers and FinishedOfOthers count the jobs since the window began on connections from further addresses
+	// (Plan.Sources). Finished counts those of all connections.
+	OfferedByOthers  int64 `json:"offered_by_others,omitempty"`
+	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
+	Finished         int64 `json:"finished,omitempty"`
 }
 
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress
