@@ -83,6 +83,8 @@ type Result struct {
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
+	// Sources is Plan.Sources.
+	Sources int `json:"sources,omitempty"`
 	// Server describes a contender that is a server.
 	Server *ServerFigures `json:"server,omitempty"`
 

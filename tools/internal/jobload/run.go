@@ -359,7 +359,7 @@ func raiseToAtLeast(v *atomic.Int64, n int64) {
 func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{
-		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
+		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Sources: p.Sources, Warmup: p.Warmup, Duration: p.Duration,
 		Elapsed: max(0, now-r.windowStart), Iterations: p.Iterations,
 	}
 	res.setFiguresFromShards(r.shards)

@@ -88,7 +88,8 @@ type Phase struct {
 	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
 	// window.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is the number of connections that a Connect phase opens. The default is all.
+	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is the
+	// number of connections to a contender that is a server. The default is 2,000.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is a number per second. In a Connect phase it is the number of connections to open; 0 means as fast as
 	// possible. In Load and Publish phases it is the number of messages on all connections together; 0 means a closed
@@ -129,6 +130,9 @@ type Phase struct {
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
 	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
+	// Sources is the number of further source addresses of a Jobs phase whose contenders are servers; see
+	// jobload.Plan.
+	Sources int `json:"sources,omitempty" toml:"sources"`
 }
 
 const (
@@ -152,7 +156,7 @@ const (
 	maxOffered   = 20 * time.Minute
 )
 
-var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps"}
+var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps", "limited"}
 
 func (p Phase) withActionDefaults() Phase {
 	set := func(v *int, standard int) {
@@ -436,6 +440,7 @@ func (p Phase) validateJobs() error {
 	}
 	return cmp.Or(
 		checkRange("deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		checkRange("%v sources", p.Sources, 0, p.Connections/11),
 		checkRange("queue of %v", p.Queue, 1, maxQueue),
 		checkRange("burst of %v times the rate", p.Burst, 0, maxTimes),
 	)
