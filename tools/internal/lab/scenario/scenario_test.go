@@ -147,7 +147,7 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app is "echo" with the phase flood`},
 		{Workload{App: "lines", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, "messages of 8 bytes; expected 0"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Park}, hold}}, "phase park is combined with other phases"},
-		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `job shape "io"; expected published, cpu, short-cpu, mixed and steps`},
+		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `job shape "io"; expected published, cpu, short-cpu, mixed, steps and limited`},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", For: second}}}, "rate is 0 and times is 0; expected exactly one"},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second, Memory: 1}}}, "memory of 1 bytes"},
 		{Workload{Phases: []Phase{{Do: Attack, For: second}}}, "attack for 1s; expected 4s to"},
