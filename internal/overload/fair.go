@@ -22,7 +22,7 @@ const (
 	certain        = 1 << 16     // the probability 1
 	// headroom is the number of requests that may pass fairShares, relative to those that have obtained credits. It lets
 	// the credits grow.
-	headroom = 1.1
+	headroom = 1.2
 )
 
 // fairShares limits each source of requests or connections to its fair share during an overload. Every IPv4 address and

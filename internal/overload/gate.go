@@ -107,15 +107,11 @@ func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	mode, isCounted := g.mode.Load(), false
 	if p != Critical && (mode&dicing != 0 || mode&limiting != 0 && t != nil) {
-		if admitted, isCounted = g.shares.admit(source, g.flatProbability(mode)); !admitted && (mode&dicing != 0 || g.waiting.Load() >= g.credits.Load()/4) {
-			g.shed[g.shedReason(mode)].Add(1)
+		if admitted, isCounted = g.admitByShares(mode, source); !admitted {
 			return false
 		}
 	}
 	if t == nil {
-		if isCounted {
-			g.shares.admitted.Add(1)
-		}
 		return true
 	}
 	if mode&(counting|limiting) == 0 && (mode&probing == 0 || g.mode.And(^probing)&probing == 0) {
@@ -139,19 +135,27 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
+// admitByShares decides on a request before the credits. While the Gate limits requests and none waits, only the credits
+// decide, so that no worker becomes idle.
+func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
+	why := ByQueueDelay
+	if mode&dicing != 0 {
+		why = Reason(g.ratioCause.Load())
+	}
+	admitted, isCounted = g.shares.admit(source, g.flatProbability(mode))
+	if !admitted && (mode&dicing != 0 || g.waiting.Load() > 0) {
+		g.shed[why].Add(1)
+		return false, isCounted
+	}
+	return true, isCounted
+}
+
 // flatProbability returns the probability of admitting a request, regardless of its source and before the credits.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
 	}
 	return certain
-}
-
-func (g *Gate) shedReason(mode uint32) Reason {
-	if mode&dicing != 0 {
-		return Reason(g.ratioCause.Load())
-	}
-	return ByQueueDelay
 }
 
 // Start reports whether an admitted request may run. A request that has waited too long may not run, and Start then
