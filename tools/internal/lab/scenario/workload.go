@@ -79,6 +79,12 @@ const (
 	Park = "park"
 )
 
+// Values of Phase.Storm.
+const (
+	StormConnect = "connect"
+	StormHello   = "hello"
+)
+
 var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish, Attack, Jobs, Park}
 
 type Phase struct {
@@ -115,6 +121,12 @@ type Phase struct {
 	// For if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
+
+	// Storm replaces the attackers of an Attack phase by one goroutine that opens and closes connections as fast as it
+	// can: "connect", or "hello" with a TLS ClientHello on each. Elsewhere aims it at another port, where connections are
+	// accepted and closed.
+	Storm     string `json:"storm,omitempty" toml:"storm"`
+	Elsewhere bool   `json:"elsewhere,omitempty" toml:"elsewhere"`
 
 	// Shape is the kind of jobs, as in "myriad offer --work". The capacity is measured once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
@@ -422,6 +434,9 @@ func (p Phase) validatePhase(w Workload) error {
 	case Publish:
 		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v subscribers that do not read", p.Slow, 0, maxHeld))
 	case Attack:
+		if p.Storm != "" && p.Storm != StormConnect && p.Storm != StormHello || p.Elsewhere && p.Storm == "" || p.Storm == StormHello && !w.TLS {
+			err = cmp.Or(err, Errorf("storm %q, elsewhere %v; expected %s, %s with tls, or none of them", p.Storm, p.Elsewhere, StormConnect, StormHello))
+		}
 		err = cmp.Or(err, checkRange("line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
 		err = cmp.Or(err, p.validateJobs())
