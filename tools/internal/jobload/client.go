@@ -3,7 +3,7 @@ package jobload
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +28,6 @@ type serverContender struct {
 	free   chan *jobConn
 	all    []*jobConn
 	done   sync.WaitGroup // readers
-	begin  sync.Once      // of the window
 
 	cpuBefore                        time.Duration
 	inWindow                         atomic.Bool
@@ -42,28 +41,20 @@ type jobConn struct {
 	isOther bool // from a further address
 }
 
-const connectTimeout = 10 * time.Second
-
-var jobRequest = []byte("GET / HTTP/1.1\r\nHost: server\r\n\r\n")
-
 func newServerContender(p Plan) (Contender, error) {
 	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	c := &serverContender{plan: p, free: make(chan *jobConn, p.Connections)}
 	c.server = exec.Command(self, "offer", "--serve", "--pool", p.Pool, "--work", p.Work, "--iterations", strconv.FormatUint(p.Iterations, 10))
 	c.server.Stderr = os.Stderr
-	if c.stdin, err = c.server.StdinPipe(); err != nil {
-		return nil, err
+	in, inErr := c.server.StdinPipe()
+	out, outErr := c.server.StdoutPipe()
+	if err = cmp.Or(err, inErr, outErr); err == nil {
+		err = c.server.Start()
 	}
-	out, err := c.server.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.server.Start(); err != nil {
-		return nil, err
-	}
+	c.stdin = in
 	line, err := bufio.NewReader(out).ReadString('\n')
 	c.addr = strings.TrimSpace(line)
 	for i := 0; i < p.Connections && err == nil; i++ {
@@ -131,6 +122,7 @@ func (c *serverContender) readAnswers(x *jobConn) {
 }
 
 var (
+	jobRequest    = []byte("GET / HTTP/1.1\r\nHost: server\r\n\r\n")
 	statusOK      = []byte("HTTP/1.1 200 ")
 	statusShed    = []byte("HTTP/1.1 503 ")
 	contentLength = []byte("content-length: ")
@@ -157,34 +149,30 @@ func readAnswer(in *bufio.Reader) (isOK bool, err error) {
 }
 
 func (c *serverContender) cpu() time.Duration {
-	s, err := sample.TakeSample(sample.CPU, c.server.Process.Pid)
-	if err != nil {
-		return 0
-	}
+	s, _ := sample.TakeSample(sample.CPU, c.server.Process.Pid) // 0 if the system does not report it
 	p := s.SumOfProcesses()
 	return p.User + p.System
 }
 
 func (c *serverContender) startWindow() {
-	c.begin.Do(func() {
+	if c.inWindow.CompareAndSwap(false, true) {
 		c.cpuBefore = c.cpu()
-		c.inWindow.Store(true)
-	})
+	}
 }
 
 const (
-	probeInterval = 20 * time.Millisecond
-	probesInRow   = 10
-	maxProbeTime  = 100 * time.Millisecond
-	maxRecovery   = 30 * time.Second
+	connectTimeout = 10 * time.Second
+	probeInterval  = 20 * time.Millisecond
+	probesInRow    = 10
+	maxProbeTime   = 100 * time.Millisecond
+	maxRecovery    = 30 * time.Second
 )
 
 // setFigures sets the figures of the server after the last job. It measures how long the server takes to recover.
 func (c *serverContender) setFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, OfferedByOthers: c.offeredByO.Load(), FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}
-	since := max(r.Elapsed-r.Duration, 0)
-	r.Server.Recovery = since + c.probeUntilRecovered()
+	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()
 }
 
 // probeUntilRecovered sends a request at a time until probesInRow of them have been answered within maxProbeTime. It
@@ -196,7 +184,7 @@ func (c *serverContender) probeUntilRecovered() time.Duration {
 		if fast == 0 {
 			first = time.Now()
 		}
-		if err := c.probe(); err != nil {
+		if !c.isServedFast() {
 			fast = 0
 		} else if fast++; fast == probesInRow {
 			return first.Sub(start)
@@ -206,21 +194,16 @@ func (c *serverContender) probeUntilRecovered() time.Duration {
 	return maxRecovery
 }
 
-func (c *serverContender) probe() error {
+func (c *serverContender) isServedFast() bool {
 	nc, err := net.DialTimeout("tcp", c.addr, maxProbeTime)
 	if err != nil {
-		return err
+		return false
 	}
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(maxProbeTime)) // fails only on a closed connection
-	if _, err = nc.Write(jobRequest); err != nil {
-		return err
-	}
+	_, _ = nc.Write(jobRequest)                      // after an error, there is no answer
 	isOK, err := readAnswer(bufio.NewReader(nc))
-	if err == nil && !isOK {
-		err = errors.New("shed")
-	}
-	return err
+	return isOK && err == nil
 }
 
 func (c *serverContender) Workers() int { return 0 }

@@ -60,11 +60,7 @@ func stormAttackers(storm string) []attacker {
 }
 
 func acceptAndClose(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
+	for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 		_ = c.(*net.TCPConn).SetLinger(0) // fails only on a closed connection
 		c.Close()
 	}
