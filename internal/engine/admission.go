@@ -115,8 +115,8 @@ func (rt *Runtime) acquireSourceSlotIfAllowed(peer netip.AddrPort) error {
 // announced. If the client is refused, the method sends the refusal and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
-	var err error
-	if err = ErrOverloaded; c.runtime.Overload.AdmitConn(peer.Addr()) {
+	err := ErrOverloaded
+	if c.runtime.Overload.AdmitConn(peer.Addr()) {
 		err = c.runtime.acquireSourceSlotIfAllowed(peer)
 	}
 	if err != nil {

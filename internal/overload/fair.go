@@ -62,7 +62,8 @@ type sketchRow struct {
 }
 
 // admit decides on an arrival from source. Until estimates exist, and for sources that are exempt or invalid, it admits
-// with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival was counted for its source.
+// with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival was counted for its
+// source.
 func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
