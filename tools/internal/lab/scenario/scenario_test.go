@@ -150,6 +150,7 @@ func TestPhases(t *testing.T) {
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `job shape "io"; expected published, cpu, short-cpu, mixed, steps and limited`},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", For: second}}}, "rate is 0 and times is 0; expected exactly one"},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second, Memory: 1}}}, "memory of 1 bytes"},
+		{Workload{Phases: []Phase{{Do: Attack, For: 4 * second, Storm: StormHello}}}, "storm is \"hello\" and elsewhere false; expected connect, hello with tls"},
 		{Workload{Phases: []Phase{{Do: Attack, For: second}}}, "attack for 1s; expected 4s to"},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: second}}}, "load for 1s; expected 1.125s to"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},

@@ -435,7 +435,7 @@ func (p Phase) validatePhase(w Workload) error {
 		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v subscribers that do not read", p.Slow, 0, maxHeld))
 	case Attack:
 		if p.Storm != "" && p.Storm != StormConnect && p.Storm != StormHello || p.Elsewhere && p.Storm == "" || p.Storm == StormHello && !w.TLS {
-			err = cmp.Or(err, Errorf("storm %q, elsewhere %v; expected %s, %s with tls, or none of them", p.Storm, p.Elsewhere, StormConnect, StormHello))
+			err = cmp.Or(err, Errorf("storm is %q and elsewhere %v; expected %s, %s with tls, or neither storm nor elsewhere", p.Storm, p.Elsewhere, StormConnect, StormHello))
 		}
 		err = cmp.Or(err, checkRange("line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
