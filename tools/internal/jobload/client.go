@@ -29,9 +29,9 @@ type serverContender struct {
 	all    []*jobConn
 	done   sync.WaitGroup // readers
 
-	cpuBefore                        time.Duration
-	inWindow                         atomic.Bool
-	finished, finishedOf, offeredByO atomic.Int64 // see ServerFigures
+	cpuBefore            time.Duration
+	inWindow             atomic.Bool
+	finished, finishedOf atomic.Int64 // see ServerFigures
 }
 
 // jobConn belongs to the submitter until a request is sent, and then to its reader until the answer.
@@ -87,7 +87,6 @@ func (c *serverContender) TrySubmit(j *Job) bool {
 	select {
 	case x := <-c.free:
 		x.job = j
-		c.count(&c.offeredByO, x.isOther)
 		_, err := x.Write(jobRequest)
 		return err == nil // otherwise the reader ends, too
 	default:
@@ -171,7 +170,7 @@ const (
 // setFigures sets the figures of the server after the last job. It measures how long the server takes to recover.
 func (c *serverContender) setFigures(r *Result) {
 	c.inWindow.Store(false)
-	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, OfferedByOthers: c.offeredByO.Load(), FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}
+	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}
 	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()
 }
 

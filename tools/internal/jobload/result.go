@@ -98,11 +98,10 @@ type ServerFigures struct {
 	CPU time.Duration `json:"cpu"`
 	// Recovery is the time from the end of the last job's submission until new requests were served fast again.
 	Recovery time.Duration `json:"recovery"`
-	// OfferedByOthers and FinishedOfOthers count the jobs since the window began on connections from further addresses
-	// (Plan.Sources). Finished counts those of all connections.
-	OfferedByOthers  int64 `json:"offered_by_others,omitempty"`
-	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
+	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
+	// addresses (Plan.Sources).
 	Finished         int64 `json:"finished,omitempty"`
+	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
 }
 
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress

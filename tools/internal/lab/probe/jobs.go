@@ -75,7 +75,7 @@ var jobsProbe = Probe{
 }
 
 // setServerFigures sets the figures of a contender that is a server. The light sources have a fair share of the finished
-// jobs, but never more than they have offered.
+// jobs, but never more than they have offered: one in eleven jobs.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {
@@ -83,8 +83,8 @@ func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	}
 	set("recovery", s.Recovery.Seconds())
 	set("server-cores", ratioOrZero(s.CPU, j.Result.Elapsed))
-	if sources := float64(j.Result.Sources); sources > 0 && s.OfferedByOthers > 0 {
-		fair := min(float64(s.OfferedByOthers), float64(s.Finished)*sources/(sources+1))
+	if sources := float64(j.Result.Sources); sources > 0 {
+		fair := min(float64(j.Result.Offered)/11, float64(s.Finished)*sources/(sources+1))
 		set("others-kept", float64(s.FinishedOfOthers)/max(fair, 1))
 	}
 }
