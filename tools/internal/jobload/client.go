@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -23,7 +22,6 @@ import (
 type serverContender struct {
 	plan   Plan
 	server *exec.Cmd
-	stdin  io.Closer
 	addr   string
 	free   chan *jobConn
 	all    []*jobConn
@@ -46,7 +44,7 @@ func newServerContender(p Plan) (Contender, error) {
 	c := &serverContender{plan: p, free: make(chan *jobConn, p.Connections)}
 	c.server = exec.Command(self, "offer", "--serve", "--pool", p.Pool, "--work", p.Work, "--iterations", strconv.FormatUint(p.Iterations, 10))
 	c.server.Stderr = os.Stderr
-	in, inErr := c.server.StdinPipe()
+	_, inErr := c.server.StdinPipe() // ends with this process, and the server with it
 	out, outErr := c.server.StdoutPipe()
 	if err = cmp.Or(err, inErr, outErr); err == nil {
 		err = c.server.Start()
@@ -54,7 +52,6 @@ func newServerContender(p Plan) (Contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.stdin = in
 	line, err := bufio.NewReader(out).ReadString('\n')
 	c.addr = strings.TrimSpace(line)
 	for i := 0; i < p.Connections && err == nil; i++ {
@@ -207,11 +204,12 @@ func (c *serverContender) isServedFast() bool {
 
 func (c *serverContender) Workers() int { return 0 }
 
+// Close kills the server, because an overloaded server may take long to shut down.
 func (c *serverContender) Close() {
+	_ = c.server.Process.Kill() // fails only if it has ended
 	for _, x := range c.all {
 		_ = x.Close()
 	}
 	c.done.Wait()
-	_ = c.stdin.Close()
-	_ = c.server.Wait()
+	_ = c.server.Wait() // the error is that it was killed; it closes stdin
 }
