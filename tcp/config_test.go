@@ -55,6 +55,8 @@ func TestBadConfig(t *testing.T) {
 		{&Server{TLSConfig: &tls.Config{}}, []string{"Server.TLSConfig", "certificate"}},
 		{&Server{Allow: []netip.Prefix{prefix, {}}}, []string{"Server.Allow[1]", "prefix"}},
 		{&Server{Deny: []netip.Prefix{{}}}, []string{"Server.Deny[0]"}},
+		{&Server{Overload: Overload{SourceWeights: map[netip.Prefix]int{prefix: -1}}}, []string{"Server.Overload.SourceWeights", "-1", "0 to 1000000"}},
+		{&Server{Overload: Overload{SourceWeights: map[netip.Prefix]int{{}: 1}}}, []string{"Server.Overload.SourceWeights", "prefix"}},
 		{&Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, []string{"Server.Deny", "1048577", "1048576"}},
 		{&Server{TrustedProxies: []netip.Prefix{{}}}, []string{"Server.TrustedProxies[0]"}},
 		{&Server{Processes: -1}, []string{"Server.Processes is -1"}},

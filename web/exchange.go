@@ -147,13 +147,12 @@ func (x *exchange) mustCloseAfterResponse() bool {
 }
 
 // dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
-// 503 if shed is set, under overload, and if the pool is full. body is the part of x's body that has arrived, and
-// isWhole means that body is complete.
-func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool) (usedBytes int) {
-	x.job = &exchangeJob{route: x.route, overload: overloadManager(c)}
+// 503 if the overload manager has not admitted them, and if the pool is full. body is the part of x's body that has
+// arrived, and isWhole means that body is complete.
+func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
+	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
-	shed = shed || !x.job.admitsToQueue(c, x.priority)
-	state, onLoop := stateActive, !shed && isWhole && x.isOnLoop() && x.queueOnLoop(c)
+	state, onLoop := stateActive, admitted && isWhole && x.isOnLoop() && x.queueOnLoop(c)
 	for y := x; y != nil; y = y.next {
 		y.initRequestAndResponse()
 		y.loop, y.bodyArrived = loopHold{ref: connRef(c)}, y != x || isWhole
@@ -169,7 +168,7 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool
 	if usedBytes = x.body.decodeBodyIntoBuffer(body); usedBytes > 0 {
 		setHandlerMemory(c, x.memoryCost+cap(x.body.buf), false)
 	}
-	if onLoop || !shed && x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
+	if onLoop || admitted && x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
 		return usedBytes
 	}
 	x.job.overload.Abandon(&x.job.ticket)

@@ -226,12 +226,31 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	}
 	isQuick := x.routeRequest()
 	body, isWhole := x.arrivedBody(in[n:])
-	shed := isQuick && isWhole && !x.admitsToRun(c)
-	if isQuick && isWhole && !shed {
+	runsNow := isQuick && isWhole
+	ticket, admitted := x.admitByOverloadManager(c, runsNow)
+	switch {
+	case !admitted && isWhole && x.rejectWithoutExchange(c):
+		return n + len(body), true
+	case admitted && runsNow:
 		return n + len(body), x.serveOnConnOwner(c, body)
 	}
 	n += x.parsePipelined(c, in[n:])
-	return n + x.dispatchOrReject(c, body, isWhole, shed), true
+	return n + x.dispatchOrReject(c, body, isWhole, admitted, ticket), true
+}
+
+var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
+	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
+
+// rejectWithoutExchange answers x with 503 and recycles x, before the objects of a request are built. It returns false
+// and does nothing if the response must be of another form: to HEAD, to HTTP/1.0, or before the connection closes.
+func (x *exchange) rejectWithoutExchange(c *tcp.Conn) (rejected bool) {
+	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
+		return false
+	}
+	_, _ = c.Write(rejection) // an error ends the connection
+	x.h.startIdleTimer(c)
+	recycleExchange(x)
+	return true
 }
 
 // arrivedBody returns the part of x's body that has arrived. in begins with the body. isWhole reports whether body is

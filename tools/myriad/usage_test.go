@@ -56,7 +56,7 @@ func TestHelp(t *testing.T) {
 		"plain --help":     {"--app"},
 		"--version":        {"go1."},
 		"version":          {"go1."},
-		"bench list":       {"quick       2 minutes"},
+		"bench list":       {"quick            2 minutes"},
 		"bench show idle":  {`name = "idle"`},
 		"load --help-all": {
 			"Usage:\n  myriad load", "\nConnections:\n", "--connections N", "\nTraffic:\n", "--message-rate N",

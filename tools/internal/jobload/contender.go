@@ -30,6 +30,10 @@ func BuiltInContenders() Contenders {
 		"channel":   newChannelPool,
 		"published": newPublishedPool,
 		"ours":      newMyriadPool,
+
+		managedServer: newServerContender,
+		plainServer:   newServerContender,
+		netHTTPServer: newServerContender,
 	}
 }
 

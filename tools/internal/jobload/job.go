@@ -12,8 +12,8 @@ import (
 
 // Job is a submitted job, and a context.Context that ends at the job's deadline.
 //
-// A pool that accepts a job must call exactly one of Execute, CountAsExpired and CountAsShed, on any goroutine. After
-// this call, the pool must not use the job. A pool that is being closed may drop jobs without a call.
+// A pool that accepts a job must call exactly one of Execute, CountAsFinished, CountAsExpired and CountAsShed, on any
+// goroutine. After this call, the pool must not use the job. A pool that is being closed may drop jobs without a call.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -35,8 +35,14 @@ func (j *Job) Execute() {
 	now := r.now()
 	inMiddle := now >= r.windowStart+r.plan.Duration/3 && now < r.windowEnd-r.plan.Duration/3
 	pickTaskForJob(r.plan.Work, j.number).allocateComputeAndWait(r.plan.Iterations, inMiddle)
-	now = r.now()
-	if now > r.limit {
+	j.CountAsFinished()
+}
+
+// CountAsFinished counts a job that has run. A pool that runs jobs elsewhere calls it instead of Execute.
+func (j *Job) CountAsFinished() {
+	r := j.generator
+	now := r.now()
+	if r.over.Load() || now > r.limit {
 		return // too late to be counted
 	}
 	latency := now - j.submitted

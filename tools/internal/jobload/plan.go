@@ -30,6 +30,11 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
+	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections is from
+	// that number of further addresses.
+	Connections, Sources int
+	// Serve runs the server of a contender instead of submitting jobs.
+	Serve bool
 }
 
 const (
@@ -41,6 +46,9 @@ const (
 	minMemory     = 16 << 20
 	maxMemory     = 1 << 50
 	maxIterations = 1 << 40
+	// A process has at most 20,000 descriptors on many machines.
+	maxConnections = 16_000
+	maxSources     = 1 << 15
 )
 
 // Flags contains the methods that flag.FlagSet and pflag.FlagSet have in common.
@@ -48,6 +56,7 @@ type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)
 	Int64Var(p *int64, name string, value int64, usage string)
+	BoolVar(p *bool, name string, value bool, usage string)
 	Uint64Var(p *uint64, name string, value uint64, usage string)
 	Float64Var(p *float64, name string, value float64, usage string)
 	DurationVar(p *time.Duration, name string, value time.Duration, usage string)
@@ -66,6 +75,9 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.IntVar(&p.Workers, "workers", 5000, "limit for the pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "limit for the pool's queue")
 	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES` (default 0: no limit)")
+	f.IntVar(&p.Connections, "connections", 2000, "connections of a contender that is a server")
+	f.IntVar(&p.Sources, "sources", 0, "open a tenth as many connections from `N` further addresses 127.1.x.x (default 0: all from one)")
+	f.BoolVar(&p.Serve, "serve", false, "serve the jobs over HTTP until the standard input ends, instead of submitting them")
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }
 
@@ -101,6 +113,8 @@ func (p *Plan) Validate(contenders Contenders) error {
 	return cmp.Or(
 		checkFlagRange("burst", p.Burst, 0, maxBurst),
 		checkFlagRange("inflight", p.Inflight, 0, maxWorkers),
+		checkFlagRange("connections", p.Connections, 0, maxConnections),
+		checkFlagRange("sources", p.Sources, 0, min(p.Connections/11, maxSources)),
 		checkFlagRange("workers", p.Workers, 1, maxWorkers),
 		checkFlagRange("queue", p.Queue, 0, maxQueue),
 		checkFlagRange("warmup", p.Warmup, 0, maxTime),

@@ -83,8 +83,25 @@ type Result struct {
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
+	// Sources is Plan.Sources.
+	Sources int `json:"sources,omitempty"`
+	// Server describes a contender that is a server.
+	Server *ServerFigures `json:"server,omitempty"`
+
 	// Overran is the reason why the run ended early or was terminated, or "".
 	Overran string `json:"overran,omitempty"`
+}
+
+// ServerFigures contains figures of a contender that is a server.
+type ServerFigures struct {
+	// CPU is the processor time of the server since the window began.
+	CPU time.Duration `json:"cpu"`
+	// Recovery is the time from the end of the last job's submission until new requests were served fast again.
+	Recovery time.Duration `json:"recovery"`
+	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
+	// addresses (Plan.Sources).
+	Finished         int64 `json:"finished,omitempty"`
+	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
 }
 
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress

@@ -107,6 +107,9 @@ func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) erro
 	if p.Iterations == 0 {
 		p.Iterations = MeasureSpinsPerMillisecond()
 	}
+	if p.Serve {
+		return serveJobs(ctx, p, out)
+	}
 	side, err := contenders[p.Pool](p)
 	if err != nil {
 		return fmt.Errorf("jobload: cannot create the pool %s: %w", p.Pool, err)
@@ -130,6 +133,9 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	reporter.Wait()
 	r.samplePeaksIfDue(math.MaxInt64)
 	result := r.buildResultSoFar(end)
+	if s, ok := r.contender.(*serverContender); ok {
+		s.setFigures(result)
+	}
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
 	}
@@ -330,6 +336,9 @@ func (r *jobRun) releaseClosedLoopSlot() {
 func (r *jobRun) samplePeaksIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
+		if s, ok := r.contender.(*serverContender); ok {
+			s.startWindow()
+		}
 	}
 	before := r.sampled.Load()
 	if now-time.Duration(before) < sampleInterval || !r.sampled.CompareAndSwap(before, int64(now)) {
@@ -350,7 +359,7 @@ func raiseToAtLeast(v *atomic.Int64, n int64) {
 func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{
-		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
+		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Sources: p.Sources, Warmup: p.Warmup, Duration: p.Duration,
 		Elapsed: max(0, now-r.windowStart), Iterations: p.Iterations,
 	}
 	res.setFiguresFromShards(r.shards)

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"sync"
@@ -17,7 +19,20 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "offer" { // this process is the server of a serverContender
+		var p Plan
+		f := flag.NewFlagSet("offer", flag.ExitOnError)
+		p.AddFlags(f, BuiltInContenders())
+		_ = f.Parse(os.Args[2:]) // exits on an error
+		if err := Run(context.Background(), p, BuiltInContenders(), os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	testkit.Main(m)
+}
 
 // fakePool is a side that accepts a job if it returns true.
 type fakePool func(j *Job) bool

@@ -22,6 +22,8 @@ const (
 	ShortCPU = "short-cpu"
 	// Steps jobs wait for 2 ms, in the middle third of the window for 200 ms.
 	Steps = "steps"
+	// Limited jobs wait for 20 ms. Servers run at most 100 of them at the same time.
+	Limited = "limited"
 )
 
 type jobTask struct {
@@ -38,6 +40,7 @@ var shapes = map[string][]struct {
 	Published: {{100, jobTask{wait: 20 * time.Millisecond, bytes: 500_000}}},
 	CPU:       {{100, jobTask{compute: time.Millisecond}}},
 	ShortCPU:  {{100, jobTask{compute: 20 * time.Microsecond}}},
+	Limited:   {{100, jobTask{wait: 20 * time.Millisecond}}},
 	Steps:     {{100, jobTask{wait: 2 * time.Millisecond, waitInMiddle: 200 * time.Millisecond}}},
 	Mixed: {
 		{80, jobTask{compute: 200 * time.Microsecond}},

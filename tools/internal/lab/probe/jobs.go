@@ -28,6 +28,9 @@ var jobsProbe = Probe{
 		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, CustomFormat: formatMegabytes},
 		{Name: "peak-goroutines", Heading: "peak goroutines", Better: Lower},
 		{Name: "peak-workers", Heading: "peak workers"},
+		{Name: "recovery", Heading: "recovery", Unit: page.Seconds, Better: Lower},
+		{Name: "others-kept", Heading: "share kept by light sources", Unit: page.Share, Better: Higher},
+		{Name: "server-cores", Heading: "CPUs busy in the server", CustomFormat: formatTwoDecimals},
 		{Name: "cores", Heading: "CPUs busy", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "cores-system", Heading: "of them in the kernel", Better: Lower, CustomFormat: formatTwoDecimals},
 	},
@@ -51,6 +54,7 @@ var jobsProbe = Probe{
 		if j.Capacity > 0 {
 			set("of-capacity", good/j.Capacity)
 		}
+		setServerFigures(j, set)
 		for name, d := range map[string]time.Duration{"p50": r.P50, "p99": r.P99, "job-p999": r.P999, "mean": r.Mean} {
 			if d > 0 {
 				set(name, d.Seconds())
@@ -68,6 +72,21 @@ var jobsProbe = Probe{
 			}
 		}
 	},
+}
+
+// setServerFigures sets the figures of a contender that is a server. The light sources have a fair share of the finished
+// jobs, but never more than they have offered: one in eleven jobs.
+func setServerFigures(j *result.Jobs, set func(string, float64)) {
+	s := j.Result.Server
+	if s == nil {
+		return
+	}
+	set("recovery", s.Recovery.Seconds())
+	set("server-cores", ratioOrZero(s.CPU, j.Result.Elapsed))
+	if sources := float64(j.Result.Sources); sources > 0 {
+		fair := min(float64(j.Result.Offered)/11, float64(s.Finished)*sources/(sources+1))
+		set("others-kept", float64(s.FinishedOfOthers)/max(fair, 1))
+	}
 }
 
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {

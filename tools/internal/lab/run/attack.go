@@ -2,9 +2,11 @@ package run
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,12 +19,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks, which all run at the same time.
-var attackers = []struct {
+type attacker struct {
 	name  string
 	conns int
 	make  func(target netip.AddrPort, conns int) *faults.Swarm
-}{
+}
+
+// attackers lists the attacks, which all run at the same time.
+var attackers = []attacker{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
 		// This input fills the kernel's buffers, about 4 MiB, within seconds.
@@ -35,6 +39,31 @@ var attackers = []struct {
 	{"reset in a line", 100, func(t netip.AddrPort, n int) *faults.Swarm { return faults.ResetStorm(t, n, 0, []byte("hello\n")) }},
 	{"garbage", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Garbage(t, n, 1, 100*time.Millisecond) }},
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
+}
+
+// stormAttackers returns the attacker of a storm.
+func stormAttackers(storm string) []attacker {
+	var first []byte
+	if storm == scenario.StormHello {
+		client, server := net.Pipe()
+		go func() {
+			_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() // ends with the pipe
+		}()
+		first = make([]byte, 4096)
+		n, _ := server.Read(first) // the first record
+		first = first[:n]
+		server.Close()
+	}
+	return []attacker{{storm + " storm", 200, func(t netip.AddrPort, n int) *faults.Swarm {
+		return &faults.Swarm{Target: t, Conns: n, Interval: time.Millisecond, First: first, MaxActs: 2, Redial: true}
+	}}}
+}
+
+func acceptAndClose(l net.Listener) {
+	for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+		_ = c.(*net.TCPConn).SetLinger(0) // fails only on a closed connection
+		c.Close()
+	}
 }
 
 const (
@@ -69,10 +98,6 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	}
 	a := &attackRun{serverMeasurement: m, phase: p}
 	a.honest = &faults.HonestClients{Addr: m.server.addr, Conns: p.Honest, ThinkTime: 10 * time.Millisecond, Redial: true, Timeout: attackTimeout}
-	if err := a.honest.Start(); err != nil {
-		return err
-	}
-	defer a.honest.Stop()
 	var swarms []*faults.Swarm
 	stopSwarms := func() {
 		for _, s := range swarms {
@@ -81,7 +106,28 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	}
 	defer stopSwarms()
 	var words []string
-	for _, x := range attackers {
+	all := attackers
+	if p.Storm != "" {
+		all = stormAttackers(p.Storm)
+		a.honest.ThinkTime = time.Second
+	}
+	if p.Elsewhere {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		go acceptAndClose(l)
+		target = netip.MustParseAddrPort(l.Addr().String())
+	}
+	if m.step.Workload.TLS {
+		a.honest.Dial = func() (net.Conn, error) { return tls.Dial("tcp", m.server.addr, &tls.Config{InsecureSkipVerify: true}) }
+	}
+	if err := a.honest.Start(); err != nil {
+		return err
+	}
+	defer a.honest.Stop()
+	for _, x := range all {
 		swarm := x.make(target, x.conns)
 		swarm.Redial = true
 		if err := swarm.Start(); err != nil {
@@ -93,6 +139,11 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	a.recordAndPrintf("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
 	if err := a.sampleAndLogUntilAttackEnds(ctx); err != nil {
 		return err
+	}
+	for i, s := range swarms {
+		if n := s.Counts(); p.Storm != "" {
+			a.recordAndPrintf("%s: %s connections a second", all[i].name, format.Whole(float64(n.Connected)/p.For.Std().Seconds()))
+		}
 	}
 	stopSwarms()
 	return a.awaitClosesStopServerAndCheck(ctx)

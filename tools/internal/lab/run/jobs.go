@@ -82,6 +82,10 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	add("queue", o.queue)
 	add("memory", j.phase.Memory)
 	add("workers", o.workers)
+	if j.phase.Connections > 0 {
+		add("connections", j.phase.Connections)
+		add("sources", j.phase.Sources)
+	}
 	if j.iterations > 0 {
 		add("iterations", j.iterations)
 	}

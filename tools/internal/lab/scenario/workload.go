@@ -79,6 +79,12 @@ const (
 	Park = "park"
 )
 
+// Values of Phase.Storm.
+const (
+	StormConnect = "connect"
+	StormHello   = "hello"
+)
+
 var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish, Attack, Jobs, Park}
 
 type Phase struct {
@@ -88,7 +94,8 @@ type Phase struct {
 	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
 	// window.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is the number of connections that a Connect phase opens. The default is all.
+	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is the
+	// number of connections to a contender that is a server. The default is 2,000.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is a number per second. In a Connect phase it is the number of connections to open; 0 means as fast as
 	// possible. In Load and Publish phases it is the number of messages on all connections together; 0 means a closed
@@ -115,6 +122,12 @@ type Phase struct {
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
+	// Storm replaces the attackers of an Attack phase by one goroutine that opens and closes connections as fast as it
+	// can: "connect", or "hello" with a TLS ClientHello on each. Elsewhere aims it at another port, where connections are
+	// accepted and closed.
+	Storm     string `json:"storm,omitempty" toml:"storm"`
+	Elsewhere bool   `json:"elsewhere,omitempty" toml:"elsewhere"`
+
 	// Shape is the kind of jobs, as in "myriad offer --work". The capacity is measured once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
 	// Times is the rate of submitted jobs as a multiple of the capacity. It must be above 0 and at most 1000.
@@ -129,6 +142,9 @@ type Phase struct {
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
 	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
+	// Sources is the number of further source addresses of a Jobs phase whose contenders are servers; see
+	// jobload.Plan.
+	Sources int `json:"sources,omitempty" toml:"sources"`
 }
 
 const (
@@ -152,7 +168,7 @@ const (
 	maxOffered   = 20 * time.Minute
 )
 
-var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps"}
+var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps", "limited"}
 
 func (p Phase) withActionDefaults() Phase {
 	set := func(v *int, standard int) {
@@ -418,6 +434,9 @@ func (p Phase) validatePhase(w Workload) error {
 	case Publish:
 		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v subscribers that do not read", p.Slow, 0, maxHeld))
 	case Attack:
+		if p.Storm != "" && p.Storm != StormConnect && p.Storm != StormHello || p.Elsewhere && p.Storm == "" || p.Storm == StormHello && !w.TLS {
+			err = cmp.Or(err, Errorf("storm is %q and elsewhere %v; expected %s, %s with tls, or neither storm nor elsewhere", p.Storm, p.Elsewhere, StormConnect, StormHello))
+		}
 		err = cmp.Or(err, checkRange("line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
 		err = cmp.Or(err, p.validateJobs())
@@ -436,6 +455,7 @@ func (p Phase) validateJobs() error {
 	}
 	return cmp.Or(
 		checkRange("deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		checkRange("%v sources", p.Sources, 0, p.Connections/11),
 		checkRange("queue of %v", p.Queue, 1, maxQueue),
 		checkRange("burst of %v times the rate", p.Burst, 0, maxTimes),
 	)
