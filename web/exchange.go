@@ -39,11 +39,11 @@ type exchange struct {
 	header     http.Header
 	headMemory headBuffer
 	head
-	parsed http.Request // without a context
 
 	*handlerObjects
 	next          *exchange     // the next pipelined request that arrived with it
-	req           *http.Request // &parsed until initRequestAndResponse
+	req           *http.Request // &request, or &quickRequest in an exchange that has run a Quick handler
+	quickRequest  http.Request  // without a context
 	route         *route
 	priority      overload.Priority
 	loop          loopHold
@@ -68,9 +68,10 @@ type exchange struct {
 
 // handlerObjects contains the objects of a request that the handler may keep after returning.
 type handlerObjects struct {
-	res response
-	ctx requestContext
-	url url.URL
+	res     response
+	ctx     requestContext
+	url     url.URL
+	request http.Request // its context is ctx
 }
 
 // maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection open. net/http
@@ -85,10 +86,14 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	x := freeExchanges.Get().(*exchange)
 	if x.handlerObjects == nil {
 		x.handlerObjects, x.header = new(handlerObjects), make(http.Header)
-		x.headMemory.url = &x.url
+		x.request = *new(http.Request).WithContext(&x.ctx)
+		x.headMemory.url, x.req = &x.url, &x.request
+	} else {
+		x.quickRequest = http.Request{}
+		x.req = &x.quickRequest
 	}
 	x.h, x.handler, x.ref, x.reads, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), readCount(c), &c.Server().Limits
-	x.req, x.body, x.route = &x.parsed, &x.ownBody, nil
+	x.body, x.route = &x.ownBody, nil
 	x.req.Header = x.header
 	return x
 }
@@ -219,8 +224,11 @@ func (x *exchange) estimateOwnMemory() int {
 
 func (x *exchange) initRequestAndResponse() {
 	x.readable.L, x.ctx = &x.mu, requestContext{x: x, h: x.h, ref: x.ref}
-	x.req = x.parsed.WithContext(&x.ctx)
-	x.parsed = http.Request{}
+	if x.req == &x.quickRequest {
+		x.request = *x.req.WithContext(&x.ctx)
+		x.req = &x.request
+		x.quickRequest = http.Request{}
+	}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.body = new(requestBody)
 		x.req.Body = x.body
