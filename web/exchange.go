@@ -428,8 +428,7 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 // leaveLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
 // waits.
 func (x *exchange) leaveLoop() {
-	if x.loop.hold != nil {
-		x.loop.hold.Leave()
+	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
 }
