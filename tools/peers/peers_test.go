@@ -107,6 +107,13 @@ func TestLines(t *testing.T) {
 	}
 }
 
+func TestWebSocketEcho(t *testing.T) {
+	c := testkit.Dial(t, startCommand(t, "--server", "gobwas", "--app", "ws").addr)
+	if err := lab.CheckServerSpeaksApp(c.Conn, lab.WebSocket); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWeb checks that fasthttp answers as the app web does.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
@@ -180,7 +187,7 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp"},
+		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp, gobwas"},
 		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--nonsense"}, 2, "nonsense"},
