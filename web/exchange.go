@@ -51,13 +51,14 @@ type exchange struct {
 	fileSlots     int8              // files that the connection accepts, for this response and the following ones
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
-	mu       sync.Mutex
-	readable sync.Cond
-	body     *requestBody // &ownBody if the request has no body or a Quick handler
-	ownBody  requestBody
-	closed   chan struct{} // closed with the connection; nil if nobody waits for that
-	draining bool          // the server drains: no further request is accepted
-	state    exchangeState
+	mu        sync.Mutex
+	readable  sync.Cond
+	body      *requestBody // &ownBody if the request has no body or a Quick handler
+	ownBody   requestBody
+	closed    chan struct{} // closed with the connection; nil if nobody waits for that
+	sendReady sharedCall    // calls sendReadyResponses
+	draining  bool          // the server drains: no further request is accepted
+	state     exchangeState
 
 	// Fields of the owner:
 	bodyArrived bool // the whole body had arrived before dispatch
@@ -223,6 +224,7 @@ func (x *exchange) estimateOwnMemory() int {
 }
 
 func (x *exchange) initRequestAndResponse() {
+	x.initSendReady()
 	x.readable.L, x.ctx = &x.mu, requestContext{x: x, h: x.h, ref: x.ref}
 	if x.req == &x.quickRequest {
 		x.request = *x.req.WithContext(&x.ctx)
@@ -302,7 +304,7 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 		x.mu.Unlock()
 		if !x.sendReadyResponsesOnLoop() {
 			x.mu.Lock()
-			x.postToConnOwner(x.sendReadyResponses)
+			x.retryWhileMailboxFull(x.postSendReadyResponses)
 			x.mu.Unlock()
 		}
 	} else {
