@@ -195,6 +195,7 @@ func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	return h, err
 }
 
+// copyTo sets the fields of r as parsing l.text would.
 func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	*s.url = l.url
 	r.Method, r.URL, r.RequestURI, r.Host, r.Close = l.method, s.url, l.target, l.host, l.close
@@ -205,6 +206,7 @@ func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	}
 }
 
+// setLength sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
 func setLength(r *http.Request, length int64) {
 	if r.ContentLength = length; length < 0 {
 		r.TransferEncoding = []string{"chunked"}
