@@ -447,17 +447,6 @@ func (x *exchange) waitOutsidePool(f func()) {
 	x.waited.Add(int64(monotonicNow() - start))
 }
 
-func (x *exchange) connDone() <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.closed == nil {
-		if x.closed = make(chan struct{}); x.state >= stateAborted {
-			close(x.closed)
-		}
-	}
-	return x.closed
-}
-
 // bufferOrDiscardBodyInput buffers or discards the bytes of in that belong to the body of x. in must contain all
 // available input.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {

@@ -188,14 +188,14 @@ func TestWrongUse(t *testing.T) {
 		says string
 	}{
 		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp, gobwas"},
-		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
+		{[]string{"--server", "fasthttp"}, 2, "expected an app of fasthttp: http, web"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--nonsense"}, 2, "nonsense"},
 		{[]string{"extra"}, 2, `"extra"`},
 		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},
 		{[]string{"--help"}, 0, "netpoll"},
 		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, failsafe, pond`},
-		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, failsafe, pond"},
+		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, conc, failsafe, pond"},
 		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, mixed, published"},
 		{[]string{"offer", "--pool", "ants", "--rate", "x"}, 2, "rate"},
 		{[]string{"offer", "--pool", "ants", "extra"}, 2, `"extra"`},
