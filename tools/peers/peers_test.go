@@ -194,7 +194,7 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"extra"}, 2, `"extra"`},
 		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},
 		{[]string{"--help"}, 0, "netpoll"},
-		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, failsafe, pond`},
+		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, conc, failsafe, pond`},
 		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, conc, failsafe, pond"},
 		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, mixed, published"},
 		{[]string{"offer", "--pool", "ants", "--rate", "x"}, 2, "rate"},
