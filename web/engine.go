@@ -65,6 +65,18 @@ func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
 
+// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses.
+func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&x.sendReady) }
+
+type sharedCall = engine.Shared
+
+// initSendReady initializes x.sendReady, once for all requests of x.
+func (x *exchange) initSendReady() {
+	if x.sendReady.Do == nil {
+		x.sendReady.Do = func(c *engine.Conn) { x.sendReadyResponses((*tcp.Conn)(c)) }
+	}
+}
+
 type responseSender exchange
 
 func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResponses((*tcp.Conn)(c)) }

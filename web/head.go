@@ -101,9 +101,14 @@ type headBuffer struct {
 type parsedHead struct {
 	text   string // "" if there is none
 	head   head
-	req    http.Request // without Header and URL, which the handler may change
 	url    url.URL
 	fields []headField
+
+	// Fields of the http.Request:
+	method, target, proto, host string
+
+	minor int
+	close bool
 
 	// The result of http.ServeMux.Handler. It is reused while the connection and the number of reads are the same. The
 	// input of such a request arrived before the mux was asked, so a handler that was registered later need not get it.
@@ -163,34 +168,49 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned.
+// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned. r must
+// have an empty Header and no other exported field.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
-	header, l := r.Header, s.getOrAddHeadOfLength(len(raw))
+	l := s.getOrAddHeadOfLength(len(raw))
 	if s.url == nil {
 		s.url = new(url.URL)
 	}
 	s.last = l
 	if s.repeated = l != nil && string(raw) == l.text; s.repeated {
-		*r, *s.url, s.text = l.req, l.url, l.text
-		r.Header, r.URL = header, s.url
-		for _, f := range l.fields {
-			header[f.key] = s.reuseValueSlice(f.value)
-		}
+		s.text = l.text
+		l.copyTo(r, s)
 		return l.head, nil
 	}
 	s.text = string(raw)
-	*r = http.Request{Header: header}
 	if l == nil {
 		return parseLines(r, s)
 	}
 	l.text, l.fields = "", l.fields[:0]
 	h, err := parseLines(r, s)
-	if err == nil && len(s.text) <= maxRepeatedHead && r.URL == s.url && h.length >= 0 && len(l.fields) == len(header) { // no field twice
-		l.text, l.head, l.req, l.url = s.text, h, *r, *s.url
-		l.req.Header, l.req.URL = nil, nil
+	if err == nil && len(s.text) <= maxRepeatedHead && r.URL == s.url && r.Trailer == nil && len(l.fields) == len(r.Header) { // no field twice
+		l.text, l.head, l.url = s.text, h, *s.url
+		l.method, l.target, l.proto, l.host, l.minor, l.close = r.Method, r.RequestURI, r.Proto, r.Host, r.ProtoMinor, r.Close
 	}
 	return h, err
+}
+
+// copyTo sets the fields of r as parsing l.text would.
+func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
+	*s.url = l.url
+	r.Method, r.URL, r.RequestURI, r.Host, r.Close = l.method, s.url, l.target, l.host, l.close
+	r.Proto, r.ProtoMajor, r.ProtoMinor = l.proto, 1, l.minor
+	setLength(r, l.head.length)
+	for _, f := range l.fields {
+		r.Header[f.key] = s.reuseValueSlice(f.value)
+	}
+}
+
+// setLength sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
+func setLength(r *http.Request, length int64) {
+	if r.ContentLength = length; length < 0 {
+		r.TransferEncoding = []string{"chunked"}
+	}
 }
 
 func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
@@ -355,9 +375,7 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	if r.URL.Host != "" {
 		r.Host = r.URL.Host // of an absolute target: RFC 9112, 3.2.2
 	}
-	if r.ContentLength = h.length; h.seenTE {
-		r.TransferEncoding = []string{"chunked"}
-	}
+	setLength(r, h.length)
 	h.keepAlive10 = h.keepAlive10 && !eleven
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter

@@ -334,6 +334,10 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 // serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole body of the
 // request. keepReading reports whether further requests may follow.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
+	if x.req == &x.request {
+		x.quickRequest = *x.req.WithContext(context.Background())
+		x.req = &x.quickRequest
+	}
 	if x.req.Body = http.NoBody; len(body) > 0 {
 		x.readable.L = &x.mu
 		*x.body = requestBody{x: x, buf: x.body.buf[:0], framing: newBodyDecoder(x.length), continueSent: true}

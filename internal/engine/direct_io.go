@@ -175,7 +175,7 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 // CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
 // handler call, and only if that call uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
-	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && !c.mayHaveReadRate() && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
+	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.readRateOrNil() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
 // ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the

@@ -38,6 +38,7 @@ var servers = []server{
 		{"http", serveNbioHTTP},
 	}},
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}, {"web", nil}}},
+	{"gobwas", "github.com/gobwas/ws", []app{{"ws", serveGobwas}}},
 }
 
 func findServer(server, app string) (serveFunc, error) {

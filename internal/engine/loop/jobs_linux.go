@@ -175,12 +175,15 @@ func (h *jobHold) Usage() (_ engine.ThreadUsage, ok bool) {
 	return engine.ThreadUsage{CPU: u.CPU, ProcessCPU: sock.ProcessCPU(), Sleeps: u.Sleeps}, h.state.Load() != lostHold
 }
 
-func (h *jobHold) Leave() {
+func (h *jobHold) Leave() (left bool) {
 	if v := h.state.Load(); v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, lostHold) {
 		h.loop.continueOnNewGoroutine(h, true)
-	} else if h.state.Load() == lostHold {
+		return true
+	}
+	if h.state.Load() == lostHold {
 		<-h.continued // until then, the thread still counts as that of a loop
 	}
+	return false
 }
 
 // LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
