@@ -67,8 +67,8 @@ type Server struct {
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, connections that the pool rejects
-	// close with ErrServerClosed. The server ends only after its jobs in the pool have run or been shed. Jobs of other
+	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, a connection closes with
+	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been shed. Jobs of other
 	// users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process

@@ -288,7 +288,7 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelined appends the requests at the beginning of in to the list of x and returns their total length. It stops
+// parsePipelined parses the first requests in in, appends them to x's list, and returns their total length. It stops
 // before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after a
 // request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {

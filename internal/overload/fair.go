@@ -80,8 +80,8 @@ func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted 
 	return flat > 0 && isLucky(probability), true
 }
 
-// sourceKey contains an address or the prefix of an IPv6 address. The last bytes distinguish the sources that one
-// address of a higher weight counts as.
+// sourceKey contains an address or the prefix of an IPv6 address. An address of a higher weight counts as several
+// sources, which differ in the last bytes.
 type sourceKey [20]byte
 
 // newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random one.

@@ -291,8 +291,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending wakes all connections to send. It must follow the last new connection. If ctx ends early,
-// the next call continues.
+// nudgeConnsToStartSending makes all connections start to send. Call it when the last connection has been opened. If ctx
+// ends early, the next call continues.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return

@@ -71,7 +71,7 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 // maxSecretBytes is the maximum length of a secret.
 const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000 bytes
 
-// secretFlag is a flag for a file with a secret, or else an environment variable with the secret.
+// secretFlag is a flag that names a file with a secret. Without the flag, an environment variable has the secret.
 type secretFlag struct{ name, variable, file string }
 
 // addFlag adds the flag. Its description is "FILE with the secret", continued by help.

@@ -203,7 +203,8 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints selects a measurement of the planned subject and, for a plan with TLS, with TLS.
+// fittingMeasurementWithMostPoints selects a measurement of the planned subject. If the plan has TLS, the measurement has
+// TLS, too.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

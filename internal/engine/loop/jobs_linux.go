@@ -82,7 +82,8 @@ func (l *Loop) NextEventBatch(handled, maxBatch int) int {
 	return min(jobRequestsPerTurn*handled/n, maxBatch)
 }
 
-// runJobs runs queued jobs for a limited time, while the goroutine still runs the loop.
+// runJobs runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
+// runs the loop.
 func (l *Loop) runJobs(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return

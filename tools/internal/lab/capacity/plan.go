@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Its figures are those of one machine while Goal.Spare other
-// machines are down.
+// Plan describes the machines that a goal requires. Its figures are for one machine. They assume that as many other
+// machines are down as Goal.Spare allows.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.

@@ -27,7 +27,7 @@ type Options struct {
 	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
 	// is "", no report is written.
 	Dir string
-	// Write writes the reports to Dir after the runs. Evaluate first computes the verdicts. Both may be nil.
+	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
 	// Strict requires claims that are otherwise optional.
