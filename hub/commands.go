@@ -93,7 +93,7 @@ func init() {
 			&command{name: "cluster|shards", arity: 2, run: (*commandBatch).handleClusterShards, commandDoc: cluster("7.0.0", "Get the nodes and their hash slots")},
 			&command{name: "cluster|nodes", arity: 2, run: (*commandBatch).handleClusterNodes, commandDoc: cluster("3.0.0", "Get the nodes and their hash slots as text")},
 			&command{name: "cluster|info", arity: 2, run: (*commandBatch).handleClusterInfo, commandDoc: cluster("3.0.0", "Get the state of the cluster")},
-			&command{name: "cluster|myid", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.clusterNode().id) }, commandDoc: cluster("3.0.0", "Get the ID of the node")},
+			&command{name: "cluster|myid", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.thisHubAsClusterNode().id) }, commandDoc: cluster("3.0.0", "Get the ID of the node")},
 			&command{name: "cluster|keyslot", arity: 3, run: func(b *commandBatch) { b.writeInt(clusterSlot(b.args[2])) }, commandDoc: cluster("3.0.0", "Get the hash slot of a key")},
 			&command{name: "cluster|countkeysinslot", arity: 3, run: func(b *commandBatch) { b.writeInt(0) }, commandDoc: cluster("3.0.0", "Get the number of keys in a hash slot")},
 		)},

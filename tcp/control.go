@@ -12,7 +12,7 @@ import (
 // operatorCommands are the commands with which an operator pauses accepting and closes connections.
 type operatorCommands interface {
 	PauseAccept(on bool) error
-	ClosePeerConns(peer netip.AddrPort) error
+	QueueCloseOfPeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting stops accepting connections. Open connections are not affected, and the listeners stay open. New
@@ -61,7 +61,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return publicError(to.QueueCloseOfPeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {

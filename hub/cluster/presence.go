@@ -75,7 +75,7 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 		case <-done:
 			return
 		case m := <-p.queries:
-			p.answerQuery(m)
+			p.answerSubscriberCountQuery(m)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (in *inbox) countPresentNodes() (n int) {
 	return n
 }
 
-func (p *presence) answerQuery(m *nats.Msg) {
+func (p *presence) answerSubscriberCountQuery(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) != nil || q.Kind > hub.Sharded {
 		return

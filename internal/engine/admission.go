@@ -164,8 +164,9 @@ func (rt *Runtime) idleTimeout() time.Duration {
 	return rt.Limits.IdleTimeout
 }
 
-// BufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns MaxInt64.
-func (rt *Runtime) BufferLimit() int64 {
+// CurrentBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
+// MaxInt64.
+func (rt *Runtime) CurrentBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
 	}

@@ -20,24 +20,24 @@ const (
 	sketchLifetime = 5 * time.Second
 	sketchWarmUp   = time.Second // during which a new sketch only counts
 	certain        = 1 << 16     // the probability 1
-	// headroom is the number of requests that may pass fairShares, relative to those that have obtained credits. It lets
-	// the credits grow.
+	// headroom is the number of requests that may pass fairShares, relative to those that have obtained credits. It
+	// lets the credits grow.
 	headroom = 1.2
 )
 
 // fairShares limits each source of requests or connections to its fair share during an overload. Every IPv4 address and
 // every IPv6 prefix of 64 bits is a source.
 //
-// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). update estimates the arrivals
-// of each source. It computes the threshold for which the sum of min(arrivals, threshold) is the number that may be
-// admitted. admit then admits each arrival with the probability min(1, threshold/arrivals).
+// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). update estimates the
+// arrivals of each source. It computes the threshold for which the sum of min(arrivals, threshold) is the number that
+// may be admitted. admit then admits each arrival with the probability min(1, threshold/arrivals).
 //
 // The memory is bounded: a sketch of fixed size contains the estimates. To end collisions of sources, a new sketch with
 // a new hash function replaces the sketch regularly, as in stochastic fairness queueing (McKenney, INFOCOM 1990). There
 // is a sketch only during an overload.
 //
-// admit is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and Manager.Update may call the
-// other methods.
+// countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
+// Manager.Update may call the other methods.
 type fairShares struct {
 	weights       sourceWeights // immutable after the first admit
 	current, next atomic.Pointer[sourceSketch]
@@ -61,10 +61,10 @@ type sketchRow struct {
 	estimate    [rowBuckets]float64       // smoothed arrivals per interval
 }
 
-// admit decides on an arrival from source. Until estimates exist, and for sources that are exempt or invalid, it admits
-// with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival was counted for its
-// source.
-func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted bool) {
+// countAndAdmitByChance decides on an arrival from source. Until estimates exist, and for sources that are exempt or
+// invalid, it admits with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival
+// was counted for its source.
+func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
 		return isLucky(flat), false
@@ -84,7 +84,8 @@ func (f *fairShares) admit(source netip.Addr, flat uint32) (admitted, isCounted 
 // sources, which differ in the last bytes.
 type sourceKey [20]byte
 
-// newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random one.
+// newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random
+// one.
 func newSourceKey(source netip.Addr, weight uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
@@ -111,8 +112,8 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// update updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted. If
-// hasCredits is set, the number that was admitted before is a further limit.
+// update updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted.
+// If hasCredits is set, the number that was admitted before is a further limit.
 func (f *fairShares) update(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return

@@ -128,10 +128,10 @@ func TestCollisionsEnd(t *testing.T) {
 	run := func(d time.Duration) {
 		for end := now + d; now < end; now += shareInterval {
 			for n := range 3000 {
-				f.admit(testSource(1000+n), certain/10)
+				f.countAndAdmitByChance(testSource(1000+n), certain/10)
 			}
 			for n := range 40_000 {
-				f.admit(testSource(n%400), certain/10)
+				f.countAndAdmitByChance(testSource(n%400), certain/10)
 			}
 			f.update(now, certain/10, false)
 		}
@@ -171,7 +171,7 @@ func TestFairSharesMemoryIsBounded(t *testing.T) {
 	f.update(time.Hour, certain/2, false)
 	f.update(2*time.Hour, certain/2, false)
 	n := 0
-	if allocs := testing.AllocsPerRun(100_000, func() { f.admit(testSource(n), certain/2); n++ }); allocs > 0 {
+	if allocs := testing.AllocsPerRun(100_000, func() { f.countAndAdmitByChance(testSource(n), certain/2); n++ }); allocs > 0 {
 		t.Errorf("%v allocations per arrival of a new source; expected 0", allocs)
 	}
 	if size := unsafe.Sizeof(sourceSketch{}); size > 64<<10+64 {

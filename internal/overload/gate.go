@@ -135,14 +135,14 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitByShares decides on a request before the credits. While the Gate limits requests and none waits, only the credits
-// decide, so that no worker becomes idle.
+// admitByShares decides on a request before the credits. While the Gate limits requests and none waits, only the
+// credits decide, so that no worker becomes idle.
 func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
 		why = Reason(g.ratioCause.Load())
 	}
-	admitted, isCounted = g.shares.admit(source, g.flatProbability(mode))
+	admitted, isCounted = g.shares.countAndAdmitByChance(source, g.flatProbability(mode))
 	if !admitted && (mode&dicing != 0 || g.waiting.Load() > 0) {
 		g.shed[why].Add(1)
 		return false, isCounted

@@ -113,7 +113,7 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	if !m.IsActive(RefuseConns) {
 		return true
 	}
-	admitted, _ := m.connShares.admit(source, m.connProbability.Load())
+	admitted, _ := m.connShares.countAndAdmitByChance(source, m.connProbability.Load())
 	return admitted
 }
 

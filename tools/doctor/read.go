@@ -214,7 +214,7 @@ func (r *factReader) readNetworkAndOpenFiles() {
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountOpenFilesOfMachine()
 	r.recordUnknownIfError("open files", err)
-	r.readConntrackState()
+	r.readOrProbeConntrackState()
 	r.readListeningPortsAndFullestQueue()
 }
 
@@ -236,7 +236,7 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-func (r *factReader) readConntrackState() {
+func (r *factReader) readOrProbeConntrackState() {
 	tracked, err := readConntrackCount()
 	if procfs.IsNotFoundOrExited(err) {
 		return

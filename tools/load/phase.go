@@ -27,10 +27,10 @@ func (r *loadRun) runAllPhases(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{
 		r.waitForBeginIfCoordinated,
-		r.verifyHeldConns,
+		r.verifyHeldConnsRecordingFaults,
 		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldBefore) },
 		r.runWarmupWindowAndDrain,
-		r.verifyHeldConns,
+		r.verifyHeldConnsRecordingFaults,
 		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {

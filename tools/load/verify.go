@@ -112,7 +112,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.finishVerificationScanOnce(v)
+			s.reportShardScanFinishedOnce(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
@@ -131,8 +131,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// finishVerificationScanOnce records that all connections of the shard have been asked for their lines.
-func (s *shard) finishVerificationScanOnce(v *lineVerification) {
+// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines.
+func (s *shard) reportShardScanFinishedOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scan.finished != v {
@@ -202,7 +202,7 @@ func (g *generator) startVerifyingHeldConns(verificationNumber int) *lineVerific
 	g.verifying.Store(r)
 	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.finishVerificationScanOnce(r)
+			s.reportShardScanFinishedOnce(r)
 		}
 	}
 	return r
@@ -226,7 +226,7 @@ func (g *generator) stopAndRecordUnanswered(v *lineVerification) (unanswered int
 	return unanswered
 }
 
-func (r *loadRun) verifyHeldConns(ctx context.Context) error {
+func (r *loadRun) verifyHeldConnsRecordingFaults(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
 	}

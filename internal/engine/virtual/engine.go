@@ -175,7 +175,7 @@ func (e *Engine) PauseAccept(paused bool) error {
 	})
 }
 
-func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
+func (e *Engine) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return e.updateRequestsAndWake(func(w *pendingRequests) error {
 		if len(w.peersToClose) == maxQueuedRequests {
 			return engine.ErrFull

@@ -43,11 +43,11 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	if now < r.windowStart {
 		line = OutputLine{Warming: line.Progress}
 	}
-	r.lines.writeLineUnlessBusy(line, now)
+	r.lines.writeLineUnlessBusyOrOutdated(line, now)
 }
 
-// writeLineUnlessBusy writes a progress line, unless another goroutine is writing or has written a later line.
-func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
+// writeLineUnlessBusyOrOutdated writes a progress line, unless another goroutine is writing or has written a later line.
+func (s *progressLineWriter) writeLineUnlessBusyOrOutdated(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return
 	}

@@ -373,7 +373,7 @@ func TestProgressOfJobs(t *testing.T) {
 		time.Sleep(reportInterval)
 		do()
 		r.lines.mu.Unlock()
-		r.lines.writeLineUnlessBusy(OutputLine{Progress: r.buildResultSoFar(0)}, 0)
+		r.lines.writeLineUnlessBusyOrOutdated(OutputLine{Progress: r.buildResultSoFar(0)}, 0)
 		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {

@@ -99,7 +99,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 			}
 			cells = append(cells, cell)
 		}
-		marks, _ := row.formatProblemFrequencies()
+		marks, _ := row.formatProblemsWithWorstTone()
 		text += "|" + strings.Join(append(cells, marks), "|") + "|\n"
 	}
 	return text + "\n" + formatOrigins(rows, a.words) + "\n", nil

@@ -338,7 +338,7 @@ func (w Workload) validatePhasesAndLimits() error {
 	}
 	switch first := w.Phases[0].Do; {
 	case first != Jobs && first != Park && first != Attack:
-		return w.validateAppAndStages()
+		return w.validateAppMessageAndStages()
 	case len(w.Phases) > 1:
 		return Errorf("phase %s is combined with other phases; expected it alone", first)
 	case first == Park:
@@ -351,7 +351,7 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-func (w Workload) validateAppAndStages() error {
+func (w Workload) validateAppMessageAndStages() error {
 	stages, err := w.SplitStagesAtConnects()
 	sink := w.App == app.Sink
 	switch {
