@@ -214,6 +214,9 @@ func TestLatency(t *testing.T) {
 // TestOwn runs the sides with few jobs and no room for all of them.
 func TestOwn(t *testing.T) {
 	for name := range BuiltInContenders() {
+		if strings.HasPrefix(name, managedServer) {
+			continue // see TestServerContenders
+		}
 		for work := range shapes {
 			t.Run(name+" "+work, func(t *testing.T) {
 				p := newTestPlan(2000, 50*time.Millisecond)
