@@ -81,7 +81,7 @@ directory of the repository.`,
 	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "run each server `N` times under each workload (default: 1 if small, otherwise 3)")
 	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times if other programs disturb it")
 	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE .)")
+	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE . with an absolute FILE)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the number of runs and their expected time, and run nothing")
 	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")
 	return cmd

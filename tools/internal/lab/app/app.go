@@ -172,7 +172,7 @@ func checkPubSubPing(conn net.Conn) error {
 			return fmt.Errorf("answer to PING is %q; expected PONG", line)
 		}
 	}
-	return errors.New("PING was not answered with PONG")
+	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
 // checkHTTPHello sends a GET request and checks for status 200 and the body HelloText.
