@@ -46,7 +46,7 @@ var mutations = []mutation{
 		"func (l *Loop) wake() {\n", "func (l *Loop) wake() {\n\tif true {\n\t\treturn\n\t}\n", "./internal/engine/models"},
 	{"forget a relay's pause", "internal/engine/relay.go",
 		"\t\tif o.is(overHighWater) {\n\t\t\tc.state |= readPaused\n\t\t}\n\t\tc.runtime.Loop.PerformActionsLater(o)", "\t\tc.runtime.Loop.PerformActionsLater(o)", "./internal/engine"},
-	{"tell a channel that waits for places that there are none", "internal/engine/handover/receiver_linux.go",
+	{"tell a channel that waits for credit that there is none", "internal/engine/handover/receiver_linux.go",
 		"case r.totalCredit > 0:", "case r.totalCredit < 0:", "./internal/engine/models"},
 	{"admit one connection too many", "internal/admission/admission.go",
 		"int(c.max-int64(uint32(v))-v>>32)", "int(c.max+1-int64(uint32(v))-v>>32)", "./internal/admission"},
@@ -60,7 +60,7 @@ var mutations = []mutation{
 		"case h.seenTE && h.seenLen:", "case h.seenTE && h.seenLen && !eleven:", "./web"},
 	{"unmask frames with the wrong byte of the mask", "internal/wsframe/frame.go",
 		"mask[(maskOffset+i)&3]", "mask[i&3]", "./web"},
-	{"publish without the right to", "hub/publish.go",
+	{"publish without permission", "hub/publish.go",
 		"case !u.mayPublish(kind, topic):", "case false:", "./hub"},
 	{"never restart a worker process", "internal/supervisor/monitor.go",
 		"for run := 0; !isClosed(s.draining); run++ {", "for run := 0; run < 1 && !isClosed(s.draining); run++ {", "./internal/supervisor"},
@@ -108,7 +108,7 @@ func (m *mutation) runTests(dir string) (killed bool, err error) {
 		return false, err
 	}
 	if n := strings.Count(string(source), m.old); n != 1 {
-		return false, fmt.Errorf("%s has %q %d times; expected once", m.file, m.old, n)
+		return false, fmt.Errorf("%s contains %q %d times; expected once", m.file, m.old, n)
 	}
 	file, err := filepath.Abs(m.file)
 	if err != nil {
@@ -126,7 +126,7 @@ func (m *mutation) runTests(dir string) (killed bool, err error) {
 		return false, err
 	}
 	if out, err := exec.Command("go", "test", "-overlay", overlay, "-run", "^$", m.tests).CombinedOutput(); err != nil {
-		return false, fmt.Errorf("it does not compile: %s", out)
+		return false, fmt.Errorf("the mutant does not compile: %s", out)
 	}
 	return exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-timeout", "3m", m.tests).Run() != nil, nil
 }

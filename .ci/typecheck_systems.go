@@ -114,7 +114,7 @@ func (all imports) importerFor(s source) types.Importer {
 		if p := all[path]; p != nil {
 			return p, nil
 		}
-		return nil, fmt.Errorf("%s is not in go list", path)
+		return nil, fmt.Errorf("package %s is not in the output of go list", path)
 	})
 }
 

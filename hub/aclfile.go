@@ -96,7 +96,7 @@ func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint6
 		}
 	}
 	if commandBits == 0 && !isCategory {
-		return 0, fmt.Errorf("the hub has no command %q; expected one of its own, such as publish, subscribe or client|kill, or a category, such as @pubsub", nameOrCategory)
+		return 0, fmt.Errorf("unknown command %q; expected one that the hub supports, such as publish, subscribe or client|kill, or a category such as @pubsub", nameOrCategory)
 	}
 	return commandBits, nil
 }
@@ -113,7 +113,7 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccoun
 	lines.Buffer(nil, limits.maxLineBytes)
 	number := 1
 	fail := func(format string, args ...any) (map[string]*aclAccount, map[passwordHash]string, error) {
-		return nil, nil, fmt.Errorf("hub: users, line %d: %w", number, fmt.Errorf(format, args...))
+		return nil, nil, fmt.Errorf("hub: users file, line %d: %w", number, fmt.Errorf(format, args...))
 	}
 	for ; lines.Scan(); number++ {
 		words := strings.Fields(lines.Text())
@@ -121,14 +121,14 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccoun
 			continue
 		}
 		if len(words) < 2 || words[0] != "user" {
-			return fail("%.40q; expected user NAME RULES..., or # and a comment", lines.Text())
+			return fail("found %.40q; expected user NAME RULES... or a comment that begins with #", lines.Text())
 		}
 		name := words[1]
 		switch {
 		case accounts[name] != nil:
 			return fail("user %s is defined twice; expected one line per user", name)
 		case len(accounts) == limits.maxUsers:
-			return fail("more than %d users", limits.maxUsers)
+			return fail("too many users; expected at most %d", limits.maxUsers)
 		}
 		a, err := parseUserRules(words[2:])
 		if err != nil {
@@ -144,9 +144,9 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccoun
 	}
 	switch err := lines.Err(); {
 	case in.N == 0:
-		return fail("the file has more than %d bytes", limits.maxBytes)
+		return fail("the file is too large; expected at most %d bytes", limits.maxBytes)
 	case errors.Is(err, bufio.ErrTooLong):
-		return fail("more than %d bytes", limits.maxLineBytes)
+		return fail("the line is too long; expected at most %d bytes", limits.maxLineBytes)
 	case err != nil:
 		return fail("%w", err)
 	}
@@ -166,7 +166,7 @@ func parseUserRules(rules []string) (*aclAccount, error) {
 		}
 		for !strings.HasSuffix(rule, ")") {
 			if len(rules) == 0 {
-				return nil, fmt.Errorf("%q is not terminated; expected )", rule)
+				return nil, fmt.Errorf("selector %q is not closed; expected ) at its end", rule)
 			}
 			rule += " " + rules[0]
 			rules = rules[1:]
@@ -210,10 +210,10 @@ func (a *aclAccount) addOrRemovePassword(op byte, passwordOrHash string) error {
 	d := passwordHash(sha256.Sum256([]byte(passwordOrHash)))
 	if op == '#' || op == '!' {
 		if len(passwordOrHash) != hex.EncodedLen(len(d)) || strings.ToLower(passwordOrHash) != passwordOrHash {
-			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d hexadecimal digits in lower case", op, len(passwordOrHash), hex.EncodedLen(len(d)))
+			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d lowercase hexadecimal digits", op, len(passwordOrHash), hex.EncodedLen(len(d)))
 		}
 		if _, err := hex.Decode(d[:], []byte(passwordOrHash)); err != nil {
-			return fmt.Errorf("%c is followed by invalid characters; expected hexadecimal digits", op)
+			return fmt.Errorf("%c is followed by invalid characters; expected lowercase hexadecimal digits", op)
 		}
 	}
 	index := slices.Index(a.passwords, d)
@@ -267,5 +267,5 @@ func (s *aclSelector) applyCommandOrTopicRule(rule string) error {
 		}
 		return err
 	}
-	return fmt.Errorf("unknown rule %q; expected one that docs/hub.md lists, such as on, >password, &topic.* or +subscribe", rule)
+	return fmt.Errorf("unknown rule %q; expected one listed in docs/hub.md, such as on, >password, &topic.* or +subscribe", rule)
 }

@@ -20,9 +20,9 @@ const clientStateVersion = 1
 
 var (
 	errCommandIncomplete = fmt.Errorf("%w: a command is incomplete", tcp.ErrSaveLater)
-	errMissesMessages    = errors.New("a new process keeps messages that this process has not sent to the client")
+	errMissesMessages    = errors.New("the new process stores messages that this process has not sent to the client")
 	errReplayInProgress  = fmt.Errorf("%w: a replay is in progress", tcp.ErrSaveLater)
-	errBadState          = errors.New("the client state is truncated or has another version")
+	errBadState          = errors.New("the saved client state is truncated or has a different version")
 )
 
 type savedClient struct {

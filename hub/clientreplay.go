@@ -70,7 +70,7 @@ const (
 )
 
 var (
-	errTooManyReplays = errors.New("too many replays; try again")
+	errTooManyReplays = errors.New("too many replays; try again later")
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 

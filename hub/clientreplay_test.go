@@ -105,7 +105,7 @@ func TestReplayOnWebSocket(t *testing.T) {
 			}
 			said(`{"op":"ping"}`, `{"op":"pong"}`)
 		}
-		said(`{"op":"subscribe","topic":"three","since":"e-3"}`, `{"op":"error","error":"bad request: the messages of \"three\" are not kept*`)
+		said(`{"op":"subscribe","topic":"three","since":"e-3"}`, `{"op":"error","error":"bad request: since is \"e-3\", but the messages of \"three\" are not kept*`)
 		said(`{"op":"subscribe","topic":"k.c","since":3}`, `{"op":"error"*`)
 		h.Cluster.(*fakeKeepingCluster).setFull()
 		said(`{"op":"publish","topic":"k.a","data":"x"}`, `{"op":"error","error":"the message can't be kept: the shelf is full"}`)

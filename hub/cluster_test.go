@@ -152,7 +152,7 @@ func TestClusterQueryLimit(t *testing.T) {
 	testkit.WaitFor(t, "all wait", func() bool { return h.backgroundReplies.Load() == maxBackgroundReplies })
 	p := dialWebSocket(t, addr, "")
 	p.sendText(`{"op":"count","topic":"t1"}`)
-	p.expectText(`{"op":"error","error":"too many list requests; try again"}`)
+	p.expectText(`{"op":"error","error":"too many list requests; try again later"}`)
 	close(answered)
 	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {

@@ -78,7 +78,7 @@ func init() {
 			&command{name: "pubsub|shardchannels", arity: -2, run: func(b *commandBatch) { b.handlePubsubChannels(Sharded) }, commandDoc: pubsub("7.0.0", "List active shard channels")},
 			&command{name: "pubsub|numsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Topic) }, commandDoc: pubsub("2.8.0", "Get the count of subscribers for channels")},
 			&command{name: "pubsub|shardnumsub", arity: -2, run: func(b *commandBatch) { b.handlePubsubNumsub(Sharded) }, commandDoc: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
-			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handleNumpatOnAllHubs, commandDoc: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
+			&command{name: "pubsub|numpat", arity: 2, run: (*commandBatch).handleNumpatOnAllHubs, commandDoc: pubsub("2.8.0", "Get the count of unique pattern subscriptions")},
 			&command{name: "pubsub|help", arity: 2, run: (*commandBatch).handlePubsubHelp, commandDoc: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},
 
@@ -93,7 +93,7 @@ func init() {
 			&command{name: "cluster|shards", arity: 2, run: (*commandBatch).handleClusterShards, commandDoc: cluster("7.0.0", "Get the nodes and their hash slots")},
 			&command{name: "cluster|nodes", arity: 2, run: (*commandBatch).handleClusterNodes, commandDoc: cluster("3.0.0", "Get the nodes and their hash slots as text")},
 			&command{name: "cluster|info", arity: 2, run: (*commandBatch).handleClusterInfo, commandDoc: cluster("3.0.0", "Get the state of the cluster")},
-			&command{name: "cluster|myid", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.clusterNode().id) }, commandDoc: cluster("3.0.0", "Get the ID of the node")},
+			&command{name: "cluster|myid", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.thisHubAsClusterNode().id) }, commandDoc: cluster("3.0.0", "Get the ID of the node")},
 			&command{name: "cluster|keyslot", arity: 3, run: func(b *commandBatch) { b.writeInt(clusterSlot(b.args[2])) }, commandDoc: cluster("3.0.0", "Get the hash slot of a key")},
 			&command{name: "cluster|countkeysinslot", arity: 3, run: func(b *commandBatch) { b.writeInt(0) }, commandDoc: cluster("3.0.0", "Get the number of keys in a hash slot")},
 		)},
@@ -115,7 +115,7 @@ func init() {
 			&command{name: "config|help", arity: 2, run: (*commandBatch).handleConfigHelp, commandDoc: server("5.0.0", "Show helpful text about the different subcommands")},
 		)},
 		&command{name: "acl", arity: -2, commandDoc: server("6.0.0", "A container for Access List Control commands"), subcommands: assignIDsAndMapByName(
-			&command{name: "acl|whoami", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.user.name) }, commandDoc: server("6.0.0", "Return the name of the user associated to the current connection")},
+			&command{name: "acl|whoami", arity: 2, run: func(b *commandBatch) { b.writeBulk(b.user.name) }, commandDoc: server("6.0.0", "Return the name of the user associated with the current connection")},
 		)},
 		&command{name: "flushdb", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from the current database")},
 		&command{name: "flushall", arity: -1, run: (*commandBatch).writeOK, commandDoc: server("1.0.0", "Remove all keys from all databases")},

@@ -25,7 +25,7 @@ func registerClientCommands() map[string]*command {
 		&command{name: "client|kill", arity: -3, notInTransaction: true, run: (*commandBatch).handleClientKill, commandDoc: doc("2.4.0", "Kill the connection of a client")},
 		&command{name: "client|reply", arity: 3, notInTransaction: true, run: (*commandBatch).handleClientReply, commandDoc: doc("3.2.0", "Instruct the server whether to reply to commands")},
 		&command{name: "client|no-evict", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.0.0", "Set client eviction mode for the current connection")},
-		&command{name: "client|no-touch", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.2.0", "Set whether commands change what is known of keys' use")},
+		&command{name: "client|no-touch", arity: 3, run: (*commandBatch).handleIgnoredOnOff, commandDoc: doc("7.2.0", "Control whether commands of the client affect the LRU/LFU of the keys they access")},
 		&command{name: "client|getredir", arity: 2, run: func(b *commandBatch) { b.writeInt(-1) }, commandDoc: doc("6.0.0", "Get tracking notifications redirection client ID if any")},
 		&command{name: "client|help", arity: 2, run: (*commandBatch).handleClientHelp, commandDoc: doc("5.0.0", "Show helpful text about the different subcommands")},
 	)

@@ -21,8 +21,8 @@ type clusterNode struct {
 	portField string // of CLUSTER SHARDS
 }
 
-// clusterNode returns the hub's ID and the address to which the client has connected.
-func (b *commandBatch) clusterNode() clusterNode {
+// thisHubAsClusterNode returns the hub's ID and the address to which the client has connected.
+func (b *commandBatch) thisHubAsClusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))
 	n := clusterNode{id: hex.EncodeToString(hash[:20]), port: int(addr.Port()), portField: "port"}
@@ -36,7 +36,7 @@ func (b *commandBatch) clusterNode() clusterNode {
 }
 
 func (b *commandBatch) handleClusterSlots() {
-	n := b.clusterNode()
+	n := b.thisHubAsClusterNode()
 	b.writeArrayHeader(1)
 	b.writeArrayHeader(3)
 	b.writeBulksAndInts(0, clusterSlots-1)
@@ -46,7 +46,7 @@ func (b *commandBatch) handleClusterSlots() {
 }
 
 func (b *commandBatch) handleClusterShards() {
-	n := b.clusterNode()
+	n := b.thisHubAsClusterNode()
 	b.writeArrayHeader(1)
 	b.writeMapHeader(2)
 	b.writeBulk("slots")
@@ -59,7 +59,7 @@ func (b *commandBatch) handleClusterShards() {
 }
 
 func (b *commandBatch) handleClusterNodes() {
-	n := b.clusterNode()
+	n := b.thisHubAsClusterNode()
 	b.writeVerbatim(fmt.Sprintf("%s %s:%d@%d myself,master - 0 0 1 connected 0-%d\n", n.id, n.host, n.port, n.port, clusterSlots-1))
 }
 

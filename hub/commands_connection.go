@@ -7,7 +7,7 @@ const redisVersion = "7.0.15"
 
 const syntaxErrorReply = "ERR syntax error"
 
-var errUnexpectedHTTP = errors.New("hub: HTTP request on a connection of the Redis protocol")
+var errUnexpectedHTTP = errors.New("hub: HTTP request on a Redis protocol connection")
 
 // handlePing replies with PONG or the argument.
 func (b *commandBatch) handlePing() {

@@ -128,7 +128,7 @@ func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok boo
 		return sortedCommands(commands), true
 	}
 	if len(names) > maxCommandNames {
-		b.writeError(fmt.Sprintf("ERR %d names, at most %d are allowed", len(names), maxCommandNames))
+		b.writeError(fmt.Sprintf("ERR %d names; at most %d are allowed", len(names), maxCommandNames))
 		return nil, false
 	}
 	for _, name := range names {

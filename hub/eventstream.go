@@ -23,7 +23,7 @@ type eventSubscription struct {
 // minRetry and maxRetry limit the random delay after which a browser reconnects.
 const minRetry, maxRetry = time.Second, 5 * time.Second
 
-var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
+var errNoTopics = fmt.Errorf("%w: expected at least one topic or pattern parameter", errEmptyName)
 
 func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	u, q, ok := api.parseParamsAndAuthOrWriteError(w, r, "topic", "pattern", "since")
@@ -71,7 +71,7 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	}
 	switch lastEventID := r.Header.Get("Last-Event-ID"); {
 	case !kept && q.Has("since"):
-		err = fmt.Errorf("%w: the messages of these topics are not kept; omit the parameter since", errBadPosition)
+		err = fmt.Errorf("%w: the messages of these topics are not kept; omit the since parameter", errBadPosition)
 	case !kept:
 	case lastEventID != "":
 		sub.since, err = api.hub.Replay.parseIssuedPosition(lastEventID)

@@ -181,7 +181,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input. Queued commands of an open transaction stay unused.
+// runCommands runs the commands in input and returns how many bytes it used. Bytes of commands that an open
+// transaction has queued are not used.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used

@@ -58,10 +58,10 @@ func TestProtocolErrors(t *testing.T) {
 		text string
 		why  error
 	}{
-		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: a command of at least 1014 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
+		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: a command of at least 1014 bytes; at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
 		"*1\r\n$536870913\r\n":               {"-ERR Protocol error: invalid bulk length\r\n", tcp.ErrMessageTooLong},
-		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
-		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
+		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes; at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
+		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes; at most 1000 are allowed\r\n", tcp.ErrMessageTooLong},
 		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
 		"CLIENT REPLY OFF\r\n*x\r\nPING\r\n": {"", protocolError("invalid multibulk length")},
 		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmationRESP2("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
@@ -295,7 +295,7 @@ func TestBackgroundReplyLimit(t *testing.T) {
 	}
 	p := s.Dial()
 	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
-	p.Expect("-BUSY too many list requests; try again\r\n+PONG\r\n")
+	p.Expect("-BUSY too many list requests; try again later\r\n+PONG\r\n")
 	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {
 		p.Expect("$")

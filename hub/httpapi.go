@@ -204,7 +204,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
+var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
 // authenticateRequest returns the user whose credentials the request contains, or else the connection's initial user.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNil *user, err error) {
@@ -220,7 +220,7 @@ func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNi
 		}
 		return h.authenticatePassword(name, password)
 	case scheme != "":
-		return nil, fmt.Errorf("%w: Authorization: %.20q; expected Bearer or Basic", errWrongCredentials, scheme)
+		return nil, fmt.Errorf("%w: the Authorization scheme is %.20q; expected Bearer or Basic", errWrongCredentials, scheme)
 	case q.Has("token"):
 		return h.authenticateToken(q.Get("token"))
 	}
@@ -269,7 +269,7 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if n := len(q["topic"]); n != 1 {
-		err := fmt.Errorf("%w: the parameter topic occurs %d times; expected it once", errEmptyName, n)
+		err := fmt.Errorf("%w: the topic parameter occurs %d times; expected it once", errEmptyName, n)
 		writeHTTPError(w, http.StatusBadRequest, err)
 		return
 	}
@@ -328,7 +328,7 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	return nil
 }
 
-var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
+var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests (at most %d); try again later", maxHTTPScans)
 
 func (api *httpAPI) waitScanSlotOrReject503(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -89,7 +89,7 @@ func (l Limits) validate() error {
 		}
 	}
 	if l.LastValueBytes > 0 && l.LastValues == 0 {
-		return configError{fmt.Errorf("hub: Limits.LastValueBytes is %d without Limits.LastValues; expected both", l.LastValueBytes)}
+		return configError{fmt.Errorf("hub: Limits.LastValueBytes is %d, but Limits.LastValues is not set; expected both or neither", l.LastValueBytes)}
 	}
 	return nil
 }

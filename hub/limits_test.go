@@ -19,19 +19,19 @@ func TestLimitsValidated(t *testing.T) {
 		t.Errorf("a hub without limits: %v", err)
 	}
 	for want, l := range map[string]Limits{
-		"MaxMessage is -1":            {MaxMessage: -1},
-		"MaxMessage is 1073741825":    {MaxMessage: 1<<30 + 1},
-		"MaxTopics is -1":             {MaxTopics: -1},
-		"MaxName is 65537":            {MaxName: 65537},
-		"MaxSubscriptions is -5":      {MaxSubscriptions: -5},
-		"MaxSubscribers is -5":        {MaxSubscribers: -5},
-		"MaxPatternWork is -1":        {MaxPatternWork: -1},
-		"MaxPatternCost is -1":        {MaxPatternCost: -1},
-		"MaxFailedLogins is 201":      {MaxFailedLogins: 201},
-		"PublishRate is 1000000001":   {PublishRate: 1_000_000_001},
-		"LastValues is -1":            {LastValues: -1},
-		"LastValueBytes is -1":        {LastValues: 1, LastValueBytes: -1},
-		"LastValueBytes is 7 without": {LastValueBytes: 7},
+		"MaxMessage is -1":          {MaxMessage: -1},
+		"MaxMessage is 1073741825":  {MaxMessage: 1<<30 + 1},
+		"MaxTopics is -1":           {MaxTopics: -1},
+		"MaxName is 65537":          {MaxName: 65537},
+		"MaxSubscriptions is -5":    {MaxSubscriptions: -5},
+		"MaxSubscribers is -5":      {MaxSubscribers: -5},
+		"MaxPatternWork is -1":      {MaxPatternWork: -1},
+		"MaxPatternCost is -1":      {MaxPatternCost: -1},
+		"MaxFailedLogins is 201":    {MaxFailedLogins: 201},
+		"PublishRate is 1000000001": {PublishRate: 1_000_000_001},
+		"LastValues is -1":          {LastValues: -1},
+		"LastValueBytes is -1":      {LastValues: 1, LastValueBytes: -1},
+		"LastValueBytes is 7, but":  {LastValueBytes: 7},
 	} {
 		err := (&Hub{Limits: l}).Check()
 		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {
@@ -109,11 +109,11 @@ func TestLimits(t *testing.T) {
 				pattern, want string
 			}{
 				{a, "*", ""}, {a, "**", ""}, // cost 5 and 6: without a literal run they are always tried
-				{a, "***", "costs 7, and the client has 0 left of 11; its address and all clients together are limited, too"},
+				{a, "***", "costs 7, but the client has 0 of 11 left; limits also apply to each address and to all clients together"},
 				{b, "x1*", ""}, // cost 5, the next one 0: a name has only one of these prefixes
 				{a, "x2*", ""},
-				{b, "***", "costs 7, and the client has 6 left of 11; its address and all clients together are limited, too"},
-				{c, "***", "would take 23, at most 20 are allowed"},
+				{b, "***", "costs 7, but the client has 6 of 11 left; limits also apply to each address and to all clients together"},
+				{c, "***", "would cost 23; at most 20 is allowed"},
 				{c, "*", ""}, // present, and costs each client the same
 			} {
 				e := h.subscribeWithoutConn(step.client, Pattern, step.pattern)

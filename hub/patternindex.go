@@ -184,7 +184,7 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
 	if err = checkCostWithinClientBudget(cost, clientBudget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
-		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
+		err = fmt.Errorf("%w: all patterns together would cost %d; at most %d is allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
 		x.updateMaxPublishWork(bestRun, b.work+g.maxMatchWork(limits.maxName()), b.work, limits)
@@ -204,7 +204,7 @@ func checkCostWithinClientBudget(cost, clientBudget int, limits Limits) error {
 	if cost <= max(clientBudget, 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: it costs %d, and the client has %d left of %d; its address and all clients together are limited, too", errPatternTooCostly, cost, max(clientBudget, 0), limits.maxPatternCost())
+	return fmt.Errorf("%w: it costs %d, but the client has %d of %d left; limits also apply to each address and to all clients together", errPatternTooCostly, cost, max(clientBudget, 0), limits.maxPatternCost())
 }
 
 func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
@@ -233,7 +233,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after a change of the work of r's bucket. increase may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. It returns the increase of
+// x.maxPublishWork, which may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {

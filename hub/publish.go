@@ -21,7 +21,7 @@ import (
 // before connections move.
 
 // errUpgradeBacklogFull rejects a message because too many messages are queued during an upgrade.
-var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
+var errUpgradeBacklogFull = errors.New("an upgrade is in progress and too many messages are queued; try again later")
 
 // Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers on
 // this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. During an
@@ -40,11 +40,11 @@ func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic s
 	case !u.mayPublish(kind, topic):
 		err = errDenied
 	case rate > 0 && withinRate != nil && !withinRate(time.Now(), rate):
-		err = fmt.Errorf("%w: at most %d messages a second are allowed", errPublishRate, rate)
+		err = fmt.Errorf("%w: at most %d messages per second are allowed", errPublishRate, rate)
 	case h.checkNameLength(topic) != nil:
 		err = h.checkNameLength(topic)
 	case len(message) > limit:
-		err = fmt.Errorf("%w: %d bytes, at most %d are allowed", errMessageTooLong, len(message), limit)
+		err = fmt.Errorf("%w: %d bytes; at most %d are allowed", errMessageTooLong, len(message), limit)
 	default:
 		return nil
 	}
@@ -181,7 +181,7 @@ func (h *Hub) checkNameLength(name string) error {
 		return errEmptyName
 	}
 	if limit := h.Limits.maxName(); len(name) > limit {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errNameTooLong, len(name), limit)
+		return fmt.Errorf("%w: %d bytes; at most %d are allowed", errNameTooLong, len(name), limit)
 	}
 	return nil
 }

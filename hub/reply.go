@@ -117,7 +117,7 @@ const (
 	backgroundReplyTimeout = 10 * time.Second
 )
 
-var errTooManyScans = errors.New("too many list requests; try again")
+var errTooManyScans = errors.New("too many list requests; try again later")
 
 // replyInBackground calls makeReply on another goroutine to write the reply of the current command. An error closes the
 // connection.

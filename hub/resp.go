@@ -30,7 +30,7 @@ const (
 type protocolError string
 
 func (e protocolError) Error() string {
-	return "hub: the client broke the Redis protocol: " + string(e)
+	return "hub: the client violated the Redis protocol: " + string(e)
 }
 
 type oversizedError struct{ protocolError }
@@ -126,7 +126,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 		return 0, err
 	}
 	if input[head+n] != '\r' || input[head+n+1] != '\n' {
-		return 0, protocolError("expected CRLF behind a bulk string")
+		return 0, protocolError("expected CRLF after a bulk string")
 	}
 	r.args = append(r.args, input[head:head+n:head+n])
 	return size, nil
@@ -136,7 +136,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 // part.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
-		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
+		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}
 	}
 	return nil
 }

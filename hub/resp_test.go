@@ -64,7 +64,7 @@ func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) s
 	return b.String()
 }
 
-const wrong = "hub: the client broke the Redis protocol: "
+const wrong = "hub: the client violated the Redis protocol: "
 
 // parseCases are inputs and their results with a limit of 1999 bytes.
 var parseCases = []struct{ in, want string }{
@@ -92,10 +92,10 @@ var parseCases = []struct{ in, want string }{
 	{"*1\r\nPING\r\n", wrong + "expected '$', got 'P'"},
 	{"*1\r\n$x\r\n", wrong + "invalid bulk length"},
 	{"*1\r\n$-1\r\n", wrong + "invalid bulk length"},
-	{"*1\r\n$2001\r\n", wrong + "a command of at least 2014 bytes, at most 1999 are allowed"},
-	{"*1\r\n$1990\r\n", wrong + "a command of at least 2003 bytes, at most 1999 are allowed"},
-	{"*400\r\n", wrong + "a command of at least 2406 bytes, at most 1999 are allowed"},
-	{"*1\r\n$1\r\nab\r\n", wrong + "expected CRLF behind a bulk string"},
+	{"*1\r\n$2001\r\n", wrong + "a command of at least 2014 bytes; at most 1999 are allowed"},
+	{"*1\r\n$1990\r\n", wrong + "a command of at least 2003 bytes; at most 1999 are allowed"},
+	{"*400\r\n", wrong + "a command of at least 2406 bytes; at most 1999 are allowed"},
+	{"*1\r\n$1\r\nab\r\n", wrong + "expected CRLF after a bulk string"},
 	{strings.Repeat("a", 1998) + "\n", `["` + strings.Repeat("a", 1998) + `"] `},
 	{strings.Repeat("a", 1999) + "\n", wrong + "too big inline request"},
 	{strings.Repeat("a", 5000), wrong + "too big inline request"},

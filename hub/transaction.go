@@ -71,7 +71,7 @@ func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, e
 		errorReply = "ERR Command not allowed inside a transaction"
 	case errorReply == "" && tx.tooLong:
 		tx.tooLong = false
-		errorReply = "ERR " + b.hub.countRefusal(fmt.Errorf("%w: the transaction takes more than %d bytes", errMessageTooLong, b.maxCommand)).Error()
+		errorReply = "ERR " + b.hub.countRefusal(fmt.Errorf("%w: the transaction is larger than %d bytes", errMessageTooLong, b.maxCommand)).Error()
 	}
 	if errorReply != "" {
 		tx.discardQueue()

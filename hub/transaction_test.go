@@ -18,7 +18,7 @@ func TestTransactionTooLong(t *testing.T) {
 	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1000})
 	publish := testkit.RESPCommand("PUBLISH", "a", strings.Repeat("x", 100))
 	fit := (1000 - transactionReserve) / len(publish)
-	const tooLong = "-ERR the message is too long: the transaction takes more than 1000 bytes\r\n"
+	const tooLong = "-ERR the message is too long: the transaction is larger than 1000 bytes\r\n"
 	const aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n"
 	for n, want := range map[int]string{
 		fit:     strings.Repeat("+QUEUED\r\n", fit) + fmt.Sprintf("*%d\r\n", fit) + strings.Repeat(":0\r\n", fit),
@@ -42,7 +42,7 @@ func TestTransactionTooLong(t *testing.T) {
 	// A command that is too long by itself still closes the connection.
 	p := s.Dial()
 	p.Send("MULTI\r\nPING\r\n*1\r\n$2000\r\n")
-	p.Expect("+OK\r\n+QUEUED\r\n-ERR Protocol error: a command of at least 2013 bytes, at most 1000 are allowed\r\n")
+	p.Expect("+OK\r\n+QUEUED\r\n-ERR Protocol error: a command of at least 2013 bytes; at most 1000 are allowed\r\n")
 	p.ExpectClosed(tcp.ErrMessageTooLong)
 	// An open transaction is an incomplete message.
 	p = s.Dial()

@@ -76,16 +76,16 @@ func TestACLFileErrors(t *testing.T) {
 		"user":                               "line 1",
 		"\n# fine\nsure a on":                "line 3",
 		"user a on\nuser a on":               "line 2: user a is defined twice",
-		"user a on +frob":                    `the hub has no command "frob"`,
-		"user a on -publsh":                  `no command "publsh"`,
+		"user a on +frob":                    `unknown command "frob"`,
+		"user a on -publsh":                  `unknown command "publsh"`,
 		"user a on +@frob":                   "unknown category @frob",
 		"user a on frob":                     `unknown rule "frob"`,
 		"user a on &* &x":                    "expected resetchannels",
 		"user a on (+publish &x":             "expected )",
 		"user a on (+publish on)":            `unknown rule "on"`,
 		"user a on >":                        "empty password",
-		"user a on #abc":                     "64 hexadecimal digits",
-		"user a on #" + strings.ToUpper(sum): "lower case",
+		"user a on #abc":                     "64 lowercase hexadecimal digits",
+		"user a on #" + strings.ToUpper(sum): "lowercase",
 		"user a on #z" + sum[1:]:             "invalid characters",
 		"user a on <x":                       "cannot remove a password",
 		"user a on !" + sum:                  "cannot remove a password",
@@ -100,10 +100,10 @@ func TestACLFileErrors(t *testing.T) {
 func TestACLFileLimits(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
 	for want, limit := range map[string]aclLimits{
-		"":                                {22, 11, 2},
-		"line 2: more than 1 users":       {22, 11, 1},
-		"line 1: more than 10 bytes":      {22, 10, 2},
-		"the file has more than 21 bytes": {21, 11, 2},
+		"": {22, 11, 2},
+		"line 2: too many users; expected at most 1":              {22, 11, 1},
+		"line 1: the line is too long; expected at most 10 bytes": {22, 10, 2},
+		"the file is too large; expected at most 21 bytes":        {21, 11, 2},
 	} {
 		if _, _, err := parseACLFile(strings.NewReader(file), limit); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("with the bounds %+v: %v; want %q", limit, err, want)
@@ -229,7 +229,7 @@ func FuzzACLFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file string) {
 		u, err := ReadUsers(strings.NewReader(file))
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "hub: users, line ") {
+			if !strings.HasPrefix(err.Error(), "hub: users file, line ") {
 				t.Fatalf("the error does not say the line: %v", err)
 			}
 			return

@@ -208,7 +208,7 @@ func (h socketHandler) Closed(s web.Socket, reason error) {
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendErrorAndCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		conn.sendErrorAndCloseIfMany(&socketRequest{}, badRequestf("the message is binary; expected text, with binary data encoded as base64"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -349,7 +349,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 		return s.subscribeWithReplay(request, k, name)
 	}
 	if request.Since != nil && !s.client.isSubscribed(k, name) {
-		return badRequestf("the messages of %.100q are not kept; expected no since, but it is %.60q", name, *request.Since)
+		return badRequestf("since is %.60q, but the messages of %.100q are not kept; omit since", *request.Since, name)
 	}
 	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
 		s.client.repliesInMessageOrder = true

@@ -52,7 +52,7 @@ var (
 	// ErrBadConfig is wrapped by errors about an invalid Config.
 	ErrBadConfig = errors.New("pool: bad configuration")
 	// ErrGoexit is the Value of the PanicError of a job that called runtime.Goexit.
-	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
+	ErrGoexit = errors.New("pool: the job called runtime.Goexit")
 )
 
 type expiredError struct{ cause error }

@@ -29,7 +29,7 @@ func (p *Pool) TrySubmitTask(t Task) error { return p.submit(&t, false) }
 
 func (p *Pool) submit(t *Task, wait bool) error {
 	if f, isFunc := t.Job.(Func); t.Job == nil || isFunc && f == nil {
-		panic("pool: the task has no job")
+		panic("pool: Task.Job is nil; expected a job")
 	}
 	if !wait && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)

@@ -8,13 +8,27 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-const maxPrefixes = 1 << 20
+const (
+	maxPrefixes     = 1 << 20
+	maxSourceWeight = 1_000_000
+)
 
-func (s *Server) checkAllowAndDenyLists() error {
+func (s *Server) checkPrefixLists() error {
 	if err := checkPrefixCountAndValidity("Server.Allow", s.Allow); err != nil {
 		return err
 	}
-	return checkPrefixCountAndValidity("Server.Deny", s.Deny)
+	if err := checkPrefixCountAndValidity("Server.Deny", s.Deny); err != nil {
+		return err
+	}
+	if n := len(s.Overload.SourceWeights); n > maxPrefixes {
+		return badConfig("Server.Overload.SourceWeights has %d prefixes; expected at most %d", n, maxPrefixes)
+	}
+	for p, weight := range s.Overload.SourceWeights {
+		if !p.IsValid() || weight < 0 || weight > maxSourceWeight {
+			return badConfig("Server.Overload.SourceWeights[%v] is %d; expected a prefix such as 10.0.0.0/8, and 0 to %d", p, weight, maxSourceWeight)
+		}
+	}
+	return nil
 }
 
 func checkPrefixCountAndValidity(field string, list []netip.Prefix) error {
@@ -39,8 +53,8 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newTrustedProxyMatcher returns a function that reports whether an address is invalid or belongs to a proxy in
-// trusted.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. The function
+// also returns true for an invalid address.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

@@ -27,7 +27,7 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 		return err
 	}
 	if len(received) > maxAdoptedInput {
-		return fmt.Errorf("myriad: Adopt with %d bytes of input; expected at most %d: %w", len(received), maxAdoptedInput, ErrTooLarge)
+		return engine.TooLargeErrorf("myriad: Adopt with %d bytes of input; expected at most %d", len(received), maxAdoptedInput)
 	}
 	switch c := nc.(type) {
 	case *net.TCPConn:

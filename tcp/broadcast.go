@@ -95,7 +95,7 @@ func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err 
 	return receivers, nil
 }
 
-var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor Handler of a Listener is a BroadcastHandler")
+var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor the Handler of a Listener is a BroadcastHandler; expected at least one")
 
 // Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
 // until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
@@ -129,7 +129,7 @@ func (s *Server) initBroadcastLogPausedIfUpgrading(e engine.Engine, l Limits) {
 	}
 	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it
-			log.Error("broadcast made during the upgrade lost", "error", err)
+			log.Error("a broadcast during the upgrade was lost", "error", err)
 		}
 	}
 	if s.predecessor != nil {

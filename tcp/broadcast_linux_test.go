@@ -291,7 +291,7 @@ func TestStateLost(t *testing.T) {
 				t.Errorf("%+v; want 3 moved", u)
 			}
 			if says != "" {
-				log.waitForLine(t, "the handler's state is lost", says)
+				log.waitForLine(t, "handler state was lost", says)
 			}
 			stopServerAt(t, s.addr)
 		})

@@ -55,6 +55,8 @@ func TestBadConfig(t *testing.T) {
 		{&Server{TLSConfig: &tls.Config{}}, []string{"Server.TLSConfig", "certificate"}},
 		{&Server{Allow: []netip.Prefix{prefix, {}}}, []string{"Server.Allow[1]", "prefix"}},
 		{&Server{Deny: []netip.Prefix{{}}}, []string{"Server.Deny[0]"}},
+		{&Server{Overload: Overload{SourceWeights: map[netip.Prefix]int{prefix: -1}}}, []string{"Server.Overload.SourceWeights", "-1", "0 to 1000000"}},
+		{&Server{Overload: Overload{SourceWeights: map[netip.Prefix]int{{}: 1}}}, []string{"Server.Overload.SourceWeights", "prefix"}},
 		{&Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, []string{"Server.Deny", "1048577", "1048576"}},
 		{&Server{TrustedProxies: []netip.Prefix{{}}}, []string{"Server.TrustedProxies[0]"}},
 		{&Server{Processes: -1}, []string{"Server.Processes is -1"}},
@@ -97,7 +99,7 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{}), []string{"Server.Listeners[0].Addr is empty"}},
 		{listeners(Listener{Addr: addr, Listener: &net.TCPListener{}}), []string{`Listeners[0].Addr is "127.0.0.1:0" and Listener is set`}},
 		{listeners(Listener{Addr: addr, Network: "udp"}), []string{`Listeners[0].Network is "udp"`}},
-		{listeners(Listener{Addr: addr, Name: "a"}, Listener{Addr: addr, Name: "a"}), []string{`Listeners[1].Name is "a", which another`}},
+		{listeners(Listener{Addr: addr, Name: "a"}, Listener{Addr: addr, Name: "a"}), []string{`Listeners[1].Name is "a", which is also the name of another`}},
 		{listeners(Listener{Addr: addr, Mode: 0o600}), []string{"Listeners[0].Mode is 0600"}},
 		{listeners(Listener{Network: "unix", Addr: "s", Mode: fs.ModeDir | 0o600}), []string{"Listeners[0].Mode is"}},
 		{listeners(Listener{Addr: addr, MaxConns: -1}), []string{"Listeners[0].MaxConns is -1"}},
@@ -106,7 +108,7 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{Addr: addr, TrustedProxies: make([]netip.Prefix, 1)}), []string{"Listeners[0].TrustedProxies[0] is"}},
 		{listeners(Listener{Listener: struct{ net.Listener }{}}), []string{"Listeners[0].Listener: listener of type"}},
 		{&Server{Addr: addr, Listeners: make([]Listener, 32)}, []string{"33 listeners; expected at most 32"}},
-		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected them in each"}},
+		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected these settings in each"}},
 	} {
 		expectBadConfig(t, c.srv, c.says...)
 	}

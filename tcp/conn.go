@@ -26,7 +26,7 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	}
 	s := c.Server()
 	if _, told := s.loggedMisuse.LoadOrStore(method, true); !told {
-		s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
+		s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelError, "Conn used outside a handler call; the call has no effect",
 			slog.String("method", "Conn."+method), slog.String("error", ErrOutsideCall.Error()))
 	}
 	return false

@@ -12,7 +12,7 @@ import (
 // operatorCommands are the commands with which an operator pauses accepting and closes connections.
 type operatorCommands interface {
 	PauseAccept(on bool) error
-	ClosePeerConns(peer netip.AddrPort) error
+	QueueCloseOfPeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting stops accepting connections. Open connections are not affected, and the listeners stay open. New
@@ -55,13 +55,13 @@ func (s *Server) setAcceptPaused(paused bool) error {
 //   - ErrBadConfig if remote is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
-		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
+		return badConfig("remote address is %v; expected an IP address and a port above 0", remote)
 	}
 	to, err := s.workerOrStartedEngine()
 	if err != nil {
 		return err
 	}
-	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return publicError(to.QueueCloseOfPeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
@@ -95,8 +95,8 @@ func (s *Server) startedEngineLocked() (engine.Engine, error) {
 }
 
 var (
-	errNotStarted     = &kindError{errors.New("myriad: the server has not started yet; call this in Server.Listening or later"), ErrServerClosed}
-	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); call this in a worker, see WorkerProcess"), ErrServerClosed}
+	errNotStarted     = &kindError{errors.New("myriad: the server has not started; expected a call in Server.Listening or later"), ErrServerClosed}
+	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); expected a call in a worker process: see WorkerProcess"), ErrServerClosed}
 )
 
 func publicError(err error) error {
@@ -125,4 +125,13 @@ func (s *Server) Drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	return s.Shutdown(ctx)
+}
+
+// logOpenAndDrain calls Drain. It first logs the number of open connections unless there are none or the server is
+// already shutting down.
+func (s *Server) logOpenAndDrain() error {
+	if stats := s.Stats(); stats.Open > 0 && !stats.Draining {
+		s.rateLimitedLogger().Info("draining", "connections", stats.Open, "timeout", s.limits.ShutdownTimeout)
+	}
+	return s.Drain()
 }

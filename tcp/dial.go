@@ -93,7 +93,7 @@ func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
 	}
 	port, err := strconv.ParseUint(service, 10, 16)
 	if err != nil || port == 0 {
-		return badConfig("Dial.Addr is %q; expected a port of 1 to 65535", d.Addr)
+		return badConfig("Dial.Addr is %q; expected a port from 1 to 65535", d.Addr)
 	}
 	req.Handler = s.newDialHandler(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
@@ -101,7 +101,7 @@ func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
 		return s.startDial(e, req)
 	}
 	if host == "" {
-		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
+		return badConfig("Dial.Addr is %q; expected a host before the port, such as example.com:9000", d.Addr)
 	}
 	return s.resolver.lookupAsync(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
@@ -116,7 +116,7 @@ func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
 
 func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
-		return badConfig("Dial.Source is %v and the target %v; expected addresses of one family", req.Source, req.Target.Addr())
+		return badConfig("Dial.Source is %v and the target is %v; expected addresses of the same family", req.Source, req.Target.Addr())
 	}
 	return publicError(e.Dial(req))
 }

@@ -115,7 +115,7 @@ func TestRun(t *testing.T) {
 		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
 		h := newDialRecorder()
 		to := Dial{Addr: echo.addr, Handler: h}
-		expectError(t, "Dial before the start", s.Dial(to), ErrServerClosed, "has not started yet; call this in Server.Listening")
+		expectError(t, "Dial before the start", s.Dial(to), ErrServerClosed, "has not started; expected a call in Server.Listening")
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -138,11 +138,11 @@ func TestDialBadConfig(t *testing.T) {
 	for want, d := range map[string]Dial{
 		"Handler is nil":                      {Addr: s.addr},
 		"expected host:port":                  {Addr: "host", Handler: h},
-		"a port of 1":                         {Addr: "127.0.0.1:0", Handler: h},
+		"a port from 1":                       {Addr: "127.0.0.1:0", Handler: h},
 		"expected a host":                     {Addr: ":80", Handler: h},
 		"tcp or unix":                         {Network: "udp", Addr: s.addr, Handler: h},
 		"Timeout is -1ns":                     {Addr: s.addr, Handler: h, Timeout: -1},
-		"one family":                          {Addr: s.addr, Handler: h, Source: netip.IPv6Loopback()},
+		"same family":                         {Addr: s.addr, Handler: h, Source: netip.IPv6Loopback()},
 		"Dial.Handler: Blocking.Serve is nil": {Addr: s.addr, Handler: new(Blocking)},
 	} {
 		expectError(t, "Dial", s.Dial(d), ErrBadConfig, want)

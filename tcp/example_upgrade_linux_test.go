@@ -35,11 +35,11 @@ func (numbered) Save(c *tcp.Conn, to []byte) ([]byte, error) {
 
 func (numbered) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) < 2 || state[0] != numberedVersion {
-		return errors.New("the state is of another version")
+		return errors.New("unsupported state version")
 	}
 	n, size := binary.Uvarint(state[1:])
 	if size <= 0 {
-		return errors.New("the state is cut off")
+		return errors.New("truncated state")
 	}
 	c.SetValue(n)
 	return nil

@@ -89,7 +89,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
-	return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n))
+	return fmt.Sprintf("myriad: a message of %d bytes is incomplete", uint64(n))
 }
 
 func decodeLength(b []byte, order binary.ByteOrder) uint64 {

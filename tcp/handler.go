@@ -120,8 +120,8 @@ type DrainingHandler interface {
 // or sheds a call of Received. For any other Handler, the connection waits for the pool, and the server does not read
 // from the connection. Without Server.Workers, and in the goroutine model, the server never calls Shed.
 //
-// A server with a Handler that is a MessageShedHandler, or a MessageHandler that is a ShedHandler, does not start
-// (ErrBadConfig). To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
+// A server does not start (ErrBadConfig) if its Handler implements MessageShedHandler, or if its MessageHandler
+// implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
 	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and
@@ -153,7 +153,7 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 }
 
 func checkShedSignature(fieldName string, h Handler) error {
-	const text = "%s: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
+	const text = "%s: the Shed method of %T is that of %s; expected that of %s for a %s: %s"
 	switch h := h.(type) {
 	case *framer:
 		if _, other := h.MessageHandler.(ShedHandler); other {

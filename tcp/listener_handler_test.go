@@ -217,7 +217,7 @@ func TestListenerHandlerConfig(t *testing.T) {
 		{&Server{Addr: addr, Listeners: []Listener{own}}, "Server.Handler is nil"},
 		{&Server{Listeners: []Listener{own, {Addr: addr}}}, "Server.Handler is nil"},
 		{&Server{Listeners: []Listener{own, {Addr: addr, Handler: Lines(nil)}}}, "Server.Listeners[1].Handler: the MessageHandler"},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: &embedsShed{}}}}, "Server.Listeners[0].Handler: *tcp.embedsShed has Shed"},
+		{&Server{Listeners: []Listener{{Addr: addr, Handler: &embedsShed{}}}}, "Server.Listeners[0].Handler: the Shed method of *tcp.embedsShed"},
 		{&Server{Listeners: []Listener{{Addr: addr, Handler: Lines(newNamedHandler("a"))}, own}, Heartbeat: Heartbeat{Interval: time.Second}}, "or Server.Listeners[1].Handler to be a HeartbeatHandler"},
 	} {
 		expectError(t, "ListenAndServe", c.srv.ListenAndServe(t.Context()), ErrBadConfig, strings.Fields(c.says)[0], c.says, "expected")

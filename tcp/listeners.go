@@ -95,11 +95,11 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	case len(s.Listeners) == 0:
 		return nil, badConfig(`Server.Addr is empty; expected host:port, such as ":9000" or "127.0.0.1:0", or Listeners`)
 	case s.TLSConfig != nil || len(s.TrustedProxies) > 0:
-		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, but Addr is empty; expected them in each of Listeners instead")
+		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, but Addr is empty; expected these settings in each of Listeners instead")
 	}
 	all = append(all, s.Listeners...)
 	if len(all) > engine.MaxListeners {
-		return nil, badConfig("Server.Listeners and Addr are %d listeners; expected at most %d", len(all), engine.MaxListeners)
+		return nil, badConfig("Server.Listeners and Addr define %d listeners; expected at most %d", len(all), engine.MaxListeners)
 	}
 	names := make(map[string]bool)
 	for i := range all {
@@ -112,7 +112,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 			return nil, err
 		}
 		if l.Name != "" && names[l.displayName()] {
-			return nil, badConfig("%s.Name is %q, which another listener has; expected a unique name", field, l.Name)
+			return nil, badConfig("%s.Name is %q, which is also the name of another listener; expected a unique name", field, l.Name)
 		}
 		names[l.displayName()] = true
 	}
@@ -127,13 +127,13 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	case l.Listener == nil && l.Addr == "":
 		return badConfig(`%s.Addr is empty; expected host:port, such as ":9000", the path of a unix socket, or Listener`, field)
 	case l.Listener != nil && s.Processes > 1:
-		return badConfig("%s.Listener is set with Server.Processes %d; expected Addr, so that each process can listen", field, s.Processes)
+		return badConfig("%s.Listener is set, but Server.Processes is %d; expected Addr instead, so that each process can listen", field, s.Processes)
 	case l.MaxConns < 0 || l.MaxConns > math.MaxInt32:
 		return badConfig("%s.MaxConns is %d; expected 0 (the default: no separate limit) to %d", field, l.MaxConns, math.MaxInt32)
 	case l.Backlog < 0 || l.Backlog > maxBacklog:
 		return badConfig("%s.Backlog is %d; expected 0 (the default: net.core.somaxconn) to %d", field, l.Backlog, maxBacklog)
 	case l.Mode&^fs.ModePerm != 0 || l.Mode != 0 && (l.Network != "unix" || l.Listener != nil || strings.HasPrefix(l.Addr, "@")):
-		return badConfig("%s.Mode is %#o; expected 0, or permissions up to 0777 for the file of a unix socket at Addr", field, uint32(l.Mode))
+		return badConfig("%s.Mode is %#o; expected 0, or permissions up to 0777 if Addr is the path of a unix socket", field, uint32(l.Mode))
 	}
 	if err := checkTLSHasCertificate(field, l.TLSConfig); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	case "tcp4", "tcp6":
 	case "unix":
 		if s.Processes > 1 {
-			return badConfig("%s.Network is unix and Server.Processes %d; expected 0 or 1: worker processes can't share a unix socket", field, s.Processes)
+			return badConfig("%s.Network is unix, but Server.Processes is %d; expected 0 or 1, because worker processes can't share a unix socket", field, s.Processes)
 		}
 	default:
 		return badConfig("%s.Network is %q; expected tcp, tcp4, tcp6 or unix", field, l.Network)

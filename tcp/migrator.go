@@ -40,7 +40,7 @@ type HandlerMigrator interface {
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet is the close reason of a connection for which RestoreHandler has not called SetHandler.
-var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
+var errNoHandlerSet = errors.New("myriad: RestoreHandler set no handler and returned no error; expected a call of SetHandler or an error")
 
 func configureMigration(cfg *engine.Config, handler Handler) {
 	if h, ok := handlerAs[Migrator](handler); ok {

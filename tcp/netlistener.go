@@ -72,8 +72,8 @@ func (l *NetListener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It returns the address of the first listener with the handler l. Before the start, it
-// returns an empty *net.TCPAddr.
+// Addr implements net.Listener. It returns the address of the server's first listener whose handler is l. Before the
+// server has started, it returns an empty *net.TCPAddr.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server

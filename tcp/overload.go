@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -27,18 +28,26 @@ import (
 //     unsent output than their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.
 //   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
-//     accepted and refused before their PROXY header and TLS handshake.
+//     accepted and refused before their TLS handshake. If the loops lag, one in 20 is still admitted.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
 //   - At 97 % of the memory, or if the loops have lagged by more than 250 ms for a second: the server sheds requests.
 //     It also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
 //     Package web answers shed requests with 503, and a ShedHandler rejects them. Other handlers can call
 //     Conn.ShouldShed.
 //
+// Under overload, requests and new connections are shared fairly among their source addresses: a busy source does not
+// take the share of others. An IPv6 prefix of 64 bits is one source. With TrustedProxies, the source is the address in
+// the PROXY header.
+//
 // An action ends when its cause has been a tenth below the threshold for a second. If the kernel reports CPU pressure
 // (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
+	// SourceWeights sets the number of sources that each address in a prefix counts as, for example behind a NAT. The
+	// default is 1. Addresses of weight 0, such as load balancers without a PROXY header, are exempt from fair sharing.
+	// The longest matching prefix applies. The maximum is 1,000,000.
+	SourceWeights map[netip.Prefix]int
 }
 
 // OverloadStats is the state of the overload manager.
@@ -97,6 +106,7 @@ func (s *Server) newOverloadManager() *overload.Manager {
 		return nil
 	}
 	s.overload = overload.NewManager(func() time.Duration { return engine.MonotonicNow() + 1 })
+	s.overload.SetSourceWeights(s.Overload.SourceWeights)
 	if runtime.GOMAXPROCS(0) == 1 {
 		s.overload.MinTarget = singleProcessorMinTarget
 	}
@@ -157,7 +167,7 @@ func (s *Server) sampleOverloadUntil(sampler *overloadSampler, quit <-chan struc
 }
 
 func (s *Server) logOverload(sample *overload.Sample) {
-	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload: the actions have changed",
+	s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelWarn, "overload actions changed",
 		slog.String("active", s.Stats().Overload.String()), slog.Duration("lag", sample.Lag), slog.Duration("queue_delay", s.overload.QueueDelay()),
 		slog.Float64("memory", sample.Memory), slog.Float64("buffers", sample.Buffers), slog.Float64("connections", sample.Conns))
 }

@@ -116,8 +116,8 @@ func TestProcessesSettings(t *testing.T) {
 		"1024":                   {Processes: maxProcesses + 1},
 		"Limits.MaxConns is 3":   {Processes: 4, Limits: Limits{MaxConns: 3}},
 		"Limits.AcceptRate is 3": {Processes: 4, Limits: Limits{AcceptRate: 3}},
-		"Listener is set with Server.Processes 2": {Processes: 2, Listeners: []Listener{{Listener: &net.TCPListener{}}}},
-		"Listeners[0].Network is unix and":        {Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}},
+		"Listener is set, but Server.Processes is 2": {Processes: 2, Listeners: []Listener{{Listener: &net.TCPListener{}}}},
+		"Listeners[0].Network is unix, but":          {Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}},
 	} {
 		expectBadConfig(t, srv, word)
 	}

@@ -67,8 +67,8 @@ type Server struct {
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
-	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, connections that the pool rejects
-	// close with ErrServerClosed. The server ends only after its jobs in the pool have run or been shed. Jobs of other
+	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, a connection closes with
+	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been shed. Jobs of other
 	// users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
@@ -176,8 +176,8 @@ type Server struct {
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
 	// of the command and, if Env is not nil, variables to Env. By default, the new process has the same arguments,
-	// standard input, output and error. Its binary is the file at the path of this process. If this file does not
-	// exist, its binary is the executable of this process.
+	// standard input, output and error. Its binary is the file at the path with which this process was started. If
+	// this path is a symbolic link that no longer exists, Upgrade uses the link's original target.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
 	// Stay keeps this process running after an Upgrade. Set Stay if a supervisor watches the process that it has
@@ -275,7 +275,7 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 // calls Listening with a nil address when Dial may be called. In all other respects, Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
-		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
+		return badConfig("Run: Server.Processes is %d; expected 0 or 1", s.Processes)
 	}
 	return s.takeOverAndServe(ctx, nil)
 }
@@ -297,7 +297,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer l.Close()
 	if s.Processes > 1 {
-		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens for each process", s.Processes)
+		return badConfig("Serve: Server.Processes is %d; expected 0 or 1, or a call of ListenAndServe, which listens in each process", s.Processes)
 	}
 	where, err := s.collectAndCheckListeners(l)
 	if err != nil {
@@ -348,7 +348,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		err = s.Drain()
+		err = s.logOpenAndDrain()
 	})
 	stopTicker := s.startTicker()
 	e.Wait()
@@ -524,7 +524,7 @@ func (s *Server) checkSettingsAndApplyDefaults(listeners []Listener) (m engine.M
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkSocketBufferSizes, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat, s.checkTicker} {
+	for _, check := range []func() error{s.checkSocketBufferSizes, s.checkProcesses, s.checkPrefixLists, s.checkHeartbeat, s.checkTicker} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -560,11 +560,11 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	need, connsPerShard, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
 	switch {
 	case err != nil:
-		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
+		return 0, 0, badConfig("Limits.MaxConns: %w; alternatively, serve with event loops (Server.Model) or Server.Processes, "+
 			"which each have their own limit", err)
 	case s.Loops > 0 && s.Loops < need:
-		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d, "+
-			"for %d connections with this descriptor limit: each has its own table for %d",
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d "+
+			"for %d connections with this descriptor limit: each loop has a table for %d",
 			s.Loops, need, maxConns, connsPerShard)
 	}
 	return need, connsPerShard, nil

@@ -43,7 +43,7 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 	case cfg == nil:
 		return badConfig("StartTLS with a nil tls.Config; expected a configuration")
 	case c.core().IsDialled() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
-		return badConfig("StartTLS of a dialed connection: tls.Config.ServerName is empty; expected the name to verify")
+		return badConfig("StartTLS on a dialed connection: tls.Config.ServerName is empty; expected the name to verify")
 	case !c.core().IsDialled() && !hasCertificate(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}

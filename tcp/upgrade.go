@@ -247,7 +247,7 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 			s.rateLimitedLogger().Warn(text, "connections", n, "handler", strings.Join(types, ", "))
 		}
 	}
-	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
+	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is not a Migrator: "+
 		"implement its methods Save and Restore, or clients lose their connections when this process has drained")
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
@@ -296,13 +296,14 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying returns serveErr or, if this process stays after an upgrade, the last successor's error.
+// awaitSuccessorErrorIfStaying returns serveErr. If this process keeps running after an upgrade, it instead waits for
+// the end of the newest process and returns the error of that process.
 func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
 	}
 	if serveErr != nil {
-		s.rateLimitedLogger().Warn("the server has ended with an error; the process stays", "error", serveErr)
+		s.rateLimitedLogger().Warn("the server has ended with an error; the process keeps running until the new process ends", "error", serveErr)
 	}
 	debug.FreeOSMemory()
 	if serveErr = s.signalRelay.ReapUntilServerExits(); serveErr != nil {
@@ -398,7 +399,7 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 			number = slices.IndexFunc(listeners, func(l Listener) bool { return l.Handler == nil })
 		}
 		if s.predecessorNumbers[i] = number; number < 0 {
-			s.rateLimitedLogger().Warn("connections of a listener of the old process will be closed: no listener here has its address or name", "listener", cmp.Or(in.Name, in.Addr))
+			s.rateLimitedLogger().Warn("connections of a listener of the old process will be closed: no listener of this process has its address or name", "listener", cmp.Or(in.Name, in.Addr))
 		}
 	}
 }

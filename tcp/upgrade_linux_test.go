@@ -154,13 +154,13 @@ func TestUpgradeFails(t *testing.T) {
 		command                 func() (*exec.Cmd, error)
 	}{
 		{name: "crashes", model: Uring, does: "crash", says: "has ended: exit status 3"},
-		{name: "ends at once", model: Epoll, does: "leave", says: "has ended by itself"},
+		{name: "ends at once", model: Epoll, does: "leave", says: "exited with status 0"},
 		{name: "is stopped at its start", model: Goroutine, does: "stop itself", says: "did not send \"ready\" within 300ms", reply: soon},
-		{name: "is stopped in the middle", model: Goroutine, does: "stop in Restore", says: "has gone", lost: true, reply: time.Second},
+		{name: "is stopped in the middle", model: Goroutine, does: "stop in Restore", says: "has ended", lost: true, reply: time.Second},
 		{name: "can't be served with", model: Goroutine, does: "other settings", says: "cannot serve: myriad: Server.Loops is -1"},
-		{name: "dies in the middle", model: Epoll, does: "die in Restore", says: "has gone", lost: true},
-		{name: "dies in the middle", model: Uring, does: "die in Restore", says: "has gone", lost: true},
-		{name: "dies while accepting is paused", model: Goroutine, does: "die in Restore", says: "has gone", lost: true, paused: true},
+		{name: "dies in the middle", model: Epoll, does: "die in Restore", says: "has ended", lost: true},
+		{name: "dies in the middle", model: Uring, does: "die in Restore", says: "has ended", lost: true},
+		{name: "dies while accepting is paused", model: Goroutine, does: "die in Restore", says: "has ended", lost: true, paused: true},
 		{name: "no such file", model: Epoll, says: "no such file", command: func() (*exec.Cmd, error) { return exec.Command("/no/such/file"), nil }},
 		{name: "no command", model: Uring, says: "not today", command: func() (*exec.Cmd, error) { return nil, errors.New("not today") }},
 		{name: "another program", model: Epoll, says: "deadline exceeded", timeout: soon, command: func() (*exec.Cmd, error) { return exec.Command("sleep", "100"), nil }},

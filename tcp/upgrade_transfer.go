@@ -84,7 +84,7 @@ func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUp
 		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
 	if d.state, err = s.saveHandlerStates(); err != nil {
-		s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
+		s.rateLimitedLogger().Error("handler state was lost", "error", err)
 	}
 	pair, err := upgrade.NewBroadcastSocketpair()
 	if err == nil {
@@ -184,7 +184,7 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerStates(stateFile); err != nil {
-			s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
+			s.rateLimitedLogger().Error("handler state was lost", "error", err)
 		}
 	}
 	if peerSocket == nil {
@@ -192,7 +192,7 @@ func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File)
 	}
 	l, err := broadcastlog.NewPeer(peerSocket, s.maxHeldBytes(), true)
 	if err != nil {
-		s.rateLimitedLogger().Error("broadcasts from the old process lost", "error", err)
+		s.rateLimitedLogger().Error("broadcasts from the old process were lost", "error", err)
 		return
 	}
 	s.addPeerAndStartReading(l, false)
@@ -262,7 +262,7 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 		},
 	})
 	if err != nil {
-		s.rateLimitedLogger().Error("broadcasts from the other process lost", "error", err)
+		s.rateLimitedLogger().Error("broadcasts from the other process were lost", "error", err)
 	}
 	if !isSuccessor {
 		s.replayAndResumeBroadcastsOnce(nil) // in case that it died earlier
@@ -346,7 +346,7 @@ func (s *Server) restoreHandlerStates(f *os.File) (err error) {
 		}
 		h, ok := handlerAs[StateMigrator](s.listenerHandler(number))
 		if gone := header.Listener >= 0 && number < 0; !ok || gone || s.isSupervisor() {
-			err = errors.Join(err, errors.New("the handler of this process is no StateMigrator"))
+			err = errors.Join(err, errors.New("the handler of this process is not a StateMigrator"))
 		} else {
 			err = errors.Join(err, callConvertingPanic(func() error { return h.RestoreState(state) }))
 		}

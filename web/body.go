@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // maxChunkLine is the maximum size in bytes of the line before a chunk, including chunk extensions.
@@ -92,7 +93,7 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
 	if f.overhead = max(f.overhead+i+1-16-2*int(min(n, maxChunkOverhead)), 0); f.overhead > maxChunkOverhead {
-		return nil, 0, badRequest("too much chunk overhead")
+		return nil, 0, badRequest("chunked encoding contains too much non-data")
 	}
 	f.inTrailer, f.inChunk, f.remaining = n == 0, n > 0, int64(n)+2
 	return nil, i + 1, nil
@@ -152,7 +153,7 @@ type requestBody struct {
 
 func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
-		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
+		data, n, err := b.framing.nextData(in[used:], maxUnreadBody-len(b.buf)+b.readOffset)
 		if err != nil {
 			b.err = err
 			break
@@ -164,6 +165,9 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 		if !b.closed {
 			if b.readOffset >= maxUnreadBody/2 {
 				b.buf, b.readOffset = b.buf[:copy(b.buf, b.buf[b.readOffset:])], 0
+			}
+			if b.buf == nil && len(data) >= minDirectReceive {
+				b.buf = freeBodyBuffers.Get().(*[maxUnreadBody]byte)[:0]
 			}
 			b.buf = append(b.buf, data...)
 		}
@@ -177,6 +181,9 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 // minDirectReceive is the minimum number of missing body bytes for which the handler's goroutine reads the socket
 // itself.
 const minDirectReceive = 16 << 10
+
+// freeBodyBuffers contains buffers for bodies that arrive fast.
+var freeBodyBuffers = sync.Pool{New: func() any { return new([maxUnreadBody]byte) }}
 
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
 
@@ -238,17 +245,25 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveOrResumeInput receives a part of the body from the socket into p. If no data is available or the body is
-// complete, it resumes reading on the connection.
+// receiveOrResumeInput receives a part of the body from the socket, into p or, if p is small, into buf. n is the number
+// of bytes in p. If no data is available or the body is complete, it resumes reading on the connection.
 func (b *requestBody) receiveOrResumeInput(p []byte) (n int) {
 	if b.direct && !b.framing.done {
-		p = p[:min(int64(len(p)), b.framing.remaining)]
-		if n = b.x.loop.receiveDirectly(p); n > 0 {
-			_, _, _ = b.framing.nextData(p[:n], n) // without chunks it does not fail
-			if !b.framing.done {
-				return n
-			}
+		to := p
+		if len(p) < cap(b.buf)/2 {
+			to = b.buf[:cap(b.buf)] // fewer system calls
+		}
+		to = to[:min(int64(len(to)), b.framing.remaining)]
+		n = b.x.loop.receiveDirectly(to)
+		_, _, _ = b.framing.nextData(to[:n], n) // without chunks it does not fail
+		if len(p) < cap(b.buf)/2 {
+			b.buf = to[:n]
+			n = b.readBufferedAndResumeInput(p)
+		}
+		if b.framing.done {
 			b.err = io.EOF
+		} else if n > 0 {
+			return n
 		}
 	}
 	b.resumeInput()
@@ -281,6 +296,9 @@ func (b *requestBody) Close() error {
 
 func (b *requestBody) closeAndDiscardUnread() {
 	b.closed = true
+	if cap(b.buf) == maxUnreadBody {
+		freeBodyBuffers.Put((*[maxUnreadBody]byte)(b.buf[:maxUnreadBody]))
+	}
 	b.buf, b.readOffset = nil, 0
 	if b.paused {
 		b.resumeInput()

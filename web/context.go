@@ -72,4 +72,15 @@ func (ctx *requestContext) cancel() {
 	}
 }
 
+func (x *exchange) connDone() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed == nil {
+		if x.closed = make(chan struct{}); x.state >= stateAborted {
+			close(x.closed)
+		}
+	}
+	return x.closed
+}
+
 type refKey struct{}

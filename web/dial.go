@@ -111,7 +111,7 @@ func (ws *WebSocket) buildTCPDial(d SocketDial) (t tcp.Dial, err error) {
 		d.URL = u.Redacted()
 	}
 	if err != nil || u.Scheme != "ws" && u.Scheme != "wss" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-		return t, fmt.Errorf("web: SocketDial.URL is %q; expected ws://host/path or wss://host/path, without user and fragment: %w", d.URL, tcp.ErrBadConfig)
+		return t, fmt.Errorf("web: SocketDial.URL is %q; expected ws://host/path or wss://host/path, without user info or fragment: %w", d.URL, tcp.ErrBadConfig)
 	}
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails

@@ -65,23 +65,33 @@ func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
 
+// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses.
+func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&x.sendReady) }
+
+type sharedCall = engine.Shared
+
+// initSendReady initializes x.sendReady, once for all requests of x.
+func (x *exchange) initSendReady() {
+	if x.sendReady.Do == nil {
+		x.sendReady.Do = func(c *engine.Conn) { x.sendReadyResponses((*tcp.Conn)(c)) }
+	}
+}
+
 type responseSender exchange
 
 func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResponses((*tcp.Conn)(c)) }
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// admitsToRun reports whether the overload manager lets x run immediately. If not, the caller must reject x.
-func (x *exchange) admitsToRun(c *tcp.Conn) bool {
-	e := core(c)
-	return e.Overload().Admit(nil, e.Peer().Addr(), max(x.priority, e.Priority()))
-}
-
-// admitsToQueue reports whether the overload manager lets j wait in a queue with priority p. If not, the caller must
-// reject the requests of j.
-func (j *exchangeJob) admitsToQueue(c *tcp.Conn, p overload.Priority) bool {
-	e := core(c)
-	return j.overload.Admit(&j.ticket, e.Peer().Addr(), max(p, e.Priority()))
+// admitByOverloadManager reports whether the overload manager admits x and the requests after x. runsNow means that they
+// do not wait in a queue. If x is not admitted, the caller must reject it.
+func (x *exchange) admitByOverloadManager(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
+	e, priority := core(c), max(x.priority, core(c).Priority())
+	if runsNow {
+		return t, e.Overload().Admit(nil, e.Peer().Addr(), priority)
+	}
+	admitted = e.Overload().Admit(&t, e.Peer().Addr(), priority)
+	return t, admitted
 }
 
 // mustEndKeepAlive reports whether c must close after its response, because the server is overloaded.

@@ -77,7 +77,7 @@ type Events struct {
 }
 
 // ErrNoStream reports that a request can't become a stream of events. Such a request has already been answered.
-var ErrNoStream = errors.New("web: the request can't become a stream of events")
+var ErrNoStream = errors.New("web: the request can't become an event stream")
 
 // ServeHTTP implements http.Handler. It calls Subscribe with a nil value.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
@@ -94,9 +94,9 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	case res == nil && http2 == nil:
 		status = http.StatusInternalServerError
 	case res != nil && res.state != responsePending:
-		return fmt.Errorf("%w: it was already answered", ErrNoStream)
+		return fmt.Errorf("%w: the request was already answered", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
-		status, why = http.StatusMethodNotAllowed, "expected GET, without a body"
+		status, why = http.StatusMethodNotAllowed, fmt.Sprintf("the request is %s; expected GET without a body", describeMethodAndBody(r))
 	}
 	if status != 0 {
 		http.Error(w, why, status)

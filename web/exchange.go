@@ -39,11 +39,11 @@ type exchange struct {
 	header     http.Header
 	headMemory headBuffer
 	head
-	parsed http.Request // without a context
 
 	*handlerObjects
 	next          *exchange     // the next pipelined request that arrived with it
-	req           *http.Request // &parsed until initRequestAndResponse
+	req           *http.Request // &request, or &quickRequest in an exchange that has run a Quick handler
+	quickRequest  http.Request  // without a context
 	route         *route
 	priority      overload.Priority
 	loop          loopHold
@@ -51,13 +51,14 @@ type exchange struct {
 	fileSlots     int8              // files that the connection accepts, for this response and the following ones
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
-	mu       sync.Mutex
-	readable sync.Cond
-	body     *requestBody // &ownBody if the request has no body or a Quick handler
-	ownBody  requestBody
-	closed   chan struct{} // closed with the connection; nil if nobody waits for that
-	draining bool          // the server drains: no further request is accepted
-	state    exchangeState
+	mu        sync.Mutex
+	readable  sync.Cond
+	body      *requestBody // &ownBody if the request has no body or a Quick handler
+	ownBody   requestBody
+	closed    chan struct{} // closed with the connection; nil if nobody waits for that
+	sendReady sharedCall    // calls sendReadyResponses
+	draining  bool          // the server drains: no further request is accepted
+	state     exchangeState
 
 	// Fields of the owner:
 	bodyArrived bool // the whole body had arrived before dispatch
@@ -68,9 +69,10 @@ type exchange struct {
 
 // handlerObjects contains the objects of a request that the handler may keep after returning.
 type handlerObjects struct {
-	res response
-	ctx requestContext
-	url url.URL
+	res     response
+	ctx     requestContext
+	url     url.URL
+	request http.Request // its context is ctx
 }
 
 // maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection open. net/http
@@ -85,10 +87,14 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	x := freeExchanges.Get().(*exchange)
 	if x.handlerObjects == nil {
 		x.handlerObjects, x.header = new(handlerObjects), make(http.Header)
-		x.headMemory.url = &x.url
+		x.request = *new(http.Request).WithContext(&x.ctx)
+		x.headMemory.url, x.req = &x.url, &x.request
+	} else {
+		x.quickRequest = http.Request{}
+		x.req = &x.quickRequest
 	}
 	x.h, x.handler, x.ref, x.reads, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), readCount(c), &c.Server().Limits
-	x.req, x.body, x.route = &x.parsed, &x.ownBody, nil
+	x.body, x.route = &x.ownBody, nil
 	x.req.Header = x.header
 	return x
 }
@@ -147,13 +153,12 @@ func (x *exchange) mustCloseAfterResponse() bool {
 }
 
 // dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
-// 503 if shed is set, under overload, and if the pool is full. body is the part of x's body that has arrived, and
-// isWhole means that body is complete.
-func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool) (usedBytes int) {
-	x.job = &exchangeJob{route: x.route, overload: overloadManager(c)}
+// 503 if the overload manager has not admitted them, and if the pool is full. body is the part of x's body that has
+// arrived, and isWhole means that body is complete.
+func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
+	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
-	shed = shed || !x.job.admitsToQueue(c, x.priority)
-	state, onLoop := stateActive, !shed && isWhole && x.isOnLoop() && x.queueOnLoop(c)
+	state, onLoop := stateActive, admitted && isWhole && x.isOnLoop() && x.queueOnLoop(c)
 	for y := x; y != nil; y = y.next {
 		y.initRequestAndResponse()
 		y.loop, y.bodyArrived = loopHold{ref: connRef(c)}, y != x || isWhole
@@ -169,7 +174,7 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, shed bool
 	if usedBytes = x.body.decodeBodyIntoBuffer(body); usedBytes > 0 {
 		setHandlerMemory(c, x.memoryCost+cap(x.body.buf), false)
 	}
-	if onLoop || !shed && x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
+	if onLoop || admitted && x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: x.job}) == nil {
 		return usedBytes
 	}
 	x.job.overload.Abandon(&x.job.ticket)
@@ -218,9 +223,13 @@ func (x *exchange) estimateOwnMemory() int {
 }
 
 func (x *exchange) initRequestAndResponse() {
+	x.initSendReady()
 	x.readable.L, x.ctx = &x.mu, requestContext{x: x, h: x.h, ref: x.ref}
-	x.req = x.parsed.WithContext(&x.ctx)
-	x.parsed = http.Request{}
+	if x.req == &x.quickRequest {
+		x.request = *x.req.WithContext(&x.ctx)
+		x.req = &x.request
+		x.quickRequest = http.Request{}
+	}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.body = new(requestBody)
 		x.req.Body = x.body
@@ -294,7 +303,7 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 		x.mu.Unlock()
 		if !x.sendReadyResponsesOnLoop() {
 			x.mu.Lock()
-			x.postToConnOwner(x.sendReadyResponses)
+			x.retryWhileMailboxFull(x.postSendReadyResponses)
 			x.mu.Unlock()
 		}
 	} else {
@@ -359,7 +368,7 @@ func (x *exchange) serveAndFinishRecoveringPanic() {
 		if v := recover(); v != nil {
 			x.logPanicAndAbortResponse(v)
 		} else if !returned {
-			x.logPanicAndAbortResponse("the handler has called runtime.Goexit")
+			x.logPanicAndAbortResponse("the handler called runtime.Goexit")
 		}
 	}()
 	switch {
@@ -420,8 +429,7 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 // leaveLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
 // waits.
 func (x *exchange) leaveLoop() {
-	if x.loop.hold != nil {
-		x.loop.hold.Leave()
+	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
 }
@@ -436,17 +444,6 @@ func (x *exchange) waitOutsidePool(f func()) {
 		x.h.poolOrDefault().Block(f)
 	}
 	x.waited.Add(int64(monotonicNow() - start))
-}
-
-func (x *exchange) connDone() <-chan struct{} {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.closed == nil {
-		if x.closed = make(chan struct{}); x.state >= stateAborted {
-			close(x.closed)
-		}
-	}
-	return x.closed
 }
 
 // bufferOrDiscardBodyInput buffers or discards the bytes of in that belong to the body of x. in must contain all

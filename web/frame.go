@@ -83,9 +83,9 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && head.Masked == o.client:
 		if o.client {
-			return h, &CloseError{CloseProtocolError, "the server's frame is masked"}
+			return h, &CloseError{CloseProtocolError, "a frame from the server is masked; expected it unmasked"}
 		}
-		return h, &CloseError{CloseProtocolError, "the client's frame is not masked"}
+		return h, &CloseError{CloseProtocolError, "a frame from the client is not masked; expected it masked"}
 	case head.Size >= 1<<31:
 		return h, &CloseError{CloseTooLarge, "the frame is 2 GiB or larger"}
 	}

@@ -101,9 +101,14 @@ type headBuffer struct {
 type parsedHead struct {
 	text   string // "" if there is none
 	head   head
-	req    http.Request // without Header and URL, which the handler may change
 	url    url.URL
 	fields []headField
+
+	// Fields of the http.Request:
+	method, target, proto, host string
+
+	minor int
+	close bool
 
 	// The result of http.ServeMux.Handler. It is reused while the connection and the number of reads are the same. The
 	// input of such a request arrived before the mux was asked, so a handler that was registered later need not get it.
@@ -163,34 +168,49 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned.
+// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned. r must
+// have an empty Header and no other exported field.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
-	header, l := r.Header, s.getOrAddHeadOfLength(len(raw))
+	l := s.getOrAddHeadOfLength(len(raw))
 	if s.url == nil {
 		s.url = new(url.URL)
 	}
 	s.last = l
 	if s.repeated = l != nil && string(raw) == l.text; s.repeated {
-		*r, *s.url, s.text = l.req, l.url, l.text
-		r.Header, r.URL = header, s.url
-		for _, f := range l.fields {
-			header[f.key] = s.reuseValueSlice(f.value)
-		}
+		s.text = l.text
+		l.copyTo(r, s)
 		return l.head, nil
 	}
 	s.text = string(raw)
-	*r = http.Request{Header: header}
 	if l == nil {
 		return parseLines(r, s)
 	}
 	l.text, l.fields = "", l.fields[:0]
 	h, err := parseLines(r, s)
-	if err == nil && len(s.text) <= maxRepeatedHead && r.URL == s.url && h.length >= 0 && len(l.fields) == len(header) { // no field twice
-		l.text, l.head, l.req, l.url = s.text, h, *r, *s.url
-		l.req.Header, l.req.URL = nil, nil
+	if err == nil && len(s.text) <= maxRepeatedHead && r.URL == s.url && r.Trailer == nil && len(l.fields) == len(r.Header) { // no field twice
+		l.text, l.head, l.url = s.text, h, *s.url
+		l.method, l.target, l.proto, l.host, l.minor, l.close = r.Method, r.RequestURI, r.Proto, r.Host, r.ProtoMinor, r.Close
 	}
 	return h, err
+}
+
+// copyTo sets the fields of r as parsing l.text would.
+func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
+	*s.url = l.url
+	r.Method, r.URL, r.RequestURI, r.Host, r.Close = l.method, s.url, l.target, l.host, l.close
+	r.Proto, r.ProtoMajor, r.ProtoMinor = l.proto, 1, l.minor
+	setLength(r, l.head.length)
+	for _, f := range l.fields {
+		r.Header[f.key] = s.reuseValueSlice(f.value)
+	}
+}
+
+// setLength sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
+func setLength(r *http.Request, length int64) {
+	if r.ContentLength = length; length < 0 {
+		r.TransferEncoding = []string{"chunked"}
+	}
 }
 
 func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
@@ -226,7 +246,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	method, rest, ok1 := strings.Cut(line, " ")
 	target, proto, ok2 := strings.Cut(rest, " ")
 	if !ok1 || !ok2 || method == "" || !allInClass(&methodChars, method) || target == "" {
-		return badRequest("malformed request line")
+		return badRequest(fmt.Sprintf("malformed request line %.40q", line))
 	}
 	switch proto {
 	case "HTTP/1.1":
@@ -235,9 +255,9 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 		r.ProtoMajor, r.ProtoMinor = 1, 0
 	default:
 		if strings.HasPrefix(proto, "HTTP/") && len(proto) == len("HTTP/1.1") {
-			return &statusError{http.StatusHTTPVersionNotSupported, "unsupported protocol version"}
+			return &statusError{http.StatusHTTPVersionNotSupported, fmt.Sprintf("unsupported protocol version %q; expected HTTP/1.1 or HTTP/1.0", proto)}
 		}
-		return badRequest("malformed HTTP version")
+		return badRequest(fmt.Sprintf("malformed HTTP version %.40q", proto))
 	}
 	r.Method, r.RequestURI, r.Proto = method, target, proto
 	if r.URL = s.parseUnescapedURL(target); r.URL != nil {
@@ -245,7 +265,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	}
 	for i := 0; i < len(target); i++ {
 		if target[i] <= ' ' || target[i] == 0x7f {
-			return badRequest("malformed request target")
+			return badRequest(fmt.Sprintf("malformed request target %.40q", r.RequestURI))
 		}
 	}
 	// As in net/http, the target of CONNECT is a host without a scheme.
@@ -256,7 +276,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	u, err := url.ParseRequestURI(target)
 	asterisk := target == "*" && method == http.MethodOptions
 	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isValidHost(u.Host) {
-		return badRequest("malformed request target")
+		return badRequest(fmt.Sprintf("malformed request target %.40q", r.RequestURI))
 	}
 	if authority {
 		u.Scheme = ""
@@ -283,7 +303,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, untrimmed, ok := strings.Cut(line, ":")
 	key := canonicalKey(name)
 	if !ok || key == "" {
-		return badRequest("malformed header field")
+		return badRequest(fmt.Sprintf("malformed header field %.40q", name))
 	}
 	value := trimBlanks(untrimmed)
 	if !isValidFieldValue(value) {
@@ -299,7 +319,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	case "Content-Length":
 		n, err := strconv.ParseUint(strings.Trim(untrimmed, " "), 10, 63) // as in nginx, without tabs
 		if h.seenLen || err != nil {
-			return badRequest("bad Content-Length")
+			return badRequest(fmt.Sprintf("bad Content-Length %.40q", value))
 		}
 		h.seenLen, h.length = true, int64(n)
 	case "Transfer-Encoding":
@@ -311,7 +331,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
 				status = http.StatusBadRequest // chunked must come last: RFC 9112, 6.3
 			}
-			return &statusError{status, "unsupported transfer encoding"}
+			return &statusError{status, fmt.Sprintf("unsupported transfer encoding %.40q; expected chunked", framing)}
 		}
 		h.seenTE, h.length = true, -1
 		return nil
@@ -326,7 +346,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	}
 	if have := r.Header[key]; have != nil {
 		if singletonFields[key] {
-			return badRequest("repeated header field that may occur only once")
+			return badRequest(fmt.Sprintf("header field %s occurs more than once; expected it once", key))
 		}
 		r.Header[key] = append(have, value)
 	} else {
@@ -344,20 +364,18 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
 	case h.seenTE && h.seenLen:
-		return badRequest("both Content-Length and Transfer-Encoding")
+		return badRequest("both Content-Length and Transfer-Encoding; expected only one of them")
 	case h.seenTE && !eleven:
-		return badRequest("Transfer-Encoding in HTTP/1.0")
+		return badRequest("Transfer-Encoding in HTTP/1.0; expected Content-Length")
 	case eleven && !h.seenHost:
 		return badRequest("missing required Host header")
 	case h.seenHost && !isValidHost(r.Host):
-		return badRequest("malformed Host header")
+		return badRequest(fmt.Sprintf("malformed Host header %.40q", r.Host))
 	}
 	if r.URL.Host != "" {
 		r.Host = r.URL.Host // of an absolute target: RFC 9112, 3.2.2
 	}
-	if r.ContentLength = h.length; h.seenTE {
-		r.TransferEncoding = []string{"chunked"}
-	}
+	setLength(r, h.length)
 	h.keepAlive10 = h.keepAlive10 && !eleven
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter
@@ -388,7 +406,7 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 			switch {
 			case name == "":
 			case isForbiddenTrailer(name):
-				return badRequest("bad trailer key")
+				return badRequest(fmt.Sprintf("bad trailer key %.40q", name))
 			default:
 				r.Trailer[name] = nil
 			}

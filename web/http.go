@@ -226,12 +226,31 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	}
 	isQuick := x.routeRequest()
 	body, isWhole := x.arrivedBody(in[n:])
-	shed := isQuick && isWhole && !x.admitsToRun(c)
-	if isQuick && isWhole && !shed {
+	runsNow := isQuick && isWhole
+	ticket, admitted := x.admitByOverloadManager(c, runsNow)
+	switch {
+	case !admitted && isWhole && x.rejectWithoutExchange(c):
+		return n + len(body), true
+	case admitted && runsNow:
 		return n + len(body), x.serveOnConnOwner(c, body)
 	}
 	n += x.parsePipelined(c, in[n:])
-	return n + x.dispatchOrReject(c, body, isWhole, shed), true
+	return n + x.dispatchOrReject(c, body, isWhole, admitted, ticket), true
+}
+
+var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
+	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
+
+// rejectWithoutExchange answers x with 503 and recycles x, before the objects of a request are built. It returns false
+// and does nothing if the response must be of another form: to HEAD, to HTTP/1.0, or before the connection closes.
+func (x *exchange) rejectWithoutExchange(c *tcp.Conn) (rejected bool) {
+	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
+		return false
+	}
+	_, _ = c.Write(rejection) // an error ends the connection
+	x.h.startIdleTimer(c)
+	recycleExchange(x)
+	return true
 }
 
 // arrivedBody returns the part of x's body that has arrived. in begins with the body. isWhole reports whether body is
@@ -269,7 +288,7 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelined appends the requests at the beginning of in to the list of x and returns their total length. It stops
+// parsePipelined parses the first requests in in, appends them to x's list, and returns their total length. It stops
 // before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after a
 // request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
@@ -315,6 +334,10 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 // serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole body of the
 // request. keepReading reports whether further requests may follow.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
+	if x.req == &x.request {
+		x.quickRequest = *x.req.WithContext(context.Background())
+		x.req = &x.quickRequest
+	}
 	if x.req.Body = http.NoBody; len(body) > 0 {
 		x.readable.L = &x.mu
 		*x.body = requestBody{x: x, buf: x.body.buf[:0], framing: newBodyDecoder(x.length), continueSent: true}

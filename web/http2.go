@@ -39,6 +39,7 @@ type http2Conn struct {
 	server           *http2Server
 	tls              *tls.ConnectionState // nil without TLS
 	overload         *overload.Manager
+	source           netip.Addr // for fair sharing under overload
 }
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -65,7 +66,7 @@ func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 		return len(in), true
 	}
 	c.SetTimer(0)
-	hc := &http2Conn{tcp.NewNetListener(), h, c.Server(), h.acquireHTTP2Server(c.Server()), state, overloadManager(c)}
+	hc := &http2Conn{tcp.NewNetListener(), h, c.Server(), h.acquireHTTP2Server(c.Server()), state, overloadManager(c), peerAddr(c).Addr()}
 	_ = c.SetHandler(hc) // does not fail during a call
 	hc.Opened(c)
 	nc := c.Value().(*tcp.NetConn)
@@ -128,7 +129,7 @@ func (s *http2Server) configureHTTP2(h *HTTP, ts *tcp.Server) {
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hc := http2ConnOf(r)
 		r.TLS = hc.tls
-		if hc.overload.IsShedding() && !hc.overload.Admit(nil, netip.Addr{}, priorityOf(h.handlerOrDefaultMux(), r)) {
+		if hc.overload.IsShedding() && !hc.overload.Admit(nil, hc.source, priorityOf(h.handlerOrDefaultMux(), r)) {
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, serviceUnavailable, http.StatusServiceUnavailable)
 			return

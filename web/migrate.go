@@ -49,9 +49,9 @@ const (
 
 var (
 	errNoEndpoint   = errors.New("web: the connection's handler is not in HTTP.Endpoints")
-	errUnsavedValue = errors.New("web: the connection has a Value, but nothing saves it")
-	errNoRestore    = errors.New("web: Events has Opened but no Restore")
-	errBadState     = errors.New("web: the saved state of a connection is truncated or of another version")
+	errUnsavedValue = errors.New("web: the connection has a Value, but its handler has no Save")
+	errNoRestore    = errors.New("web: Events has Opened but no Restore; expected both for an upgrade")
+	errBadState     = errors.New("web: the saved state of a connection is truncated or of a different version")
 )
 
 // SaveHandler implements tcp.HandlerMigrator. It saves connections of h and of the Endpoints of h. A handler that

@@ -54,7 +54,7 @@ func (m *partialMessage) readFramesAndDeliver(c *tcp.Conn, in []byte) (used int)
 		}
 		switch {
 		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
-			err = &CloseError{CloseProtocolError, "a message within another message"}
+			err = &CloseError{CloseProtocolError, "a new message within a fragmented message; expected a continuation frame"}
 			fallthrough
 		case err != nil:
 			m.sendCloseFrameAndClose(c, err)

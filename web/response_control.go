@@ -55,7 +55,7 @@ func (w *response) CloseNotify() <-chan bool {
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:
-		return nil, nil, errors.New("web: a Quick handler can't hijack its connection")
+		return nil, nil, errors.New("web: a Quick handler can't hijack its connection; register the handler without Quick")
 	case w.state >= responseSwitching:
 		return nil, nil, http.ErrHijacked
 	case w.state == responseComplete:

@@ -109,7 +109,7 @@ func (r *route) serveAndUpdateRoute(x *exchange) {
 }
 
 // recordSlowCall counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
-// several slow calls, it moves the route to workers. why is the reason for the move.
+// several slow calls, it moves the route to workers, for the reason in why.
 func (r *route) recordSlowCall(why string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {

@@ -54,6 +54,40 @@ func TestReadRateOfUpload(t *testing.T) {
 	}
 }
 
+// A handler receives a large body from the socket itself, even while the only event loop is blocked.
+func TestUploadWithoutLoop(t *testing.T) {
+	const size = 96 << 10
+	sent, started, mayFinish, blocked, release := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	received := make(chan int64)
+	mux := http.NewServeMux()
+	mux.Handle("/upload", web.Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		<-sent
+		first, _ := io.CopyN(io.Discard, r.Body, 40<<10) // more than arrives with the header
+		close(started)
+		<-mayFinish
+		rest, _ := io.Copy(io.Discard, r.Body)
+		received <- first + rest
+	})))
+	mux.Handle("/block", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(blocked)
+		<-release
+	})))
+	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: web.Handler(mux)})
+	uploading, other := testkit.Dial(t, addr), testkit.Dial(t, addr)
+	uploading.Send(fmt.Sprintf("POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, make([]byte, size)))
+	close(sent)
+	<-started
+	other.Send(getRequests("/block"))
+	<-blocked
+	close(mayFinish)
+	if n := <-received; n != size {
+		t.Errorf("%d bytes were received; want %d", n, size)
+	}
+	close(release)
+	expectBody(t, uploading, "")
+	expectBody(t, other, "")
+}
+
 // While a handler blocks on the only event loop, the loop's other connections are served. The server ends only when the
 // handler has returned, and the handler's response is still sent.
 func TestHandlerBlocksLoop(t *testing.T) {

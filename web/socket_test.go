@@ -201,7 +201,7 @@ func TestNilHandlers(t *testing.T) {
 	for name, h := range map[string]web.SocketHandler{"nil": nil, "nil OnMessage": web.OnMessage(nil)} {
 		w := httptest.NewRecorder()
 		err := (&web.WebSocket{Handler: h}).Upgrade(w, httptest.NewRequest("GET", "/", nil), nil)
-		if !errors.Is(err, web.ErrNoUpgrade) || w.Code != 500 || !strings.Contains(w.Body.String(), "no Handler") {
+		if !errors.Is(err, web.ErrNoUpgrade) || w.Code != 500 || !strings.Contains(w.Body.String(), "Handler is nil") {
 			t.Errorf("%s: %v, %d %q", name, err, w.Code, w.Body)
 		}
 	}

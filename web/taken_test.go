@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -42,6 +43,33 @@ func TestLoopTakenBetweenPipelinedRequests(t *testing.T) {
 		if _, body := c.ReadResponse(); body != want {
 			t.Errorf("the response is %q; want %q", body, want)
 		}
+	}
+}
+
+// lostHold is the hold of a goroutine whose event loop another goroutine has continued.
+type lostHold struct{ engine.LoopHold }
+
+func (lostHold) Call(engine.Ref, func(*engine.Conn)) (stillOnLoop bool) { return false }
+
+func (lostHold) CallAndSendLater(engine.Ref, engine.ConnCallback) (stillOnLoop bool) { return false }
+
+func (lostHold) Leave() (left bool) { return false }
+
+// A call that has lost its event loop may write a large response. This does not move its route to workers.
+func TestLargeResponseAfterLosingLoop(t *testing.T) {
+	h := &HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Context().(*requestContext).x.loop.hold = lostHold{}
+		_, _ = w.Write(make([]byte, 64<<10))
+	})}
+	MoveRoutesToLoop(h)
+	addr, _ := testserver.Start(t, &tcp.Server{Model: tcp.Goroutine, Handler: h}) // runs no jobs
+	c := testkit.Dial(t, addr)
+	c.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, body := c.ReadResponse(); len(body) != 64<<10 {
+		t.Errorf("the response has %d bytes; want %d", len(body), 64<<10)
+	}
+	if got, want := h.Routes(), []RouteStats{{OnLoop: true}}; !slices.Equal(got, want) {
+		t.Errorf("the routes are %+v; want %+v", got, want)
 	}
 }
 

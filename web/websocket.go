@@ -227,7 +227,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	case res == nil:
 		status, why = http.StatusInternalServerError, notFound
 	case res.state != responsePending:
-		return fmt.Errorf("%w: it was already answered", ErrNoUpgrade)
+		return fmt.Errorf("%w: the request was already answered", ErrNoUpgrade)
 	}
 	if status != 0 {
 		if status == http.StatusUpgradeRequired {
@@ -252,8 +252,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns the response of this package that w is or wraps. If there is none, res is nil and notFound is
-// the reason.
+// unwrapResponse returns w as a *response, or the *response that w wraps. If there is none, notFound is the reason.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
@@ -277,21 +276,28 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 	raw, err := base64.StdEncoding.DecodeString(key)
 	switch {
 	case !ws.hasHandler():
-		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
+		return "", http.StatusInternalServerError, "WebSocket.Handler is nil; expected a SocketHandler"
 	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
-		return "", http.StatusUpgradeRequired, "expected a WebSocket upgrade"
+		return "", http.StatusUpgradeRequired, "the request is not a WebSocket handshake; expected Connection: Upgrade and Upgrade: websocket"
 	case r.Method != http.MethodGet || r.ProtoMinor != 1 || r.ContentLength != 0:
-		return "", http.StatusMethodNotAllowed, "expected GET, without a body, over HTTP/1.1"
+		return "", http.StatusMethodNotAllowed, fmt.Sprintf("the request is %s over %s; expected GET without a body over HTTP/1.1", describeMethodAndBody(r), r.Proto)
 	case h.Get("Sec-Websocket-Version") != "13":
-		return "", http.StatusUpgradeRequired, "expected Sec-WebSocket-Version: 13"
+		return "", http.StatusUpgradeRequired, fmt.Sprintf("Sec-WebSocket-Version is %.20q; expected 13", h.Get("Sec-Websocket-Version"))
 	case err != nil || len(raw) != 16:
-		return "", http.StatusBadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"
+		return "", http.StatusBadRequest, fmt.Sprintf("Sec-WebSocket-Key is %.40q; expected 16 bytes in base64", key)
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
 	case !ws.originAllowedOrSameHost(r):
-		return "", http.StatusForbidden, "the page's origin may not connect"
+		return "", http.StatusForbidden, fmt.Sprintf("origin %.100q is not allowed; expected the server's own origin or one that WebSocket.CheckOrigin accepts", h.Get("Origin"))
 	}
 	return key, 0, ""
+}
+
+func describeMethodAndBody(r *http.Request) string {
+	if r.ContentLength == 0 {
+		return fmt.Sprintf("%.20s without a body", r.Method)
+	}
+	return fmt.Sprintf("%.20s with a body", r.Method)
 }
 
 func (ws *WebSocket) hasHandler() bool {
@@ -461,11 +467,11 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	case opClose:
 		why := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
-			why = &CloseError{CloseProtocolError, "a close frame with an incomplete code"}
+			why = &CloseError{CloseProtocolError, "the close code has 1 byte; expected 2"}
 		} else if len(p) > 1 {
 			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
 			if !wsframe.ValidCloseCode(why.Code) {
-				why = &CloseError{CloseProtocolError, "an invalid close code"}
+				why = &CloseError{CloseProtocolError, fmt.Sprintf("invalid close code %d", why.Code)}
 			} else if !utf8.ValidString(why.Reason) {
 				why = errInvalidUTF8
 			}

@@ -20,7 +20,7 @@ func main() {
 		log.Fatal(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr: "127.0.0.1:9000",
 		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {

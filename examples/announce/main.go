@@ -20,7 +20,8 @@ func main() {
 	every := flag.Duration("every", time.Second, "interval between messages")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+
 	var details tcp.Group // closed connections are removed automatically
 	srv := &tcp.Server{
 		Addr: *addr,

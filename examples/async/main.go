@@ -47,7 +47,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	l := &lookup{slots: make(chan struct{}, 1000)}
 	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(l), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)

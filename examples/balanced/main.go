@@ -28,7 +28,7 @@ func main() {
 		log.Fatal(err)
 	}
 	shutdownCtx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(shutdownCtx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr: *addr,
 		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {

@@ -67,7 +67,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr:      *addr,
 		Handler:   tcp.Lines(&room{members: map[tcp.Ref]string{}}),

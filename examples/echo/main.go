@@ -12,7 +12,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	echo := tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 		c.Write(line)
 		c.WriteString("\n")

@@ -22,7 +22,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	var mu sync.Mutex
 	players := make(map[tcp.Ref]*player)
 	var clients tcp.Group // closed connections are removed automatically

@@ -76,7 +76,7 @@ func main() {
 	url := flag.String("url", "ws://127.0.0.1:8080/", "URL of the back end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	handler := clientHandler{&web.WebSocket{Handler: socketHandler{}}, *url}
 	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(handler), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {

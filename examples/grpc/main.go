@@ -61,7 +61,7 @@ func main() {
 	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	g := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
 	srv := &tcp.Server{Addr: *addr, Model: *model,

@@ -37,7 +37,7 @@ func main() {
 	interval := flag.Duration("interval", 20*time.Second, "send a heartbeat after this time without input")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr:      *addr,
 		Handler:   tcp.Lines(chatHandler{}),

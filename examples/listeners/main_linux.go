@@ -30,7 +30,7 @@ func main() {
 	model := flag.String("model", tcp.Auto, "I/O model")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	certificate, err := tcp.ReloadCertificate(*cert, *key, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -47,7 +47,7 @@ func main() {
 	every := flag.Duration("every", time.Minute, "prompt after this time without a line")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(loginHandler{*within, *every}),
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {

@@ -28,7 +28,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:1883", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := newServer()
 	srv.Addr, srv.Listening = *addr, func(a net.Addr) { fmt.Println("listening on", a) }
 	if err := srv.ListenAndServe(ctx); err != nil {

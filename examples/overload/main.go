@@ -26,7 +26,7 @@ func main() {
 	queue := flag.Int("queue", 1000, "maximum number of jobs that wait for a worker")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	p, err := pool.New(pool.Config{Max: *workers, Queue: *queue})
 	if err != nil {
 		log.Fatal(err)

@@ -51,7 +51,7 @@ func main() {
 	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{Addr: *addr, Handler: clientHandler{targetAddr: *to}, Model: *model,
 		Listening: func(a net.Addr) { fmt.Println("proxy on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {

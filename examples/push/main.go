@@ -100,7 +100,7 @@ func main() {
 	cert, key := flag.String("cert", "", "certificate `FILE`; empty disables TLS"), flag.String("key", "", "private key `FILE` of the certificate")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := newServer(*addr, *heartbeat)
 	if *cert != "" {
 		get, err := tcp.ReloadCertificate(*cert, *key, nil)

@@ -18,7 +18,7 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr: *addr, Listening: func(a net.Addr) { fmt.Println("listening on", a) },
 		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {

@@ -39,12 +39,12 @@ func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop)          // a second Ctrl-C ends the process at once
 	workers, _ := pool.New(pool.Config{}) // cannot fail with the defaults
 	defer workers.Close(context.Background())
 	handler := tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
 		if len(msg) < 4 {
-			c.CloseWith(fmt.Errorf("a frame of %d bytes has no id", len(msg)))
+			c.CloseWith(fmt.Errorf("frame of %d bytes; expected at least 4, for the ID", len(msg)))
 			return
 		}
 		r := &request{conn: c.Ref(), id: binary.BigEndian.Uint32(msg), text: string(msg[4:])}

@@ -33,7 +33,7 @@ func newServer() *tcp.Server {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	if err := newServer().ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}

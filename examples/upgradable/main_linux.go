@@ -67,7 +67,7 @@ func (r *room) Save(c *tcp.Conn, to []byte) ([]byte, error) {
 
 func (r *room) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) == 0 || state[0] != stateVersion {
-		return errors.New("the state is of another version")
+		return errors.New("unsupported state version")
 	}
 	if len(state) > 1 {
 		c.SetValue(string(state[1:]))
@@ -89,7 +89,7 @@ func main() {
 	model := flag.String("model", tcp.Auto, "I/O model")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{Addr: *addr, Model: *model, Handler: tcp.Lines(new(room)), Limits: tcp.Limits{MaxMessage: 1024},
 		Listening: func(a net.Addr) {
 			fmt.Println("chat on", a)

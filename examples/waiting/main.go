@@ -44,7 +44,7 @@ func main() {
 	maxOpen := flag.Int("max", 10_000, "maximum number of clients at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	srv := &tcp.Server{
 		Addr: *addr,
 		// A single loop calls Opened before it accepts the next connection, so the limit is exact.

@@ -221,19 +221,19 @@ func (c Config) withDefaults() Config {
 func (c Config) validate(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
-		return errors.New("cluster: both or neither of NATS URLs and Peers are set; expected one of the two")
+		return errors.New("cluster: URLs and Peers are both set or both empty; expected exactly one of them")
 	case c.Peers != nil && c.Peers.Secret == "":
-		return errors.New("cluster: Peers.Secret is empty; hubs of a cluster need a secret")
+		return errors.New("cluster: Peers.Secret is empty; expected the secret that all hubs of the cluster share")
 	case c.Peers != nil && c.Origin != "":
-		return errors.New("cluster: Origin is given with Peers, whose embedded server another process cannot take over")
+		return errors.New("cluster: Origin is set with Peers; expected no Origin, because another process cannot take over an embedded server")
 	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOriginBytes:
-		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
+		return fmt.Errorf("cluster: Origin is %.100q; expected the origin of another Node", c.Origin)
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
-		return errors.New("cluster: Replay with Peers needs a directory; expected Peers.Dir")
+		return errors.New("cluster: Peers.Dir is empty; expected a directory, because Hub.Replay is set")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
-		return fmt.Errorf("cluster: Replay with Peers needs at least three nodes; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
+		return fmt.Errorf("cluster: Peers.Join has %d addresses; expected those of all other nodes, at least 2, because Hub.Replay needs three nodes", len(c.Peers.Join))
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerReserve:
-		return fmt.Errorf("cluster: MaxMessage is %d; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerReserve)
+		return fmt.Errorf("cluster: MaxMessage is %d; expected at most %d, the limit of NATS", c.MaxMessage, serverMaxPayload-headerReserve)
 	}
 	if c.Replicas > maxReplicas {
 		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
@@ -341,7 +341,7 @@ func (n *Node) PublishOrCountLost(kind hub.Kind, topic string, message []byte) (
 
 func (n *Node) checkMessageSize(message []byte) error {
 	if limit := n.maxPayload.Load() - headerReserve; limit > 0 && int64(len(message)) > limit {
-		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), limit)
+		return fmt.Errorf("%d bytes; at most %d are allowed in this cluster", len(message), limit)
 	}
 	return nil
 }

@@ -331,7 +331,7 @@ func TestMessageTooLong(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	c, to := a.dial(t), a.dial(t)
 	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	c.expectReply(t, "-ERR the message is too long: 4097 bytes, at most 4096 are allowed in this cluster", "PUBLISH", "a", strings.Repeat("x", 4097))
+	c.expectReply(t, "-ERR the message is too long: 4097 bytes; at most 4096 are allowed in this cluster", "PUBLISH", "a", strings.Repeat("x", 4097))
 	c.expectReply(t, ":1", "PUBLISH", "a", strings.Repeat("x", 4096))
 	to.expectReply(t, "message a "+strings.Repeat("x", 4096))
 	if s := a.Stats(); s.Refused.Messages != 1 {
@@ -402,14 +402,14 @@ func TestConfig(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{}, "both or neither of NATS URLs and Peers are set"},
-		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "both or neither of NATS URLs and Peers are set"},
-		{Config{Peers: &Peers{Addr: ":0"}}, "need a secret"},
-		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "NATS takes at most"},
+		{Config{}, "URLs and Peers are both set or both empty"},
+		{Config{URLs: []string{"nats://a"}, Peers: &Peers{Addr: ":0", Secret: "s"}}, "URLs and Peers are both set or both empty"},
+		{Config{Peers: &Peers{Addr: ":0"}}, "Peers.Secret is empty"},
+		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "the limit of NATS"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},
 		{Config{URLs: []string{"nats://a"}, Linger: -1}, "Linger is -1"},
-		{Config{URLs: []string{"nats://a"}, Origin: "a.b"}, "expected that of another Node"},
-		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, Origin: "a"}, "Origin is given with Peers"},
+		{Config{URLs: []string{"nats://a"}, Origin: "a.b"}, "expected the origin of another Node"},
+		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, Origin: "a"}, "Origin is set with Peers"},
 	} {
 		node, err := Start(new(hub.Hub), c.config)
 		if err == nil {
@@ -433,7 +433,7 @@ func TestWarnings(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if len(said) != maxWarningsPerSecond+1+3 || said[maxWarningsPerSecond] != "6 more lines about NATS are not shown" {
+		if len(said) != maxWarningsPerSecond+1+3 || said[maxWarningsPerSecond] != "6 more log lines about NATS were suppressed" {
 			t.Errorf("%q", said)
 		}
 		said = nil
@@ -441,7 +441,7 @@ func TestWarnings(t *testing.T) {
 			w.warnf("%d refused, rid:%d (attempt %d) 127.0.0.1:%d->127.0.0.1:7", 9, i, i, i)
 			time.Sleep(repeatInterval / 60)
 		}
-		if len(said) != 10 || said[9] != "9 refused, rid:540 (attempt 540) 127.0.0.1:540->127.0.0.1:7 (and 59 times in the last 1m0s)" {
+		if len(said) != 10 || said[9] != "9 refused, rid:540 (attempt 540) 127.0.0.1:540->127.0.0.1:7 (repeated 59 times in the last 1m0s)" {
 			t.Errorf("in 10 minutes it says %q", said)
 		}
 		said = nil

@@ -102,8 +102,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed, except in covered
-// topics.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics for
+// which isCovered returns true still count.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

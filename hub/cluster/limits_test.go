@@ -410,7 +410,7 @@ func TestQueriesLimit(t *testing.T) {
 func TestInvalidQueriesIgnored(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {
-		p.answerQuery(&nats.Msg{Data: []byte(data)})
+		p.answerSubscriberCountQuery(&nats.Msg{Data: []byte(data)})
 	}
 }
 

@@ -75,7 +75,7 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 		case <-done:
 			return
 		case m := <-p.queries:
-			p.answerQuery(m)
+			p.answerSubscriberCountQuery(m)
 		}
 	}
 }
@@ -108,9 +108,9 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 		return
 	}
 	if p.hasPeers = n > 0; p.hasPeers {
-		p.node.warnings.logChange("joined the cluster, other hubs: %d", n)
+		p.node.warnings.logChange("joined the cluster; other hubs: %d", n)
 	} else {
-		p.node.warnings.logChange("alone: no other hub of the cluster responds")
+		p.node.warnings.logChange("no other hub of the cluster responds")
 	}
 }
 
@@ -187,7 +187,7 @@ func (in *inbox) countPresentNodes() (n int) {
 	return n
 }
 
-func (p *presence) answerQuery(m *nats.Msg) {
+func (p *presence) answerSubscriberCountQuery(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) != nil || q.Kind > hub.Sharded {
 		return

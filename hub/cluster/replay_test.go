@@ -275,7 +275,7 @@ func TestReplayRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "wait for the stream already") {
+	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") {
 		t.Fatalf("%v; expected it to be refused", err)
 	}
 	if n := p.Stats().Refused.Unkept; n != 1 {
@@ -407,7 +407,7 @@ func TestReplayConfig(t *testing.T) {
 	if err == nil {
 		node.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "expected servers of NATS with JetStream") {
+	if err == nil || !strings.Contains(err.Error(), "expected NATS servers with JetStream") {
 		t.Errorf("%v; expected it to say that there is no JetStream", err)
 	}
 	want := []string{"myriad.t.chat:.>", "myriad.t.news.>", "myriad.t.one"}

@@ -64,7 +64,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
 		defer cancel()
 		if _, err := js.AccountInfo(ctx); errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
-			return nil, fmt.Errorf("cluster: Replay needs JetStream: %w; expected servers of NATS with JetStream (nats-server -js)", err)
+			return nil, fmt.Errorf("cluster: Replay needs JetStream: %w; expected NATS servers with JetStream enabled (nats-server -js)", err)
 		}
 	}
 	return s, nil
@@ -81,7 +81,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 		return newName, os.WriteFile(path, []byte(newName), 0o600)
 	}
 	if err == nil && len(known) == 0 {
-		err = fmt.Errorf("%s is empty; expected the name of this node's server", path)
+		err = fmt.Errorf("%s is empty; expected the server name of this node: restore the file from a backup, or delete it to use a new name", path)
 	}
 	return string(known), err
 }
@@ -225,7 +225,7 @@ func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout t
 	switch at, _ := r.At(); {
 	case at.Epoch == epoch && at.Seq > last && s.truncatedTries < maxTruncatedTries: // a new leader may still be catching up
 		s.truncatedTries++
-		return fmt.Errorf("the newest message of the stream is %d, and was %d", last, at.Seq)
+		return fmt.Errorf("the newest message of the stream is %d, but was %d before", last, at.Seq)
 	case at.Epoch == "" || at.Epoch == epoch && at.Seq > last:
 		s.loadUpTo, s.loaded = last, false
 		r.Begin(epoch, first)
@@ -249,7 +249,7 @@ func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, epoch string) error
 		return err
 	}
 	if s.consumed++; metadata.Sequence.Consumer != s.consumed {
-		return fmt.Errorf("message %d of the consumer arrived after %d", metadata.Sequence.Consumer, s.consumed-1)
+		return fmt.Errorf("message %d of the consumer arrived after message %d", metadata.Sequence.Consumer, s.consumed-1)
 	}
 	seq := metadata.Sequence.Stream
 	_, name, ok := topicOfMessage(m.Subject(), m.Headers())

@@ -51,7 +51,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	case p.closed:
 		return errors.New("the hub is leaving the cluster")
 	case p.isFullLocked(m.memoryBytes()):
-		return fmt.Errorf("%d messages of %d bytes wait for the stream already", p.waiting, p.bytes)
+		return fmt.Errorf("%d messages with %d bytes are already waiting to be stored; try again later", p.waiting, p.bytes)
 	}
 	p.lastNumber++
 	p.waiting++
@@ -115,7 +115,7 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 		}
 		if !isRetryablePublishError(err) || limited.Err() != nil {
 			if ctx.Err() == nil {
-				p.warn("message not stored, lost: %v", err)
+				p.warn("message lost, because the stream did not store it: %v", err)
 			}
 			return err
 		}

@@ -110,7 +110,7 @@ func (in *inbox) waitIfPausedResumeOnTimeout(done <-chan struct{}) {
 	case <-resumed:
 	case <-done:
 	case <-timeout.C:
-		in.node.warnings.warnf("nobody has ended a pause of %v; delivering messages again", maxPauseDuration)
+		in.node.warnings.warnf("the pause did not end within %v; delivering messages again", maxPauseDuration)
 		in.node.Resume()
 	}
 }
@@ -132,7 +132,7 @@ func (g *gapDetector) saveState() (state []byte) {
 	return state
 }
 
-var errBadState = errors.New("cluster: the node state is truncated or has another version")
+var errBadState = errors.New("cluster: the node state is truncated or has a different version")
 
 func (g *gapDetector) restoreState(state []byte) error {
 	g.mu.Lock()

@@ -59,7 +59,7 @@ func (w *warningLimiter) logUnlessRepeatedOrTooMany(line string, forgetRepeats b
 	}
 	if now.Sub(w.windowStart) >= time.Second {
 		if w.suppressed > 0 {
-			w.sink(fmt.Sprintf("%d more lines about NATS are not shown", w.suppressed))
+			w.sink(fmt.Sprintf("%d more log lines about NATS were suppressed", w.suppressed))
 		}
 		w.windowStart, w.shown, w.suppressed = now, 0, 0
 	}
@@ -69,7 +69,7 @@ func (w *warningLimiter) logUnlessRepeatedOrTooMany(line string, forgetRepeats b
 	}
 	w.shown++
 	if known != nil && known.suppressed > 0 {
-		line += fmt.Sprintf(" (and %d times in the last %v)", known.suppressed, now.Sub(known.shownAt).Round(time.Second))
+		line += fmt.Sprintf(" (repeated %d times in the last %v)", known.suppressed, now.Sub(known.shownAt).Round(time.Second))
 	}
 	if w.known == nil || len(w.known) >= maxKnownWarnings {
 		w.known = make(map[string]*shownWarning)

@@ -25,11 +25,11 @@ var authErrors = []struct {
 	text string
 }{
 	{regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`),
-		"the server at %s refuses this one: their cluster secrets differ; expected the same secret on all"},
+		"the server at %s rejected this server: their cluster secrets differ; expected the same secret on all servers"},
 	{regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`),
-		"a server from %s is refused: its cluster secret differs from that of this one; expected the same secret on all"},
+		"rejected a server from %s: its cluster secret differs from that of this server; expected the same secret on all servers"},
 	{regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`),
-		"a client from %s is refused: its token is wrong or missing; expected the same secret on both sides"},
+		"rejected a client from %s: its token is wrong or missing; expected the same secret on both sides"},
 }
 
 func rewordAuthErrors(line string) string {

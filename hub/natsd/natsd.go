@@ -153,11 +153,11 @@ func (c Config) serverOptions() (*server.Options, error) {
 func parseHostPortForNATS(addr string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {
-		return "", 0, fmt.Errorf("natsd: the address %q: %w; expected host:port", addr, err)
+		return "", 0, fmt.Errorf("natsd: the address is %q; expected host:port: %w", addr, err)
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("natsd: the address %q has the port %q; expected 0 to 65535", addr, text)
+		return "", 0, fmt.Errorf("natsd: the address %q has the port %q; expected a port from 0 to 65535", addr, text)
 	}
 	if host == "" {
 		host = server.DEFAULT_HOST

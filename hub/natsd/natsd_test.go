@@ -105,7 +105,7 @@ func TestCluster(t *testing.T) {
 			default:
 			}
 		}})
-	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
+	for !strings.Contains(testkit.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" rejected this server: their cluster secrets differ") {
 	}
 	if n := a.OtherServerCount(); n != 1 { // the stranger counts until it is rejected
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)
@@ -149,7 +149,7 @@ func TestStartErrors(t *testing.T) {
 		want   string
 	}{
 		{Config{Addr: "nowhere"}, "expected host:port"},
-		{Config{Addr: "127.0.0.1:x"}, "expected 0 to 65535"},
+		{Config{Addr: "127.0.0.1:x"}, "expected a port from 0 to 65535"},
 		{Config{MaxPayload: 1 << 30}, "expected 0 (the default) to 67108864"},
 		{Config{Cluster: &Cluster{Addr: "127.0.0.1:0"}}, "Cluster.Secret is empty"},
 		{Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s", Join: []string{"nowhere"}}}, "expected host:port"},

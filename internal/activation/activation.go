@@ -110,9 +110,9 @@ func parseListenEnv(getenv func(name string) string, pid int) (names []string, e
 	case forPid == "" && count == "":
 		return nil, nil
 	case forPid == "":
-		return nil, fmt.Errorf("LISTEN_FDS is %.20q, but LISTEN_PID is not set; expected both or none", count)
+		return nil, fmt.Errorf("LISTEN_FDS is %.20q, but LISTEN_PID is not set; expected both or neither", count)
 	case count == "":
-		return nil, fmt.Errorf("LISTEN_PID is %.20q, but LISTEN_FDS is not set; expected both or none", forPid)
+		return nil, fmt.Errorf("LISTEN_PID is %.20q, but LISTEN_FDS is not set; expected both or neither", forPid)
 	}
 	p, ok := parseCanonicalInt(forPid)
 	if !ok || p < 1 {

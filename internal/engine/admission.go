@@ -21,14 +21,15 @@ func NewAdmission(cfg *Config) *admission.Controller {
 // connection is refused, AdmitOrLogRefusal logs and counts the refusal, and returns the reason. If peer is a proxy,
 // SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
 func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
-	if !rt.Overload.AdmitConn(peer.Addr()) {
+	isProxy := rt.isFromProxy(listener, peer)
+	if isProxy && !rt.Overload.AdmitProxy() || !isProxy && !rt.Overload.AdmitConn(peer.Addr()) {
 		rt.Counters.CountRefused(RefusedOverload) // the manager logs
 		return ErrOverloaded
 	}
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
-	return rt.admitOrReleaseConnSlot(listener, peer, !rt.isFromProxy(listener, peer), false)
+	return rt.admitOrReleaseConnSlot(listener, peer, !isProxy, false)
 }
 
 // admitOrReleaseConnSlot reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
@@ -114,7 +115,11 @@ func (rt *Runtime) acquireSourceSlotIfAllowed(peer netip.AddrPort) error {
 // announced. If the client is refused, the method sends the refusal and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
-	if err := c.runtime.acquireSourceSlotIfAllowed(peer); err != nil {
+	err := ErrOverloaded
+	if c.runtime.Overload.AdmitConn(peer.Addr()) {
+		err = c.runtime.acquireSourceSlotIfAllowed(peer)
+	}
+	if err != nil {
 		c.AppendToTransport(c.runtime.BuildRefusalReply(peer, err))
 		return err
 	}
@@ -159,8 +164,9 @@ func (rt *Runtime) idleTimeout() time.Duration {
 	return rt.Limits.IdleTimeout
 }
 
-// BufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns MaxInt64.
-func (rt *Runtime) BufferLimit() int64 {
+// CurrentBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
+// MaxInt64.
+func (rt *Runtime) CurrentBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
 	}

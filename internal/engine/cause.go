@@ -93,6 +93,8 @@ func refusalCauseOf(why error) Cause {
 	switch {
 	case why == ErrTooManyConns:
 		return RefusedFull
+	case why == ErrOverloaded:
+		return RefusedOverload
 	case errors.Is(why, ErrHandshakeTimeout):
 		return RefusedTimeout
 	case errors.Is(why, ErrRefusedSource):

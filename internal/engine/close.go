@@ -213,9 +213,11 @@ func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:
 	case x.isZero():
+		x.reset()
+		extraPool.Put(x)
 		c.extra = nil
 	case x.rareState.isZero():
-		x.rareState = &noRareState
+		x.recycleRare()
 	}
 }
 

@@ -220,11 +220,16 @@ func (c *Conn) hasRare() bool { return c.extra != nil && c.extra.rareState != &n
 
 // reset makes x zero and recycles its rareState.
 func (x *connExtra) reset() {
+	x.recycleRare()
+	*x = connExtra{rareState: &noRareState}
+}
+
+func (x *connExtra) recycleRare() {
 	if x.rareState != &noRareState {
 		*x.rareState = rareState{}
 		rarePool.Put(x.rareState)
+		x.rareState = &noRareState
 	}
-	*x = connExtra{rareState: &noRareState}
 }
 
 var (

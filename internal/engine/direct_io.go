@@ -172,10 +172,10 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-// CanReceiveDirectly reports whether Ref.ReceiveWhileReadingIsOff may be called after reading is turned off.
-// CanReceiveDirectly must be called during a handler call that uses all input.
+// CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
+// handler call, and only if that call uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
-	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && !c.mayHaveReadRate() && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
+	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.readRateOrNil() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
 // ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the

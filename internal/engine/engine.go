@@ -162,7 +162,7 @@ type Config struct {
 	// wait, too. Models without loops ignore WriteDelay.
 	WriteDelay time.Duration
 	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
-	// delays the call until at most Limits.LowWater bytes are unsent.
+	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
 	Missed func(c *Conn, n int64)
 	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
 	// drain begins.
@@ -348,11 +348,11 @@ type Engine interface {
 	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
 	// After Stop, PauseAccept returns ErrClosed or has no effect.
 	PauseAccept(on bool) error
-	// ClosePeerConns aborts the connections from a peer address with ErrClosedByOperator, including those that a proxy
-	// at this address has made for other clients. ClosePeerConns returns before the connections are closed, and does
-	// not report whether any existed. It fails with ErrFull if 16 calls are in progress, and with ErrClosed after the
-	// engine has ended.
-	ClosePeerConns(peer netip.AddrPort) error
+	// QueueCloseOfPeerConns aborts the connections from a peer address with ErrClosedByOperator, including those that a
+	// proxy at this address has made for other clients. QueueCloseOfPeerConns returns before the connections are
+	// closed, and does not report whether any existed. It fails with ErrFull if 16 calls are in progress, and with
+	// ErrClosed after the engine has ended.
+	QueueCloseOfPeerConns(peer netip.AddrPort) error
 	// Stop stops accepting and dialling, lets connections finish their current work, closes them, and waits for the end
 	// of all goroutines. When ctx ends first, Stop aborts the remaining connections and returns an error with their
 	// number; the error wraps the cause of ctx. If handlers do not return, Stop gives up when no connection has closed

@@ -13,7 +13,7 @@ import (
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
-	ErrOutsideCall      = errors.New("myriad: Conn used outside of a handler call for it, where nothing would be sent; use its Ref")
+	ErrOutsideCall      = errors.New("myriad: Conn used outside a handler call for the connection; use its Ref")
 	ErrOnLoop           = errors.New("myriad: waiting for a connection would block the event loop; make this call on another goroutine")
 	ErrTooLarge         = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
 	ErrMessageTooLong   = errors.New("myriad: message is longer than Limits.MaxMessage")
@@ -29,15 +29,15 @@ var (
 	ErrDetached         = errors.New("myriad: connection was detached by Conn.Detach")
 	ErrDeadline         = errors.New("myriad: the connection's deadline has passed")
 	ErrDialTimeout      = errors.New("myriad: connecting took longer than the dial's timeout")
-	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are open")
-	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections are open from this source")
-	ErrDenied           = errors.New("myriad: address is denied by Server.Allow and Server.Deny")
+	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are already open")
+	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections from this source are already open")
+	ErrDenied           = errors.New("myriad: address is denied by Server.Allow or Server.Deny")
 	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
 	ErrShortFile        = errors.New("myriad: file is shorter than the range passed to SendFile")
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
 	ErrClosedByOperator = errors.New("myriad: connection was closed by an operator")
-	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")
-	ErrBadUse           = errors.New("myriad: invalid use of a connection, or the handler returned a count outside of 0 to len(in)")
+	ErrPoolClosed       = errors.New("myriad: the pool in Server.Workers was closed before the server ended")
+	ErrBadUse           = errors.New("myriad: invalid use of a connection, or the handler returned a count outside the range 0 to len(in)")
 )
 
 // PanicError is the close reason after a panic of the handler.
@@ -55,6 +55,17 @@ func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
+
+type tooLargeError string
+
+// TooLargeErrorf returns an error that matches ErrTooLarge but states a limit other than Limits.MaxUnsent.
+func TooLargeErrorf(format string, args ...any) error {
+	return tooLargeError(fmt.Sprintf(format, args...))
+}
+
+func (e tooLargeError) Error() string { return string(e) }
+
+func (tooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
 // TLSError is the close reason if the peer sends an invalid record or an alert after the TLS handshake.
 type TLSError struct{ Err error }

@@ -138,6 +138,6 @@ func (c *Conn) abortForInvalidUsedCount(used, offered int, shedReason error) {
 	}
 	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an invalid count; connection closed",
 		slog.String("handler", handler), slog.String("method", method), slog.Int("returned", used), slog.Int("offered", offered),
-		slog.String("help", "return the number of used bytes, 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
+		slog.String("help", "return the number of bytes used, from 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	c.abortWith(ErrBadUse)
 }

@@ -36,7 +36,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that makes all further posts to the connection fail.
+// postsBlocked replaces a connection's number of posted bytes. It is so large that every further post fails.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -250,7 +250,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	err = ErrNotExportable // in case it panics
 	c.callHandler(func(c *Conn) { state, err = save(c, nil) })
 	if err == nil && len(state) > MaxState {
-		err = fmt.Errorf("%w: its state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
+		err = fmt.Errorf("%w: the saved state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
 	}
 	return state, err
 }

@@ -36,7 +36,7 @@ func RerunAfterGoexitThenExit(f func()) {
 }
 
 // errExited is the panic value of a coroutine that has ended by runtime.Goexit.
-var errExited = errors.New("the coroutine ended by runtime.Goexit")
+var errExited = errors.New("the coroutine was ended by runtime.Goexit")
 
 // runInCoroutine calls f in a coroutine on this thread. It returns false if f calls runtime.Goexit.
 func runInCoroutine(f func()) (returned bool) {

@@ -76,7 +76,8 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes r from the group. A request posted to r after the call arrives after all messages of the group.
+// Remove removes r from the group. A request that is posted to r after Remove has returned follows all messages of the
+// group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

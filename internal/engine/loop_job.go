@@ -29,8 +29,8 @@ type LoopHold interface {
 	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
 	CallAndSendLater(r Ref, f ConnCallback) (stillOnLoop bool)
 	// Leave makes another goroutine continue the loop immediately. Afterwards, the job's goroutine is not on a loop and
-	// may wait. Leave is safe for concurrent use.
-	Leave()
+	// may wait. left is false if another goroutine had already continued the loop. Leave is safe for concurrent use.
+	Leave() (left bool)
 	// Started returns when the job was started, by MonotonicNow.
 	Started() time.Duration
 	// Usage returns the CPU time and the sleeps of the job's thread. If another goroutine has continued the loop, ok is

@@ -94,7 +94,10 @@ func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
 // Do requests a call of f on the connection's owner. The rules for handler calls apply to f. If the connection begins
 // to close before f can run, f is not called.
-func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
+func (r Ref) Do(f func(*Conn)) error { return r.DoShared(&Shared{Do: f}) }
+
+// DoShared is like Do(s.Do), but does not allocate memory for each call.
+func (r Ref) DoShared(s *Shared) error { return r.post(Request{Kind: RequestDo, Shared: s}) }
 
 // DoOrElse is like Do, but calls onLost if the connection begins to close before f can run. onLost may run on any
 // goroutine and must not block. If DoOrElse returns an error, neither f nor onLost is called.

@@ -257,7 +257,7 @@ func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	if _, ok := errors.AsType[*PanicError](why); ok {
 		rt.Counters.Add(Panics, 1)
 	}
-	if why != io.EOF && why != ErrServerClosed {
+	if why != io.EOF && why != ErrServerClosed && why != ErrOverloaded { // the overload manager logs
 		rt.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection refused before its first message",
 			slog.String("reason", why.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	}

@@ -85,7 +85,7 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("myriad: SendFile of %s, a file of mode %v; expected a regular file", f.Name(), info.Mode())
 	case offset < 0 || offset > info.Size():
-		return 0, fmt.Errorf("myriad: SendFile from offset %d of %s; expected 0 to its size, %d", offset, f.Name(), info.Size())
+		return 0, fmt.Errorf("myriad: SendFile from offset %d of %s; expected 0 to the file's size, %d", offset, f.Name(), info.Size())
 	case n > info.Size()-offset:
 		return 0, fmt.Errorf("%w: %d bytes of %s from offset %d; its size is %d", ErrShortFile, n, f.Name(), offset, info.Size())
 	case n < 0:

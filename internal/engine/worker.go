@@ -22,7 +22,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers and leaves the call of the handler's Closed to Run.
+// FreeBuffersAndDeferClosed frees c's buffers. The method Run will call the handler's Closed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -64,8 +64,7 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped returns c to the loop if the pool will not run an accepted job. It may be called on any goroutine, even
-// within Pool.TrySubmit.
+// Dropped returns c to the loop. The pool calls it when it drops c's job, on any goroutine, even within Pool.TrySubmit.
 func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
 // CanShed reports whether the handler's Shed may be called instead of the pending handler calls.

@@ -2,7 +2,6 @@ package overload
 
 import (
 	"math"
-	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -40,6 +39,9 @@ const (
 // Shedding also requires that the queue grows, or that the delay exceeds maxDelay. A long but constant queue forms when
 // a fixed number of clients each wait for an answer before the next request. Shedding would not help these clients.
 //
+// While the Gate sheds requests, no source gets more than its fair share; see fairShares. The shares are decided before
+// the credits.
+//
 // While no requests wait, the Gate measures only one request per Tick. All other requests cost one atomic load in Admit
 // and one in Start.
 type Gate struct {
@@ -61,6 +63,7 @@ type Gate struct {
 	delays     meanTracker // of requests that have started since the last tick
 	services   meanTracker // times from Start to Done
 	queueController
+	shares fairShares
 
 	// MinTarget is the minimum target of the queue delay. Set it before the first Tick.
 	MinTarget time.Duration
@@ -98,14 +101,15 @@ func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
 	}
-	return g.admitByRatioAndCredits(t, p)
+	return g.admitBySharesAndCredits(t, source, p)
 }
 
-func (g *Gate) admitByRatioAndCredits(t *Ticket, p Priority) (admitted bool) {
-	mode := g.mode.Load()
-	if mode&dicing != 0 && p != Critical && rand.Uint32()>>16 < g.ratio.Load() {
-		g.shed[g.ratioCause.Load()].Add(1)
-		return false
+func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
+	mode, isCounted := g.mode.Load(), false
+	if p != Critical && (mode&dicing != 0 || mode&limiting != 0 && t != nil) {
+		if admitted, isCounted = g.admitByShares(mode, source); !admitted {
+			return false
+		}
 	}
 	if t == nil {
 		return true
@@ -124,8 +128,34 @@ func (g *Gate) admitByRatioAndCredits(t *Ticket, p Priority) (admitted bool) {
 		g.shed[ByQueueDelay].Add(1)
 		return false
 	}
+	if isCounted {
+		g.shares.admitted.Add(1)
+	}
 	*t = Ticket{admitted: g.now(), priority: p}
 	return true
+}
+
+// admitByShares decides on a request before the credits. While the Gate limits requests and none waits, only the
+// credits decide, so that no worker becomes idle.
+func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
+	why := ByQueueDelay
+	if mode&dicing != 0 {
+		why = Reason(g.ratioCause.Load())
+	}
+	admitted, isCounted = g.shares.countAndAdmitByChance(source, g.flatProbability(mode))
+	if !admitted && (mode&dicing != 0 || g.waiting.Load() > 0) {
+		g.shed[why].Add(1)
+		return false, isCounted
+	}
+	return true, isCounted
+}
+
+// flatProbability returns the probability of admitting a request, regardless of its source and before the credits.
+func (g *Gate) flatProbability(mode uint32) uint32 {
+	if mode&dicing != 0 {
+		return certain - g.ratio.Load()
+	}
+	return certain
 }
 
 // Start reports whether an admitted request may run. A request that has waited too long may not run, and Start then
@@ -274,10 +304,19 @@ func (g *Gate) Tick(now time.Duration) (next time.Duration) {
 	case limiting:
 		g.adjustCreditsOrStopLimiting(now, target, waiting)
 	}
+	g.updateOrEndShares(now)
 	if g.state == 0 && g.mode.Or(probing)&probing != 0 {
 		return restPeriod // there was no request
 	}
 	return BusyPeriod
+}
+
+func (g *Gate) updateOrEndShares(now time.Duration) {
+	if mode := g.mode.Load(); mode&(limiting|dicing) != 0 {
+		g.shares.update(now, g.flatProbability(mode), mode&limiting != 0)
+	} else if g.shares.updateAt != 0 {
+		g.shares.end()
+	}
 }
 
 func (g *Gate) enterState(state uint32, now time.Duration) {

@@ -27,6 +27,7 @@ type server struct {
 
 type request struct {
 	Ticket
+	source  netip.Addr
 	arrived time.Duration
 	ended   time.Duration
 }
@@ -94,7 +95,7 @@ func (s *server) runUntil(end time.Duration) {
 
 func (s *server) arrive(r *request, p Priority) {
 	r.arrived = s.now
-	if !s.gate.Admit(&r.Ticket, netip.Addr{}, p) {
+	if !s.gate.Admit(&r.Ticket, r.source, p) {
 		s.shed(r)
 		return
 	}

@@ -26,7 +26,7 @@ const (
 	PauseLargest               // connections with more than their share of unsent output are not read
 	EndKeepAlive               // HTTP connections close after their response
 	PauseAccepts               // new connections wait in the kernel's queue
-	RefuseConns                // new connections are accepted and refused before PROXY header and TLS
+	RefuseConns                // most new connections are accepted and refused before TLS
 	ShedRequests               // some requests are answered with an error
 	CloseSlowest               // connections with the largest buffers are closed
 	NumActions
@@ -38,6 +38,9 @@ func (a Action) String() string { return actionNames[a] }
 
 // IdleDivisor is the number by which the action ShortenIdle divides idle timeouts.
 const IdleDivisor = 8
+
+// lagConnDivisor is the number of new connections of which RefuseConns admits one while event loops lag.
+const lagConnDivisor = 20
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
@@ -83,6 +86,8 @@ type Manager struct {
 	// highWater and bufferLimit are in bytes; 0 means no limit.
 	highWater, bufferLimit atomic.Int64
 	Gate
+	connShares      fairShares
+	connProbability atomic.Uint32 // of admitting a connection while RefuseConns is active, regardless of its source
 
 	since     [NumActions]time.Duration // when an action began, or its signal if it has not begun
 	quietAt   [NumActions]time.Duration // when an active action's signal was last present
@@ -101,8 +106,26 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection from source may be accepted under the current load.
-func (m *Manager) AdmitConn(source netip.Addr) bool { return !m.IsActive(RefuseConns) }
+// AdmitConn reports whether a new connection from source may be accepted under the current load. If the event loops lag,
+// RefuseConns admits one in lagConnDivisor connections, shared fairly among their sources. If memory is short, it admits
+// none.
+func (m *Manager) AdmitConn(source netip.Addr) bool {
+	if !m.IsActive(RefuseConns) {
+		return true
+	}
+	admitted, _ := m.connShares.countAndAdmitByChance(source, m.connProbability.Load())
+	return admitted
+}
+
+// AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known.
+func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
+
+// SetSourceWeights sets the number of sources that each address in a prefix counts as. The longest matching prefix
+// applies. Addresses of weight 0 are exempt from fair shares. Call SetSourceWeights before all other methods.
+func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
+	m.shares.weights = newSourceWeights(validWeights)
+	m.connShares.weights = m.shares.weights
+}
 
 // HighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less under
 // overload.
@@ -143,6 +166,7 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 		level, delay := m.signalLevel(a, now, lag, s)
 		m.beginOrEndAction(a, now, level, delay)
 	}
+	m.updateConnShares(now, s.Memory)
 	high, limit := int64(0), int64(0)
 	if m.IsActive(PauseLargest) {
 		high = max(s.MaxBuffered/2/max(s.NumConns, 1), minHighWater)
@@ -156,6 +180,19 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	m.highWater.Store(high)
 	m.bufferLimit.Store(limit)
 	return m.active.Load() != before
+}
+
+func (m *Manager) updateConnShares(now time.Duration, memory float64) {
+	if !m.IsActive(RefuseConns) {
+		m.connShares.end()
+		return
+	}
+	probability := uint32(0)
+	if memory < memoryLevels[PauseAccepts]*endShare {
+		probability = uint32(certain / lagConnDivisor)
+	}
+	m.connProbability.Store(probability)
+	m.connShares.update(now, probability, false)
 }
 
 // signalLevel returns the strength of the signal for action a. The action begins when level has been at least 1 for

@@ -94,7 +94,7 @@ func parseText(b []byte) (h Header, length int, err error) {
 		return h, 0, fmt.Errorf("protocol is %q; expected TCP4, TCP6 or UNKNOWN", f[0])
 	}
 	if len(f) != 5 {
-		return h, 0, fmt.Errorf("header is %q; expected two addresses and two ports after %s, a space before each", b[:length], f[0])
+		return h, 0, fmt.Errorf("header is %q; expected two addresses and two ports after %s, each preceded by one space", b[:length], f[0])
 	}
 	if h.Source, err = parseAddrPort(f[0], f[1], f[3]); err != nil {
 		return h, 0, err
@@ -106,7 +106,7 @@ func parseText(b []byte) (h Header, length int, err error) {
 func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil || ip.Zone() != "" || ip.Is4() != (family == "TCP4") {
-		return netip.AddrPort{}, fmt.Errorf("address is %q; expected one of %s, without a zone", addr, family)
+		return netip.AddrPort{}, fmt.Errorf("address is %q; expected an IPv%s address without a zone", addr, family[len("TCP"):])
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || len(port) > 1 && port[0] == '0' {
@@ -194,7 +194,7 @@ func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
 		case kind == typeCRC32C && size != crc32.Size:
 			return fmt.Errorf("CRC32C has %d bytes; expected %d", size, crc32.Size)
 		case kind == typeCRC32C && sum != 0:
-			return errors.New("found two CRC32C; expected one")
+			return errors.New("found two CRC32C TLVs; expected one")
 		case kind == typeCRC32C:
 			sum = tlvOffset
 		}

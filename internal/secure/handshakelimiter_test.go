@@ -178,7 +178,7 @@ func TestCallbacks(t *testing.T) {
 	g := NewHandshakeLimiter(1, 1)
 	for want, f := range map[string]func(){
 		"secure: panic in the handshake: oops": func() { panic("oops") },
-		"secure: a callback of the tls.Config": runtime.Goexit,
+		"secure: a callback of tls.Config":     runtime.Goexit,
 	} {
 		d := newServerPeer(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			f()

@@ -46,7 +46,7 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 			switch attempted, err := r.loadIfChanged(false); {
 			case !attempted:
 			case err != nil:
-				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "err", err)
+				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "error", err)
 			default:
 				r.log.Info("certificate reloaded", "cert", r.certFile, "expires", certExpiry(r.current.Load()))
 			}

@@ -24,7 +24,7 @@ var ErrAgain error = againError{}
 
 type againError struct{}
 
-func (againError) Error() string   { return "secure: nothing to read now" }
+func (againError) Error() string   { return "secure: no plaintext is available yet" }
 func (againError) Timeout() bool   { return true }
 func (againError) Temporary() bool { return true }
 
@@ -98,7 +98,7 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	case s.err != nil:
 		return s.err
 	case h == nil:
-		return errors.New("secure: Feed after the handshake; give the ciphertext to Read")
+		return errors.New("secure: FeedHandshake called after the handshake; pass the ciphertext to Read")
 	}
 	if err := h.appendInputAndStartOnHello(ciphertext); err != nil {
 		var he *helloError
@@ -163,16 +163,16 @@ func (s *Session) failHandshake(err error) {
 }
 
 // Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
-// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. Without an error, call Read again with
-// the unconsumed ciphertext. An error means that all ciphertext is consumed; Read stores an incomplete record. The
-// errors are:
+// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. If the error is nil, call Read again with
+// the unconsumed ciphertext. If there is an error, Read has consumed all ciphertext, and has stored the start of an
+// incomplete record. The errors are:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
 //   - io.ErrUnexpectedEOF: the transport ended without close_notify.
 //   - any other: the session is broken. Send the emitted bytes, which may contain an alert, and close.
 //
-// Errors other than ErrAgain are final; later input is discarded.
+// Errors other than ErrAgain are final. Read then discards all further ciphertext.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	switch {
 	case s.err != nil:

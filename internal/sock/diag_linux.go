@@ -198,7 +198,7 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
 		if len(info) < minTCPInfoSize {
-			return errors.New("the kernel does not count segments with data")
+			return errors.New("the kernel does not count data segments; expected Linux 4.6 or later")
 		}
 		sum.Sockets++
 		sum.In += int64(binary.NativeEndian.Uint32(info[dataSegsInOffset:]))

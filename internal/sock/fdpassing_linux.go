@@ -53,7 +53,7 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
-			return fmt.Errorf("cannot send listeners: %w", errno)
+			return fmt.Errorf("cannot send descriptors: %w", errno)
 		}
 	}
 	return nil

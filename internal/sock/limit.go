@@ -72,6 +72,6 @@ func CheckDescriptorLimit(conns int) error {
 	}
 	need := conns + ReservedDescriptors
 	return fmt.Errorf("%d connections need %d descriptors, and this process may open only %d (RLIMIT_NOFILE, soft %d, hard %d); "+
-		"use at most %d connections, or raise the limit: `ulimit -n %d` in the shell that starts it, LimitNOFILE=%d in its systemd unit, "+
+		"use at most %d connections, or raise the limit: `ulimit -n %d` in the shell that starts the process, LimitNOFILE=%d in the systemd unit, "+
 		"or nofile in /etc/security/limits.conf", conns, need, soft, soft, hard, MaxConnsForDescriptorLimit(), need, need)
 }

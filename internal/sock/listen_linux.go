@@ -58,7 +58,7 @@ func setTCPNoDelayAndKeepalive(fd int, network string, reusePort bool) error {
 	}
 	for _, o := range set {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return fmt.Errorf("socket option %d/%d: %w", o.level, o.name, err)
+			return fmt.Errorf("set socket option %d at level %d: %w", o.name, o.level, err)
 		}
 	}
 	return nil
@@ -96,7 +96,7 @@ func (o Options) SetOnListener(l net.Listener) error {
 		return o.setAllExceptDelay(uintptr(fd), strings.HasPrefix(network, "tcp"))
 	})
 	if err != nil {
-		return fmt.Errorf("socket options %+v: %w", o, err)
+		return fmt.Errorf("set socket options %+v: %w", o, err)
 	}
 	return nil
 }

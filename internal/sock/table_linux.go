@@ -102,7 +102,7 @@ func unshareThreadDescriptorTable() error {
 		err = unix.Unshare(unix.CLONE_FILES)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot give each loop a descriptor table: %w; a seccomp filter may forbid it: "+
+		return fmt.Errorf("cannot give each loop a descriptor table: %w; a seccomp filter may be the cause: "+
 			"use worker processes instead, or fewer connections", err)
 	}
 	return nil

@@ -52,7 +52,7 @@ func checkUnixPath(path string) error {
 	case strings.Contains(path, "\x00"):
 		return fmt.Errorf("path of a unix socket is %q; expected a path without a zero byte", path)
 	case path[0] == '@' && runtime.GOOS != "linux":
-		return fmt.Errorf("path of a unix socket is %q; abstract names need Linux, expected a path (./%s for a file of this name)", path, path)
+		return fmt.Errorf("path of a unix socket is %q, an abstract name, which needs Linux; expected a path, such as ./%s for a file with this name", path, path)
 	}
 	return nil
 }

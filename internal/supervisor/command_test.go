@@ -30,7 +30,7 @@ func TestCommands(t *testing.T) {
 		if err := s.PauseAccept(true); err != nil {
 			t.Error(err)
 		}
-		if err := s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil {
+		if err := s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
@@ -56,7 +56,7 @@ func TestCommands(t *testing.T) {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
-		for _, err := range []error{s.PauseAccept(true), s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80"))} {
+		for _, err := range []error{s.PauseAccept(true), s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80"))} {
 			if !errors.Is(err, engine.ErrClosed) {
 				t.Errorf("after the end: %v, want %v", err, engine.ErrClosed)
 			}
@@ -74,7 +74,7 @@ func TestCommandsWhileDraining(t *testing.T) {
 			t.Errorf("Hold(%v): %v, want %v", on, err, engine.ErrClosed)
 		}
 	}
-	if err := s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
+	if err := s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
 		t.Errorf("Expel: %v, %d left for the relay, want one", err, len(s.messages))
 	}
 }
@@ -89,7 +89,7 @@ func (e *recordingEngine) PauseAccept(on bool) error {
 	return nil
 }
 
-func (e *recordingEngine) ClosePeerConns(peer netip.AddrPort) error {
+func (e *recordingEngine) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	e.calls = append(e.calls, "expel "+peer.String())
 	return nil
 }

@@ -42,7 +42,7 @@ func encodeFrame(kind byte, payload []byte) []byte {
 
 func encodeBroadcast(message []byte) ([]byte, error) {
 	if len(message) > maxBroadcast {
-		return nil, fmt.Errorf("%w: %d bytes for all worker processes, expected at most %d", engine.ErrTooLarge, len(message), maxBroadcast)
+		return nil, engine.TooLargeErrorf("myriad: Broadcast of %d bytes to all worker processes; expected at most %d", len(message), maxBroadcast)
 	}
 	return encodeFrame(kindBroadcast, message), nil
 }

@@ -33,7 +33,7 @@ type handoffReply struct {
 func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	switch {
 	case sendErr != nil:
-		return fmt.Errorf("worker process %d has ended or does not reply: %w", workerIndex, sendErr)
+		return fmt.Errorf("worker process %d has ended or did not reply: %w", workerIndex, sendErr)
 	case m.Failed != "":
 		return fmt.Errorf("worker process %d: %s", workerIndex, m.Failed)
 	}

@@ -24,9 +24,9 @@ func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// ClosePeerConns implements engine.Engine. It closes the connections from a peer in all workers, including workers that
-// drain.
-func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
+// QueueCloseOfPeerConns implements engine.Engine. It closes the connections from a peer in all workers, including
+// workers that drain.
+func (s *Supervisor) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 

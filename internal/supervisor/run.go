@@ -184,7 +184,7 @@ func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 		if err := peer.UnmarshalBinary(payload); err != nil || !peer.IsValid() {
 			return fmt.Errorf("peer to expel is %x; expected an address and a port", payload)
 		}
-		return e.ClosePeerConns(peer)
+		return e.QueueCloseOfPeerConns(peer)
 	}
 	return nil
 }

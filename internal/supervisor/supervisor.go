@@ -251,7 +251,7 @@ func (s *Supervisor) Adopt(net.Conn, int, []byte) error { return engine.ErrClose
 
 // Dial fails, because a supervisor has no connections of its own.
 func (s *Supervisor) Dial(engine.DialRequest) error {
-	return errors.New("a supervisor does not dial; its worker processes accept")
+	return errors.New("a supervisor does not dial; call Dial in a worker process")
 }
 
 // Stop implements [engine.Engine]. It drains the workers. When ctx ends, it kills workers that still run.

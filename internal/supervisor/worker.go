@@ -131,7 +131,7 @@ func (w *Worker) PauseAccept(paused bool) error {
 	return w.out.enqueue(encodePauseOrResumeAccept(paused), 0)
 }
 
-// ClosePeerConns asks the supervisor to close the connections from a peer in all workers.
-func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
+// QueueCloseOfPeerConns asks the supervisor to close the connections from a peer in all workers.
+func (w *Worker) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

@@ -134,7 +134,7 @@ func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, pa
 		case got == kindAbort:
 			return files, errAborted
 		case got != kind:
-			return files, fmt.Errorf("got %.20q; expected %q", got, kind)
+			return files, fmt.Errorf("received message %.20q; expected %q", got, kind)
 		case len(files) > maxDescriptors:
 			return files, fmt.Errorf("message %q has more than %d descriptors", kind, maxDescriptors)
 		case len(rest) > 0:

@@ -75,7 +75,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	}
 	p.version, p.Paused, p.WorkerTickets = h.Version, h.Paused, h.WorkerTickets
 	if h.Version != Version {
-		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
+		err := fmt.Errorf("received version %d of the upgrade protocol; expected %d", h.Version, Version)
 		_ = p.ReportFailure(err)
 		return err
 	}
@@ -88,7 +88,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	for _, l := range h.Listeners {
 		in := Inherited{Listener: l}
 		if l.Sockets < 0 || at+l.Sockets > len(files) {
-			return errors.New("it sent fewer listeners than announced")
+			return errors.New("received fewer listeners than announced")
 		}
 		for _, f := range files[at : at+l.Sockets] {
 			s, err := net.FileListener(f)
@@ -104,7 +104,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 		p.Listeners = append(p.Listeners, in)
 	}
 	if len(h.Activated) > len(files)-at {
-		return errors.New("it sent fewer sockets of the service manager than announced")
+		return errors.New("received fewer sockets of the service manager than announced")
 	}
 	p.activatedNames = h.Activated
 	for i := range p.activatedNames {
@@ -174,7 +174,7 @@ func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(stat
 	}
 	if c.N < 0 || c.N > len(files) {
 		closeFiles(files)
-		return fmt.Errorf("got %d descriptors for %d channels", len(files), c.N)
+		return fmt.Errorf("received %d descriptors for %d channels; expected at least one for each channel", len(files), c.N)
 	}
 	files, more := files[:c.N], files[c.N:]
 	defer closeFiles(more)
@@ -225,7 +225,7 @@ func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 		case word == kindDone:
 			return d, json.Unmarshal(rest, &d)
 		case word != kindAlive:
-			return d, fmt.Errorf("got %.20q; expected %q", word, kindDone)
+			return d, fmt.Errorf("received message %.20q; expected %q", word, kindDone)
 		}
 		if err := p.sendMessage(kindAlive, struct{}{}); err != nil {
 			return d, err

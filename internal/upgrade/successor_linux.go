@@ -165,7 +165,7 @@ func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error)
 		return err
 	}
 	if s.exitErr == nil {
-		return errors.New("the new process has ended by itself: it is not a server that takes connections over")
+		return errors.New("the new process exited with status 0 before it took over; expected a server that takes over the connections")
 	}
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }

@@ -77,7 +77,7 @@ func TestParts(t *testing.T) {
 // TestUnexpectedMessages distinguishes an unexpected kind, an abort and a closed socket.
 func TestUnexpectedMessages(t *testing.T) {
 	old, next := newTestControlPair(t)
-	for _, c := range []struct{ word, says string }{{"nonsense", `got "nonsense"; expected "channels"`}, {kindAbort, errAborted.Error()}} {
+	for _, c := range []struct{ word, says string }{{"nonsense", `received message "nonsense"; expected "channels"`}, {kindAbort, errAborted.Error()}} {
 		if err := old.sendMessage(c.word, struct{}{}); err != nil {
 			t.Fatal(err)
 		}

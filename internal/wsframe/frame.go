@@ -90,7 +90,7 @@ func ParseHead(in []byte) (h Head, err error) {
 	h.First = in[0]
 	switch op := h.Opcode(); {
 	case op > OpBinary && op < OpClose || op > OpPong:
-		return h, fmt.Errorf("frame has the unknown opcode %d", op)
+		return h, fmt.Errorf("frame has unknown opcode %d", op)
 	case h.IsControl() && h.First&Fin == 0:
 		return h, fmt.Errorf("control frame (opcode %d) is fragmented", op)
 	case len(in) < 2:

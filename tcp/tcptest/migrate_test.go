@@ -281,7 +281,7 @@ func TestAcceptDial(t *testing.T) {
 	first.ExpectClosed(tcp.ErrServerClosed)
 	for _, f := range []func(*tcptest.Server){func(s *tcptest.Server) { s.AcceptDial() }, func(s *tcptest.Server) { s.RefuseDial(nil) }} {
 		got := runFailingTest(func(t *fakeTB) { f(tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}})) })
-		if !strings.Contains(got, "the server dials no address") {
+		if !strings.Contains(got, "no dial is pending") {
 			t.Errorf("failure is %q", got)
 		}
 	}

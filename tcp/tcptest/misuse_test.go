@@ -69,7 +69,7 @@ func TestFailures(t *testing.T) {
 			s.Drain()
 			p.Expect("bye\nmore")
 		}},
-		{"the connection has closed: EOF; expected it to be closed with: <nil>", nil, func(_ server, p peer) {
+		{"the connection has closed: EOF; expected it to be closed with the error: <nil>", nil, func(_ server, p peer) {
 			p.CloseWrite()
 			p.ExpectClosed(nil)
 		}},
@@ -91,13 +91,13 @@ func TestFailures(t *testing.T) {
 			s.Drain()
 			s.Dial()
 		}},
-		{"16777216 bytes wait already", nil, func(_ server, p peer) {
+		{"sent 1 bytes while 16777216 are still unread", nil, func(_ server, p peer) {
 			p.StopReading()
 			p.Send(strings.Repeat("much of it\n", 100)) // 100,000 bytes are more than Limits.HighWater: reading pauses
 			p.Send(strings.Repeat("x", 16<<20))
 			p.Send("x")
 		}},
-		{"there were 65536 peers; expected no more from one server", tcp.Base{}, func(s server, p peer) {
+		{"this server has had 65536 peers, the maximum; use a new server", tcp.Base{}, func(s server, p peer) {
 			for {
 				s.Dial().Reset()
 			}

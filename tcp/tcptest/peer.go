@@ -133,7 +133,7 @@ func (p *Peer) ExpectClosed(why error) {
 		return closed
 	})
 	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected it to be closed with: %v", p.describeStateMarkingReasonSeen(), why)
+		p.s.t.Fatalf("tcptest: %s; expected it to be closed with the error: %v", p.describeStateMarkingReasonSeen(), why)
 	}
 }
 

@@ -140,7 +140,7 @@ func (s *Server) AcceptDial() *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
 	if s.runAndSettle(func() { p.end = s.engine.AcceptDial() }); p.end == nil {
-		s.t.Fatalf("tcptest: AcceptDial: the server dials no address; expected a call of Dial")
+		s.t.Fatalf("tcptest: AcceptDial: no dial is pending; expected the server to call Dial first")
 	}
 	s.peers = append(s.peers, p)
 	return p
@@ -152,7 +152,7 @@ func (s *Server) RefuseDial(err error) {
 	s.t.Helper()
 	ok := false
 	if s.runAndSettle(func() { ok = s.engine.RefuseDial(err) }); !ok {
-		s.t.Fatalf("tcptest: RefuseDial: the server dials no address; expected a call of Dial")
+		s.t.Fatalf("tcptest: RefuseDial: no dial is pending; expected the server to call Dial first")
 	}
 }
 
@@ -227,6 +227,6 @@ func (s *Server) failTestForUnseenPanics() {
 		}
 	}
 	if unseen > 0 {
-		s.t.Errorf("tcptest: %d panics in Closed, Refuse or later than a connection's reason to close; the log has them", unseen)
+		s.t.Errorf("tcptest: %d panics in Closed or Refuse, or after a connection began to close; see the log", unseen)
 	}
 }

@@ -49,7 +49,7 @@ const (
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait until the server's counter of closed connections has grown.
+	// closeTimeout limits the wait for the server's counter of closed connections.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
@@ -59,10 +59,10 @@ func validateControl(cfg *Config) error {
 		return nil
 	}
 	if _, ok := cfg.Source.(Controller); !ok {
-		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which has no control methods; expected a *tcp.Server", cfg.Source)
+		return fmt.Errorf("admin: Config.Token is set, but Config.Source is a %T, which has no control methods; expected a *tcp.Server", cfg.Source)
 	}
 	if len(cfg.Token) < MinToken {
-		return fmt.Errorf("admin: Config.Token has %d bytes; expected at least %d, such as crypto/rand.Text gives", len(cfg.Token), MinToken)
+		return fmt.Errorf("admin: Config.Token has %d bytes; expected at least %d, such as the result of crypto/rand.Text", len(cfg.Token), MinToken)
 	}
 	return nil
 }
@@ -111,12 +111,12 @@ func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request,
 }
 
 func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, status int, err error) {
-	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
+	c.log.Warn("admin: request failed", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts checks the token of a control request. If the request is authorized, errorStatus is
-// 0. Otherwise, errorStatus and errorText are the response. Too many wrong tokens lead to status 429.
+// checkTokenHeadersLimitingAttempts checks the token of a control request. errorStatus is 0 if the request is
+// authorized.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -137,7 +137,7 @@ func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorSt
 		return http.StatusTooManyRequests, fmt.Sprintf("too many wrong tokens; wait %v", wrongTokenForgiven)
 	}
 	c.wrongTokens++
-	return http.StatusUnauthorized, "the token is wrong"
+	return http.StatusUnauthorized, "wrong token in the header " + TokenHeader
 }
 
 func (c *controlAPI) logAndReplyOK(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
@@ -183,9 +183,9 @@ func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) 
 
 func (c *controlAPI) replyAndDrainUntilDone(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
-		return errors.New("the server drains already")
+		return errors.New("the server is already draining")
 	}
-	const text = "the server drains"
+	const text = "the server is draining"
 	w.Header().Set("Content-Length", strconv.Itoa(len(text+"\n")))
 	w.Header().Set("Connection", "close") // the page must use another connection while this one is held
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
@@ -193,7 +193,7 @@ func (c *controlAPI) replyAndDrainUntilDone(w http.ResponseWriter, r *http.Reque
 	_, _ = io.WriteString(w, text+"\n")       // the peer may have disconnected
 	_ = http.NewResponseController(w).Flush() // the next write fails as well
 	if cut := c.server.Drain(); cut != nil {
-		c.log.Warn("admin: the drain was cut short", "error", cut)
+		c.log.Warn("admin: drain ended early", "error", cut)
 	}
 	return nil
 }
@@ -202,15 +202,15 @@ func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Reque
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		return fmt.Errorf("an upgrade can't be answered by %s; expected HTTP/1.1: %w", r.Proto, err)
+		return fmt.Errorf("cannot take over the connection of a %s request to report the upgrade: %w; expected HTTP/1.1", r.Proto, err)
 	}
-	c.log.Warn("admin: an upgrade is ordered", "from", r.RemoteAddr)
+	c.log.Warn("admin: upgrade requested", "from", r.RemoteAddr)
 	c.upgrade(func(u tcp.Upgraded, err error) {
 		defer nc.Close()
 		status, text := http.StatusOK, u.String()
 		if err != nil {
 			status, text = http.StatusConflict, err.Error()
-			c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
+			c.log.Warn("admin: request failed", "path", r.URL.Path, "from", r.RemoteAddr, "error", err)
 		}
 		header.Set("Content-Type", "text/plain; charset=utf-8")
 		answer := http.Response{

@@ -271,7 +271,7 @@ func TestDrainAnswers(t *testing.T) {
 		answer, text := postControl(t, s.URL+"/control/drain")
 		return answer.StatusCode, text
 	}
-	if status, text := drain(); status != 200 || text != "the server drains\n" {
+	if status, text := drain(); status != 200 || text != "the server is draining\n" {
 		t.Errorf("%d, %q", status, text)
 	}
 	if status, text := drain(); status != 409 || !strings.Contains(text, "already") {
@@ -279,7 +279,7 @@ func TestDrainAnswers(t *testing.T) {
 	}
 	close(o.drains)
 	s.Close() // waits for the first
-	if o.recordedCalls() != "drain" || !strings.Contains(log.String(), "cut short") {
+	if o.recordedCalls() != "drain" || !strings.Contains(log.String(), "drain ended early") {
 		t.Errorf("the server was told %s, and this was logged: %s", o.recordedCalls(), log.String())
 	}
 }

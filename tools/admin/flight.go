@@ -47,7 +47,7 @@ func (c *FlightConfig) fillDefaultsAndCreateDir() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
-		return errors.New("admin: FlightConfig.Source is nil; expected the *tcp.Server whose lag is watched, or no Dir")
+		return errors.New("admin: FlightConfig.Source is nil; expected a *tcp.Server to watch, or an empty Dir")
 	case c.Lag < 0 || c.Lag > maxLag:
 		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected at most %v, or 0 for the default of %v", c.Lag, maxLag, defaultLag)
 	case c.Dir == "":
@@ -179,8 +179,7 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last check. The time between two
-// dumps is at least minDumpInterval.
+// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
@@ -191,27 +190,24 @@ func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	w.lastDump = now // also after a failure, so that a full disk is not tried every second
 	path, err := removeExcessAndWriteDump(w.dir, now, w.dump)
 	if err != nil {
-		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
+		w.log.Error("flight recorder: cannot write the dump after event loop lag", "error", err)
 		return
 	}
 	w.log.Warn("flight recorder: event loops lagged; see go tool trace", "turns", passed,
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countNewInBuckets returns the number of values that were added to the buckets from firstBucket on. A bucket that has
-// shrunk counts as 0. Buckets shrink when a worker process is killed.
 func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
+		// A bucket shrinks when a worker process is killed.
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
 	}
 	return n
 }
 
-// dumpPattern matches the file names of dumps. Sorting the names sorts the dumps by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump writes a dump to dir and returns the path of the file. It first removes old dumps, so that
-// at most maxDumps files remain.
+// removeExcessAndWriteDump writes a dump to dir, which then contains at most maxDumps files.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

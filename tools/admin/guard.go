@@ -24,7 +24,7 @@ import (
 // healthPath is the only path that accepts requests caused by other sites.
 const healthPath = "/healthz"
 
-// rejectCrossSite wraps next and rejects requests that another site has caused. Requests for healthPath always pass.
+// rejectCrossSite wraps next and rejects requests that another site has caused, except requests for healthPath.
 func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)
@@ -33,7 +33,7 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 		asked.Method = http.MethodPost // because Check allows every GET
 		if err := origin.Check(&asked); err != nil {
 			rejectionLog.logRejection(r, err.Error())
-			replyText(w, http.StatusForbidden, err.Error()+"; expected a request from this server's own pages or from a program: enter the address by hand")
+			replyText(w, http.StatusForbidden, err.Error()+"; expected a request from a page of this server or from a program; open the address directly")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -43,15 +43,13 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
-			replyText(w, http.StatusForbidden, "this request is expensive and comes from a browser; expected POST, as the buttons of /debug/pprof/ send it")
+			replyText(w, http.StatusForbidden, "GET from a browser for an expensive page; expected POST, as sent by the buttons of /debug/pprof/")
 			return
 		}
 		next.ServeHTTP(w, r)
 	}
 }
 
-// isBrowser reports whether a browser has sent the request. It recognizes browsers by Sec-Fetch-Site, Origin, or a
-// User-Agent that begins with Mozilla/.
 func isBrowser(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")

@@ -61,7 +61,7 @@ type Page struct {
 	Handler http.Handler
 }
 
-// maxScrapes is the maximum number of concurrent requests for /metrics. Further requests get 503.
+// maxScrapes is the maximum number of concurrent requests for /metrics.
 const maxScrapes = 8
 
 // Handler returns an HTTP handler for observing and controlling a server. It accepts GET and HEAD requests for these
@@ -164,14 +164,14 @@ func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *ra
 	return all
 }
 
-// addForNonBrowserGETAndPOST registers h for a path. All clients may use POST, but browsers may not use GET.
+// addForNonBrowserGETAndPOST registers h for a path, and rejects GET requests of browsers.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }
 
 func validateConfigAndSetLog(cfg *Config) error {
 	if cfg.Source == nil {
-		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
+		return errors.New("admin: Config.Source is nil; expected a *tcp.Server")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -182,7 +182,7 @@ func validateConfigAndSetLog(cfg *Config) error {
 func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
 	if err := render(l.sampleAndBuildPage(time.Now()), &text); err != nil {
-		log.Error("admin: the page", "error", err)
+		log.Error("admin: cannot render the page", "error", err)
 		replyText(w, http.StatusInternalServerError, err.Error())
 		return
 	}
@@ -201,7 +201,9 @@ func newDefaultRegistry(source Source) *prometheus.Registry {
 
 type promLog struct{ log *slog.Logger }
 
-func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
+func (l promLog) Println(v ...any) {
+	l.log.Error("admin: cannot collect metrics", "error", fmt.Sprint(v...))
+}
 
 func replyReadiness(w http.ResponseWriter, s tcp.Stats) {
 	switch {

@@ -189,7 +189,7 @@ func TestTraceOneAtATime(t *testing.T) {
 		h.ServeHTTP(w, r.WithContext(ctx))
 	}()
 	<-w.wrote
-	requestAndExpect(t, h, "GET", "/debug/trace?seconds=1", 409, "one at a time")
+	requestAndExpect(t, h, "GET", "/debug/trace?seconds=1", 409, "another trace is in progress")
 	cancel()
 	<-done
 	if !bytes.HasPrefix(w.Body.Bytes(), []byte("go 1.")) {

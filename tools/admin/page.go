@@ -22,8 +22,7 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage returns the current page. It first takes a sample if the last sample is old enough. It stores the
-// time of the request, because some figures are read only while somebody views the page.
+// sampleAndBuildPage takes a sample if one is due, and returns the current page.
 func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,11 +55,10 @@ func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is the minimum number of connections for which the page shows the memory per connection. With fewer
-// connections, other memory of the process would dominate the result.
+// minConnsForMemory is the minimum number of connections for which the page shows the memory per connection.
 const minConnsForMemory = 100
 
-// formatMeanBytesUnlessFew formats totalBytes/conns. If conns is less than minConnsForMemory, it returns a dash.
+// formatMeanBytesUnlessFew formats totalBytes/conns, or returns a dash for fewer than minConnsForMemory connections.
 func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
@@ -68,8 +66,7 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the memory per connection. It divides the growth of anonymous memory since the
-// first sample by the growth of the number of connections.
+// formatMemoryGrowthPerConn formats the memory growth since the first sample, per additional connection.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -124,8 +121,7 @@ func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.S
 	}
 }
 
-// buildListenerTable returns a table of the server's listeners. It returns nil before the server has started, and for a
-// source without listener statistics.
+// buildListenerTable returns a table of the server's listeners, or nil if none are known.
 func (l *pageState) buildListenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
@@ -146,8 +142,7 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// buildRouteTable returns a table that shows where the handlers of HTTP routes run. It returns nil if there are no HTTP
-// routes.
+// buildRouteTable returns a table that shows where HTTP handlers run, or nil without HTTP routes.
 func (l *pageState) buildRouteTable() *page.Table {
 	s, ok := l.source.(*tcp.Server)
 	if !ok {
@@ -187,7 +182,7 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// nonHistogramMetricValues returns the values of all metrics of s, ordered by name. Histograms are omitted.
+// nonHistogramMetricValues returns the values of all metrics except histograms, ordered by name.
 func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
@@ -207,7 +202,6 @@ func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are the name prefixes of counters that count errors.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
 func (l *pageState) buildMetricsTable() *page.Table {
@@ -352,8 +346,7 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns a table of the machine's limits and their usage. The limit with the highest usage comes
-// first.
+// buildLimitUsageTable returns a table of the machine's limits, the most used limit first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
@@ -424,8 +417,7 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash formats a number, and formatSecondsOrDash formats a time in seconds. Both return a dash for an
-// unknown value.
+// formatNumberOrDash and formatSecondsOrDash return a dash for an unknown value.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

@@ -36,8 +36,7 @@ func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// replyProfile writes the requested profile. ?debug=1 and ?debug=2 select text, as in net/http/pprof. For the heap
-// profile, ?gc=1 first collects garbage and returns unused memory to the system.
+// replyProfile writes the requested profile. It accepts the query parameters debug and gc, as in net/http/pprof.
 func replyProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
@@ -46,7 +45,7 @@ func replyProfile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if query.Get("seconds") != "" {
-		replyText(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
+		replyText(w, http.StatusBadRequest, "seconds is not supported for this profile; fetch two profiles and compare them with go tool pprof -diff_base")
 		return
 	}
 	level, err := strconv.Atoi(query.Get("debug"))
@@ -74,12 +73,11 @@ func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 
 const (
 	maxRecordingSeconds = 60
-	// recordingWriteTimeout limits each write, because the runtime keeps new data in memory until the write ends.
+	// recordingWriteTimeout limits each write of a recording to the client.
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// oneAtATimeHandler serves a file that is generated during the request. While a request is in progress, further
-// requests get 409.
+// oneAtATimeHandler serves a generated file to one client at a time, and rejects further requests.
 type oneAtATimeHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
@@ -93,15 +91,15 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !e.busy.TryLock() {
-		replyText(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
+		replyText(w, http.StatusConflict, "another "+e.what+" is in progress; try again when it is complete")
 		return
 	}
 	defer e.busy.Unlock()
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler that sends a recording of Go's runtime, such as a CPU profile. The
-// handler calls start, waits for the requested number of seconds, and calls stop.
+// newRuntimeRecordingHandler returns a handler that records Go's runtime for the requested time and sends the
+// recording.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -138,8 +136,8 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording to the client. After the first error, every further Write fails, and the
-// channel in the field failed is closed. Calls of Write must not overlap.
+// abortingRecordingWriter forwards a recording to the client and stops after the first error. Calls of Write must not
+// overlap.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

@@ -72,8 +72,8 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then shuts down. Pending requests have endTime to finish; after
-// that, their connections are closed. When serveUntilContextEnds returns, no handler is running.
+// serveUntilContextEnds serves until ctx ends, and then waits up to endTime for pending requests. No handler runs after
+// it returns.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -117,19 +117,19 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader wraps next and rejects requests whose Host is a name other than localhost. An attacker may
-// have chosen such a name. An empty Host is accepted, because browsers never send an empty Host.
+// rejectNonLocalHostHeader wraps next and rejects requests whose Host is neither an IP address nor localhost.
 func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// An attacker can choose another name. Browsers never send an empty Host.
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {
-			replyText(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
+			replyText(w, http.StatusForbidden, fmt.Sprintf("host is %q; expected an IP address or localhost", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// isIPOrLocalhost reports whether host, with or without a port, is an IP address or localhost.
+// isIPOrLocalhost accepts a host with or without a port.
 func isIPOrLocalhost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -56,8 +56,6 @@ type snapshot struct {
 	used  sample.Sample // resources used by the server's processes
 }
 
-// maxSnapshots is the number of stored snapshots. The displayed rates cover the time between the first and the last
-// snapshot.
 const maxSnapshots = 2
 
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
@@ -131,7 +129,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the rates of p from two snapshots. before is nil if there is no earlier snapshot.
+// setRatesBetween sets the rates of p from two snapshots. The first snapshot may be nil.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -165,8 +163,6 @@ type workerPIDCache struct {
 	running, began int64
 }
 
-// ownAndWorkerPIDs returns the process IDs of this process and its worker processes. Together, these processes are the
-// server.
 func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -192,8 +188,7 @@ const (
 	maxPointAge = 10 * time.Minute // age of points
 )
 
-// historyPoint contains figures of a server at one time. Rates cover the time since the previous point. Unknown values
-// are NaN.
+// historyPoint contains figures of a server at one time. Unknown values are NaN.
 type historyPoint struct {
 	at                            time.Time
 	open                          float64
@@ -206,12 +201,12 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0. It returns 0 if the counter
-// has shrunk, which happens when a worker process is killed.
+// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0.
 func growthPerSecondOrNaN(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
 	}
+	// A counter shrinks when a worker process is killed.
 	return float64(max(now-before, 0)) / elapsed.Seconds()
 }
 

@@ -22,7 +22,6 @@ const (
 	maxShownTalkers   = 15
 )
 
-// topTalkers lists the server's connections with the most traffic.
 type topTalkers struct {
 	at        time.Time
 	counts    map[uint64]byteCounts // counters at the last reading, by socket cookie
@@ -51,27 +50,26 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTrafficIfFew reads the traffic of each connection of the server. It returns an error if the system does not
-// report traffic, or if there are too many connections or sockets.
+// listConnTrafficIfFew reads the traffic of each connection, or returns an error if there are too many connections.
 func listConnTrafficIfFew(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
-		return nil, errors.New("the address of the server is not known before it listens")
+		return nil, errors.New("the server does not listen yet, so its address is unknown")
 	}
 	tcp, ok := listenAddr.(*net.TCPAddr)
 	if !ok {
-		return nil, errors.New("the kernel counts bytes of TCP connections only, and the server listens on " + listenAddr.Network())
+		return nil, errors.New("the kernel counts bytes only for TCP connections; the network of the server is " + listenAddr.Network())
 	}
 	if s.Open > maxTalkerConns {
-		return nil, fmt.Errorf("to look at the counters of more than %d connections would cost too much, and %d are open", maxTalkerConns, s.Open)
+		return nil, fmt.Errorf("%d connections are open; their traffic is shown only for up to %d, because reading it is expensive", s.Open, maxTalkerConns)
 	}
 	n, _ := procfs.ReadNetworkCountersOfNamespace() // without a number there is no limit
 	if n.Open+n.TimeWait > maxScannedSockets {
-		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxScannedSockets, n.Open+n.TimeWait)
+		return nil, fmt.Errorf("this machine has %d TCP sockets; traffic is shown only for up to %d, because reading it is expensive", n.Open+n.TimeWait, maxScannedSockets)
 	}
 	at := tcp.AddrPort()
 	talks, err := sock.ListConns(at.Port(), maxTalkerConns)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, errors.New("the traffic of connections is known on Linux only")
+		return nil, errors.New("the traffic of connections is available only on Linux")
 	}
 	if host := at.Addr().Unmap(); err == nil && !host.IsUnspecified() {
 		talks = slices.DeleteFunc(talks, func(t sock.ConnInfo) bool { return t.Local.Addr() != host.WithZone("") })

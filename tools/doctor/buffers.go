@@ -10,8 +10,8 @@ import (
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. For each packet, the kernel counts segmentOverhead
-	// additional bytes. Both were measured on Linux 6.18.
+	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead more bytes per
+	// packet.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )
@@ -20,7 +20,6 @@ func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
 
-// unreadPagesPerConn returns the number of memory pages that the unread bytes of one connection need.
 func (x *analysis) unreadPagesPerConn() int64 {
 	return ceilDiv(kernelBytesForUnread(x.p.Unread), x.pageSize())
 }
@@ -36,9 +35,9 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of buffer pages that the kernel may refuse to one connection. The result is
-// 0 if the unread bytes fit into one segment, because the kernel accepts a first segment regardless of limits.
+// refusablePagesPerConn returns the number of buffer pages that the kernel may refuse to one connection.
 func (x *analysis) refusablePagesPerConn() int64 {
+	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
 	}
@@ -59,8 +58,7 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem computes how many connections the kernel setting tcp_mem allows, and stores the result in w. tcp_mem
-// consists of three limits, and limitIndex selects one. pagesPerConn is the number of memory pages per connection.
+// examineTCPMem computes how many connections one of tcp_mem's three limits allows.
 func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -109,8 +107,6 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// This registers the limit tcp_rmem: the initial size of a connection's receive buffer. The kernel enlarges the buffer
-// only while the application reads.
 var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
@@ -125,8 +121,7 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize checks whether a connection's buffer can hold the plan's unread bytes, and stores the result in
-// w. name is a kernel setting with three sizes. sizeIndex selects one of them.
+// examineConnBufferSize checks whether a connection's buffer can hold the plan's unread bytes.
 func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

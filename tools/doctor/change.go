@@ -34,8 +34,8 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command returns the POSIX shell command that makes the change. The command may require privileges. If c changes a
-// process limit, the new limit applies to the shell that executes the command, and to programs that this shell starts.
+// Command returns the POSIX shell command that makes the change. The command may require privileges. A new process
+// limit applies only to the shell that executes the command, and to programs that this shell starts.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
@@ -78,8 +78,7 @@ func (c Change) String() string {
 
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether c changes a process limit. Such a change applies only to the shell that runs the
-// command, and to programs that this shell starts.
+// isShellLimit reports whether c changes a process limit, which applies only to one shell.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
@@ -91,8 +90,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value of c's setting that is enough for both value and other. If there is no such
-// value, it returns other.
+// valueSatisfyingBoth returns a value of c's setting that is enough for both values. Without such a value, it returns
+// other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -109,8 +108,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField compares two values field by field and returns the higher numbers. If isRange is set, the first field
-// is the lower end of a range, and its lower number is returned. If the values cannot be compared, the result is other.
+// maxOfEachField compares two values field by field and returns the higher numbers. In a range, the first number is the
+// lower one.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -162,7 +161,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 
 func (c Change) runCommandUnlessShellLimit(ctx context.Context) error {
 	if c.isShellLimit() {
-		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
+		return fmt.Errorf("run `%s` in the shell that starts the server, as root if permission is denied", c.Command())
 	}
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

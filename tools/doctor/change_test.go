@@ -77,7 +77,7 @@ func TestApply(t *testing.T) {
 	if want := "  " + file + ": 10 -> 20\n"; out.String() != want {
 		t.Errorf("it says %q, want %q", out.String(), want)
 	}
-	if err == nil || !strings.Contains(err.Error(), changes[1].String()) || !strings.Contains(err.Error(), "type `ulimit -n 5000` in the shell") || !strings.Contains(err.Error(), "none/x") {
+	if err == nil || !strings.Contains(err.Error(), changes[1].String()) || !strings.Contains(err.Error(), "run `ulimit -n 5000` in the shell") || !strings.Contains(err.Error(), "none/x") {
 		t.Errorf("what was not done: %v", err)
 	}
 	if len(undo) != 1 || undo[0] != (Change{Cgroup, file, "20", "10"}) {

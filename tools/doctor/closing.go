@@ -16,8 +16,6 @@ const (
 	timeWaitSeconds = 60
 )
 
-// This registers the limit of orphans: connections that no process has open and whose peer has not confirmed the close.
-// If a server ends while its clients are unreachable, all its connections become orphans.
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
 	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
@@ -51,8 +49,7 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse computes how many connections are possible while ports are in TIME_WAIT, and stores the result
-// in w. The end that closes a connection first cannot reuse the connection's port for some time.
+// examineTimeWaitReuse computes how many connections are possible while ports are in TIME_WAIT.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -83,9 +80,7 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections can be open. The open and the recently closed connections
-// together are limited to capacity. A closed connection counts for occupiedSeconds. The function assumes that the
-// number of closes per second is proportional to the number of open connections.
+// connsFittingWithClosing returns how many connections can be open while closed connections still occupy capacity.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -12,15 +12,12 @@ const (
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
-	// defaultConntrackWait is assumed if nf_conntrack_tcp_timeout_time_wait cannot be read. It is the time in seconds
-	// that an entry remains after an orderly close.
+	// defaultConntrackWait is the assumed time in seconds that an entry remains after an orderly close.
 	defaultConntrackWait = 120
-	// maxBucketEntries is the number of entries in a hash bucket above which lookups are slow. Each connection has two
-	// entries, one per direction.
+	// maxBucketEntries is the number of entries in a hash bucket above which lookups are slow.
 	maxBucketEntries = 8
 )
 
-// tracksConnections reports whether this machine's firewall tracks connections.
 func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{

@@ -22,8 +22,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile computes how many connections RLIMIT_NOFILE allows, and stores the result in w. It uses the hard limit,
-// because Go programs raise their soft limit to the hard limit.
+// examineNofile computes how many connections RLIMIT_NOFILE allows.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -34,6 +33,7 @@ func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	if n := p.Tables; n > 0 {
 		w.Used, w.Limit, w.Of = int64(p.InTables), saturatingMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
+	// Go programs raise their soft limit to the hard limit.
 	need := x.fillDescriptorLimitWall(w, p.Nofile.Hard)
 	switch {
 	case !x.isExceededByPlan(w):
@@ -89,8 +89,7 @@ var _ = registerSysctlWall(Wall{
 // fs/file.c).
 const maxDescriptors = 1<<31 - 64
 
-// fillDescriptorLimitWall computes how many connections a descriptor limit allows, and stores the result in w.Holds. A
-// limit of -1 means unlimited. descriptorsNeeded is the lowest limit that is enough for the plan.
+// fillDescriptorLimitWall computes how many connections a descriptor limit allows. A limit of -1 means unlimited.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,8 +107,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNee
 	return descriptorsNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process at endpoint e. limit is the
-// maximum size of a descriptor table. A process has one table, or one per event loop if the kernel allows this.
+// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process. The limit applies to each
+// descriptor table.
 func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
 	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -118,7 +117,6 @@ func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) i
 	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
-// This registers the limit fs.file-max. Processes with CAP_SYS_ADMIN may exceed it.
 var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
@@ -137,8 +135,6 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// This registers the limit max_user_watches of epoll. It also applies to the goroutine model, because Go's network
-// poller uses epoll.
 var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",

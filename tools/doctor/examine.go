@@ -26,7 +26,7 @@ const (
 // slows down the plan. Examine uses only its arguments. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
-		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
+		return nil, errors.New("doctor: facts are nil; expected the result of Read")
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -52,8 +52,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders limits by the number of connections that they allow, fewest first. For equal numbers, hard
-// limits come before soft ones, and then names decide.
+// compareByHolds orders limits by the number of connections that they allow, fewest first.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -17,9 +17,8 @@ type Facts struct {
 	// single spaces between fields. A missing setting does not exist on this machine, or is not visible in this network
 	// namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// ReadOnly lists the settings that this process cannot write here. This includes settings that apply to this
-	// network namespace without being visible in it; their values are read in the machine's first namespace, if
-	// possible.
+	// ReadOnly lists the settings that this process cannot write here, including settings that are not visible in this
+	// network namespace.
 	ReadOnly []string `json:"read_only,omitempty"`
 	// Process describes the examined process. A server started by that process inherits its limits.
 	Process ProcessFacts `json:"process"`
@@ -96,8 +95,8 @@ type Rlimit struct {
 	Hard int64 `json:"hard"`
 }
 
-// CgroupFacts contains the limits of a process's control groups, which are nested. Each limit is that of the group with
-// the least available capacity.
+// CgroupFacts contains the limits of a process's control groups. If groups are nested, each limit is that of the group
+// with the least available capacity.
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`

@@ -8,8 +8,7 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// interfaceForFirstTarget returns the interface whose network contains the first target. If no network contains it, the
-// result is the first interface with a global address, or nil.
+// interfaceForFirstTarget returns the interface of the first target's network, else a global interface, else nil.
 func (x *analysis) interfaceForFirstTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -32,7 +31,6 @@ func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// globalAddrsOfTargetFamily returns iface's global addresses of the same address family (IPv4 or IPv6) as the targets.
 func (x *analysis) globalAddrsOfTargetFamily(iface *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; iface != nil && i < len(iface.Addrs); i++ {
@@ -76,8 +74,6 @@ var _ = registerWall(Wall{
 	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
-// This registers the limit "queues". If an interface has fewer receive queues than the machine has processors, some
-// processors receive no packets.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
@@ -137,6 +133,5 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of missing addresses for which a Wall contains Changes. For more addresses, the
-// Wall contains only an Advice.
+// maxAddedAddrs is the maximum number of missing addresses for which a Wall contains Changes.
 const maxAddedAddrs = 256

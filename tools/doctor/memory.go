@@ -11,9 +11,7 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object that belongs to a socket. cache is the name of the object's kernel cache.
-// bytes is the object's size, for machines whose Facts.Caches lacks this cache. isNeeded reports whether a socket at an
-// endpoint has the object. All sizes were measured on Linux 6.18 and include slab overhead.
+// kernelObject describes a kernel object of a socket. Sizes include slab overhead and were measured on Linux 6.18.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -33,7 +31,6 @@ var socketObjects = []kernelObject{
 
 func always(*localEndpoint) bool { return true }
 
-// slabCacheName returns the name of the kernel cache that contains an object. IPv6 sockets have their own cache.
 func (x *analysis) slabCacheName(o kernelObject) string {
 	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -42,22 +39,18 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// The process memory of an idle connection, in bytes. With an event loop, it is an entry of a table with its
-	// bookkeeping; with a goroutine, it includes the stack.
+	// The process memory of an idle connection in bytes: with an event loop, and with a goroutine.
 	loopConn      = 113
 	goroutineConn = 3800
-	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop:
-	// buffers, thread stack and ring.
+	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop.
 	processBase = 3_500_000
 	epollBase   = 100_000
 	uringBase   = 340_000
-	// chargedShare is the share of kernel memory, in thousandths, that is charged to a control group. Slab waste is not
-	// charged. For example, an accepted socket that epoll watches is charged 3,872 bytes.
+	// chargedShare is the share of kernel memory, in thousandths, that is charged to a control group.
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory of one connection in bytes. If both ends are on this machine, it
-// includes both.
+// kernelBytesPerConn returns the kernel memory in bytes of the connection's ends on this machine.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -78,8 +71,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn returns the process memory of one connection in bytes. If both ends are on this machine, it includes
-// both.
+// userBytesPerConn returns the process memory in bytes of the connection's ends on this machine.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -110,8 +102,7 @@ func (x *analysis) processBytesWithoutConns() int64 {
 	return sum
 }
 
-// availableMemoryMinusKernelReserve returns the memory in bytes that connections can use. It is free memory and half of
-// the file pages that the kernel can drop, minus the kernel's reserve.
+// availableMemoryMinusKernelReserve returns the memory in bytes that connections can use.
 func (x *analysis) availableMemoryMinusKernelReserve() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
@@ -154,9 +145,7 @@ func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// cgroupBytesPerConn returns how many bytes a connection adds to the memory usage of a control group. In cgroup version
-// 1, the usage is lower if no group on the machine limits memory.kmem.tcp (measured on Linux 6.18). More connections
-// then fit than predicted.
+// cgroupBytesPerConn returns how many bytes a connection adds to the memory usage of a control group.
 func (x *analysis) cgroupBytesPerConn() int64 {
 	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
@@ -179,7 +168,6 @@ func (x *analysis) fillMemoryWall(w *Wall, available, bytesPerConn int64) {
 	}
 }
 
-// This registers the limit GOMEMLIMIT. When a process reaches it, the garbage collector runs continuously.
 var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
 	Effect: "the garbage collector uses up to half of the processors to stay within it",
@@ -231,8 +219,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock computes how many connections RLIMIT_MEMLOCK allows, and stores the result in w. The limit applies to
-// all processes of a user together.
+// examineMemlock computes how many connections RLIMIT_MEMLOCK allows.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
@@ -258,8 +245,7 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns the number of bytes that io_uring rings lock in memory for the given connections. Each
-// process also needs a ring to test whether io_uring works.
+// bytesLockedByRings returns the number of bytes that io_uring rings lock for the given connections.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

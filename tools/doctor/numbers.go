@@ -45,7 +45,7 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addEighthAndRoundUp returns n plus one eighth, rounded up by at most 2%. Huge numbers become Unlimited.
+// addEighthAndRoundUp returns 9/8 of n, rounded up to a number with few digits. Rounding adds at most 2 %.
 func addEighthAndRoundUp(n int64) int64 {
 	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {
@@ -58,8 +58,8 @@ func addEighthAndRoundUp(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFittingConns returns the largest number of connections for which fits returns true. fits must be true up to
-// some number, and false above it. The result is 0 if no connection fits, and Unlimited if maxConnections fit.
+// largestFittingConns returns the largest number of connections for which fits returns true. Above that number, fits
+// must return false.
 func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

@@ -98,17 +98,17 @@ func (p *Plan) validateAddresses() error {
 	for _, t := range targets {
 		switch {
 		case !t.IsValid() || t.Port() == 0 || t.Addr().IsUnspecified():
-			return fmt.Errorf("doctor: Plan.Targets has %v; expected an address and a port, such as 127.0.0.1:9000", t)
+			return fmt.Errorf("doctor: Plan.Targets contains %v; expected an address and a port, such as 127.0.0.1:9000", t)
 		case isIPv4(t.Addr()) != isIPv4(targets[0].Addr()):
-			return fmt.Errorf("doctor: Plan.Targets has %v beside %v; expected addresses of one family", t, targets[0])
+			return fmt.Errorf("doctor: Plan.Targets contains %v and %v; expected addresses of the same family", t, targets[0])
 		}
 	}
 	for _, s := range p.Sources {
 		switch {
 		case !s.IsValid() || s.IsUnspecified():
-			return fmt.Errorf("doctor: Plan.Sources has %v; expected a local address, such as 127.0.0.2", s)
+			return fmt.Errorf("doctor: Plan.Sources contains %v; expected a local address, such as 127.0.0.2", s)
 		case isIPv4(s) != isIPv4(targets[0].Addr()):
-			return fmt.Errorf("doctor: Plan.Sources has %v, which can't reach %v; expected an address of the same family", s, targets[0])
+			return fmt.Errorf("doctor: Plan.Sources contains %v, which cannot reach %v; expected an address of the same family", s, targets[0])
 		}
 	}
 	return nil

@@ -29,10 +29,10 @@ type portRange struct {
 	taken     map[int64]bool
 }
 
-// countUsablePorts returns the number of ports in the range that connect(2) can assign. In a range with an odd number
-// of ports, connect(2) never assigns the last port (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
+// countUsablePorts returns the number of ports in the range that connect(2) can assign.
 func (r portRange) countUsablePorts() int64 {
 	n := r.high - r.low + 1
+	// connect(2) never assigns the last port of an odd number (__inet_hash_connect in the kernel).
 	if n > 1 {
 		n &^= 1
 	}
@@ -72,8 +72,7 @@ func (x *analysis) plannedServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid entries. allValid is false if
-// it has skipped an entry.
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010".
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -115,8 +114,6 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countSourceTargetPairs returns the number of pairs of a source address and a target. sourcesText describes the source
-// addresses.
 func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
@@ -138,9 +135,7 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts returns the ports that the client can use. pairs is the number of pairs of a source address and a target.
-// sourcesText describes the source addresses. ok is false if this machine is not the client or the port range is
-// unknown.
+// clientPorts returns the client's ports. Without a local client or a known port range, ok is false.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {
@@ -170,8 +165,7 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise adds to w what a client needs to get portsNeeded ports. portsNeeded is the total over all
-// pairs of source and target. If a wider port range is enough, w gets changes. Otherwise, w gets advice.
+// requireWiderPortsOrAdvise adds changes or advice to w. portsNeeded is the total of all source-target pairs.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -198,8 +192,7 @@ func (x *analysis) lowestUsablePort() int64 {
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude server ports from a widened range of client ports. Without
-// these changes, a client could take a server's port while the server is down.
+// changesReservingServerPorts returns changes that exclude server ports from a widened range of client ports.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)
@@ -220,8 +213,6 @@ func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// This registers the limit "port-search". If most ports are in use, connect(2) is slow, because the kernel tries one
-// port after another. The limit does not apply if the load generator chooses the source addresses.
 var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",

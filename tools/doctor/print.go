@@ -29,7 +29,7 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // needs, the file keeps it. The file does not assume that event loops have separate descriptor tables.
 func Print(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
-		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
+		return fmt.Errorf("doctor: format is %q; expected one of %s", formatName, strings.Join(Formats, ", "))
 	}
 	l, err := requirementsBeyondDefaults(r)
 	if err != nil {
@@ -53,7 +53,7 @@ func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
 	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
-// requirements contains the settings that a plan needs beyond the kernel's defaults. Templates read the fields.
+// requirements contains the settings that a plan needs beyond the kernel's defaults.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
@@ -70,13 +70,12 @@ type requiredSysctl struct {
 	Why string
 }
 
-// Own reports whether a container can have its own value of the setting. Safe reports whether Kubernetes allows the
-// setting by default. Tracker reports whether the setting belongs to nf_conntrack.
+// Own reports whether a container can have its own value of the setting.
 func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own returns the settings of which a container can have its own value. Host returns all other settings.
+// Own returns the settings of which a container can have its own value.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -105,10 +104,9 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsBeyondDefaults returns what the report's plan needs beyond the kernel's default settings.
 func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
-		return nil, errors.New("doctor: a report without facts; expected one of Examine")
+		return nil, errors.New("doctor: the report has no facts; expected a report of Examine")
 	}
 	bare, err := Examine(factsWithDefaultsWithoutUsage(r.Facts), r.Plan)
 	if err != nil {
@@ -132,7 +130,6 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChangesBySetting merges two lists of changes. If both change a setting, the merged change satisfies both.
 func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
@@ -151,7 +148,7 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// maxLimitZeroIfUnlimited returns the higher of two limits. If one of them is unlimited, it returns 0.
+// maxLimitZeroIfUnlimited returns the higher of two limits, or 0 if one is unlimited.
 func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {

@@ -39,7 +39,7 @@ type factReader struct {
 // of the number of connections.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
-		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
+		return nil, fmt.Errorf("doctor: pid is %d; expected a process ID, or 0 for the current process", pid)
 	}
 	r := factReader{Facts: &Facts{At: time.Now()}, pid: pid}
 	if r.own = pid == 0 || pid == os.Getpid(); r.own {
@@ -54,7 +54,7 @@ func Read(pid int) (*Facts, error) {
 	if r.own { // the calling thread's namespace, because other threads can be in others
 		r.readSysctlsSocketsInterfaces()
 	} else if err := procfs.CallInNetworkNamespace(r.pid, r.readSysctlsSocketsInterfaces); err != nil {
-		r.recordUnknownIfError("the process's network namespace, so that this process's is reported", err)
+		r.recordUnknownIfError("network namespace of the process (that of the current process is reported)", err)
 		r.readSysctlsSocketsInterfaces()
 	}
 	return r.Facts, nil
@@ -130,7 +130,7 @@ func (r *factReader) readProcessFacts() {
 		r.recordUnknownIfError("tasks of the user", err)
 	}
 	if !r.own {
-		r.recordUnknownIfError("GOMEMLIMIT", errors.New("only this very process's is known"))
+		r.recordUnknownIfError("GOMEMLIMIT", errors.New("known only for the current process"))
 	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		p.GoMemoryLimit = limit
 	}
@@ -177,11 +177,10 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors is the maximum number of processes whose namespaces readSysctlInAncestorNamespaces tries.
+// maxAncestors limits the ancestor processes whose namespaces are tried.
 const maxAncestors = 16
 
-// readSysctlInAncestorNamespaces reads a machine-wide kernel setting that is not visible in this network namespace. It
-// tries the network namespaces of this process's first thread, parent, and further ancestors.
+// readSysctlInAncestorNamespaces reads a kernel setting that is visible only in an ancestor's network namespace.
 func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
@@ -201,10 +200,10 @@ func (r *factReader) readSysctlInAncestorNamespaces(name string) {
 		}
 		pid = above.Parent
 	}
-	r.recordUnknownIfError(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
+	r.recordUnknownIfError(name, errors.New("applies to the whole machine and is not visible in this network namespace"))
 }
 
-// lowestPort is the lowest port that a client's port range may contain after it has been widened.
+// lowestPort is the lowest port of a widened range of client ports.
 const lowestPort = 1024
 
 func (r *factReader) readNetworkAndOpenFiles() {
@@ -215,7 +214,7 @@ func (r *factReader) readNetworkAndOpenFiles() {
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountOpenFilesOfMachine()
 	r.recordUnknownIfError("open files", err)
-	r.readConntrackState()
+	r.readOrProbeConntrackState()
 	r.readListeningPortsAndFullestQueue()
 }
 
@@ -237,7 +236,7 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-func (r *factReader) readConntrackState() {
+func (r *factReader) readOrProbeConntrackState() {
 	tracked, err := readConntrackCount()
 	if procfs.IsNotFoundOrExited(err) {
 		return
@@ -270,7 +269,7 @@ func probeConntrack() (isTracked bool, _ error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("with one datagram: %w", err)
+		return false, fmt.Errorf("cannot send a datagram on loopback: %w", err)
 	}
 	tracked, err := readConntrackCount()
 	return tracked > 0, err
@@ -280,7 +279,7 @@ func (r *factReader) readInterfaces() {
 	all, err := net.Interfaces()
 	r.recordUnknownIfError("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.recordUnknownIfError("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		r.recordUnknownIfError("interfaces", fmt.Errorf("only %[2]d of %[1]d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {

@@ -84,7 +84,7 @@ func isUnknown(f *Facts, what string) bool {
 }
 
 func TestReadOfNobody(t *testing.T) {
-	for pid, want := range map[int]string{-1: "pid is -1; expected a process, or 0 for this one", 1 << 30: "process 1073741824: "} {
+	for pid, want := range map[int]string{-1: "pid is -1; expected a process ID, or 0 for the current process", 1 << 30: "process 1073741824: "} {
 		if f, err := Read(pid); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("process %d: got %+v, %v; want an error with %q", pid, f, err, want)
 		}

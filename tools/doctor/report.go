@@ -53,7 +53,7 @@ type Wall struct {
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond reports that Holds counts only further connections: those that are open now count as Used.
+	// Beyond reports that Holds does not include the connections that are open now.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
@@ -85,7 +85,7 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changePriority returns 0 for a change that must be made before others, and 1 for all other changes.
+// changePriority returns 0 for a change that must be made first, and otherwise 1.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0

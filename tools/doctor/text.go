@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is the maximum number of table rows for limits that the plan does not exceed.
+// shownFarWalls limits the table rows for limits that the plan does not exceed.
 const shownFarWalls = 3
 
 const textWidth = 100
@@ -101,8 +101,7 @@ func (p *Plan) sidePhrase() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach divides the limits into three lists. exceeded contains limits that the plan exceeds. far contains
-// limits that only larger plans exceed. never contains limits that no plan can reach.
+// splitWallsByReach lists the limits that this plan, only larger plans, and no plan can exceed.
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -138,7 +137,7 @@ func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines and indents all lines except the first. It does not break commands in backticks.
+// wrapText breaks text into lines, but not within backticks, and indents all lines except the first.
 func wrapText(text, continuationIndent string) string {
 	var out strings.Builder
 	width := 0
@@ -189,7 +188,6 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-// connsAfterPossibleChanges returns how many of the plan's connections fit after all possible changes.
 func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -200,13 +198,10 @@ func (r *Report) connsAfterPossibleChanges() int64 {
 	return room
 }
 
-// canRaiseFromHere reports whether changes in this process can raise the limit w.
 func (r *Report) canRaiseFromHere(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
-// serveCommand returns the command that starts the server. For several worker processes, the command's connection limit
-// exceeds the plan, because the kernel distributes connections unevenly.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
@@ -220,7 +215,6 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand returns the client's command. The plan's I/O model applies to the client only if Side is Client.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {

@@ -14,15 +14,14 @@ const (
 	kernelPage = "https://docs.kernel.org/admin-guide/sysctl/kernel.html"
 	noThread   = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't create a thread exits"
 
-	// runtimeThreads is the number of threads of a Go program in addition to one per processor and one per loop.
+	// runtimeThreads is the number of a Go program's threads besides those for processors and loops.
 	runtimeThreads = 8
-	// A process has baseMaps memory maps, and loopMaps more per loop (stack, ring, buffers).
+	// A process has baseMaps memory maps, and loopMaps more per loop.
 	baseMaps = 256
 	loopMaps = 8
 )
 
-// loopsPerProcess returns the number of event loops in each process of the endpoint e. connections is the number of
-// connections of all processes together.
+// loopsPerProcess returns the number of event loops in each process. connections is the total of all processes.
 func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
 	switch {
@@ -46,8 +45,7 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall computes how many connections a limit on threads allows, and stores the result in w. used is the
-// number of existing threads. limitNeeded is the lowest limit that is enough for the plan.
+// fillTaskLimitWall computes how many connections a limit on threads allows. used is the number of existing threads.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)
@@ -79,8 +77,6 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// This registers the limit RLIMIT_NPROC. It does not apply to root and to processes with CAP_SYS_ADMIN or
-// CAP_SYS_RESOURCE.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",
@@ -96,7 +92,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns a function that examines a kernel setting which limits the machine's threads.
+// newTaskSysctlExaminer returns a function that examines a kernel setting for the number of threads.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.fillTaskLimitWall(w, limit, x.f.Tasks))

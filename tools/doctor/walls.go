@@ -9,15 +9,13 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a limit that Examine checks. Wall contains the fields that never change, and examine computes the other
-// fields. examine returns false if the limit does not apply to the plan or necessary facts are unknown.
+// wallRule is a limit and the function that checks it. The function returns false if the limit does not apply.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// Registered limits and kernel settings. wallRules contains the limits that Examine checks. sysctlInfos contains the
-// kernel settings that these limits depend on, by name.
+// Registered limits, and the kernel settings that they depend on, by name.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
@@ -25,24 +23,21 @@ var (
 
 type sysctlInfo struct {
 	name string
-	// isAmount reports that the setting is a maximum: everything that a lower value permits, a higher value also
-	// permits.
+	// isAmount reports that a higher value permits everything that a lower value permits.
 	isAmount bool
-	// perNamespace reports that each network namespace has its own writable value. This describes Linux 6.18; in older
-	// kernels, fewer settings are per namespace.
+	// perNamespace reports that each network namespace has its own writable value (Linux 6.18).
 	perNamespace bool
 	// machineWide reports that the setting applies to all network namespaces but is visible only in the first one.
 	machineWide bool
 	// kubernetesSafe reports that Kubernetes lets a pod set the value by default; see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	kubernetesSafe bool
-	// defaultValue is the kernel's default, if it is the same on all machines. Otherwise it is a value small enough for
-	// any machine. It is empty for settings that Examine never changes.
+	// defaultValue is the kernel's default, or a value small enough for any machine. It is empty for settings that
+	// Examine never changes.
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that it depends on. The empty result allows a call in a
-// variable declaration.
+// registerWall registers a limit and the kernel settings that it depends on.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -51,8 +46,7 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a limit that is a kernel setting with one number. If the setting does not exist, the
-// limit does not apply.
+// registerSysctlWall registers a limit that is a kernel setting with one number.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -60,8 +54,7 @@ func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis
 	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
-// analysis is the input of one call of Examine: the facts, the plan with its defaults, and the local endpoints. It is
-// read-only.
+// analysis is the read-only input of one call of Examine.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -69,7 +62,7 @@ type analysis struct {
 	endpoints []localEndpoint
 }
 
-// localEndpoint is an end of the connections that is on this machine: the server or the client.
+// localEndpoint is an end of the connections that is on this machine.
 type localEndpoint struct {
 	side      Side
 	model     string // never "auto"
@@ -85,8 +78,6 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints returns the ends of the connections that are on this machine. If both are on this machine, the plan's
-// I/O model applies to the server. The client then uses the best available model.
 func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
 	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -107,7 +98,7 @@ func (x *analysis) localEndpoints() []localEndpoint {
 	return []localEndpoint{server, client}
 }
 
-// resolveModel returns model. It replaces "auto" by the I/O model that Myriad would choose on this machine.
+// resolveModel replaces "auto" by the I/O model that Myriad would choose on this machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -131,8 +122,6 @@ func (x *analysis) countProcessesOfPlan() int64 {
 	return n
 }
 
-// connsPerProcessWithMargin returns how many connections each process must be able to hold. It includes a margin of
-// four standard deviations, because the kernel distributes connections randomly over worker processes.
 func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 	return shareWithRandomMargin(connections, int64(e.processes))
 }
@@ -140,6 +129,7 @@ func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 func shareWithRandomMargin(connections, processes int64) int64 {
 	even := ceilDiv(connections, processes)
 	if processes > 1 {
+		// The kernel distributes connections randomly: four standard deviations.
 		even += int64(4 * math.Sqrt(float64(even)))
 	}
 	return even
@@ -147,8 +137,7 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds lowers w.Holds to holds and sets w.Side to side. If w.Holds is already equal, it sets w.Side to Both.
-// If w.Holds is already lower, it does nothing.
+// lowerWallHolds sets w.Holds and w.Side to the given values if this lowers w.Holds.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -163,8 +152,7 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds a change to w if the plan exceeds the limit. The change raises a kernel setting to
-// lowestEnough plus an eighth. lowestEnough is the lowest value that is enough for the plan.
+// requireSysctlIfExceeded adds a change of a kernel setting to w if the plan exceeds the limit.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(lowestEnough)
@@ -184,8 +172,7 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns the numbers of a kernel setting. It returns false if the setting is missing, or does
-// not consist of count non-negative numbers.
+// nonNegativeSysctlNumbers returns a kernel setting's numbers, or false if they are missing or invalid.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {

@@ -28,8 +28,7 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes takes the times that the shards have recorded since the last call. It stores the sum of these times
-// in g.interval, and adds the sum to g.total.
+// collectShardTimes moves the times that the shards have recorded to g.interval, and adds them to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -72,9 +71,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent counts messages of an open loop. due is the number of messages planned from the start of the run to
-// now. unsent is the number of due messages that no connection has taken. If planned times are random, both numbers are
-// estimates.
+// countDueAndUnsent counts the due messages of an open loop, and those not sent yet. With random times, both numbers
+// are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -224,8 +222,7 @@ func (r *loadRun) fillOpenLoopFields(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times. Field window contains the latencies that count
-// for the measured window. Field outside contains all other latencies.
+// timeDistributions contains the distributions of all measured times.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -237,8 +234,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. If coarseLatencies is set, latencies need less memory and are less
-// precise. Runs with held connections set coarseLatencies, because they can have very many loops.
+// newTimeDistributions returns empty distributions. With coarseLatencies, latencies need less memory and are less
+// precise.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -257,7 +254,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the distributions that the shard has filled, and replaces them by spare. spare must be empty.
+// swapTimes returns the shard's distributions and replaces them. The new distributions must be empty.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,11 +15,11 @@ const (
 	MaxLine = 4096
 	// MaxRate is the highest rate of an open loop in messages per second.
 	MaxRate = 100_000_000
-	// maxInFlight limits the messages in flight on all connections together. Each message takes 8 bytes of memory.
+	// maxInFlight limits the messages in flight on all connections together.
 	maxInFlight = 256 << 20
 	// maxInFlightBytes limits the bytes in flight on one connection.
 	maxInFlightBytes = 64 << 20
-	// maxLoops limits the number of loops, including those that a run adds because it needs more descriptor tables.
+	// maxLoops limits the number of event loops of a run.
 	maxLoops = 1024
 	// maxDuration limits every duration.
 	maxDuration = 30 * 24 * time.Hour
@@ -44,16 +44,15 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over a <TIME>, or FROM:TO:TIME such as 0:100k:60s (default: all from the start)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. If the target is in 127.0.0.0/8, a run on Linux instead uses as many addresses of
-	// 127.0.0.0/8 as it needs. It uses each address for less than a quarter of the ephemeral ports, about 7,000
-	// with the usual port range, and never for 20,000 connections or more.
+	// chooses an address. For a target in 127.0.0.0/8, a run on Linux instead uses several addresses of that network,
+	// each for less than a quarter of the ephemeral ports and for less than 20,000 connections.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
-	Graceful bool `flag:"close" words:"rst,fin" help:"close connections with <fin|rst>; a reset leaves no TIME_WAIT"`
+	Graceful bool `flag:"close" words:"rst,fin" help:"close each connection with a <fin|rst>; a reset leaves no TIME_WAIT"`
 	Socket   Socket
 	// Model is the name of an I/O model, such as "uring" or "epoll". "" and "auto" select the best available model.
-	Model string `flag:"model" help:"run on this I/O <MODEL> (default: the best that can run here)"`
+	Model string `flag:"model" help:"use this I/O <MODEL> (default: the best that works here)"`
 	// Loops is the number of event loops. If the connections exceed the limit of one descriptor table, the run adds
 	// loops and gives each loop its own table.
 	Loops int `flag:"loops,w" default:"1" max:"1024" help:"run <N> event loops, if the model has loops"`
@@ -62,17 +61,17 @@ type Config struct {
 	Duration time.Duration `group:"Traffic" flag:"duration,T" default:"10s" help:"measure for this <TIME>"`
 	// Steady extends the window until Result.Variation is at most SteadyVariation, but to no more than three times
 	// Duration.
-	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25 %"`
-	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection, instead of a duration"`
+	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25%"`
+	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection instead of measuring for a duration"`
 	// Rate describes an open loop, in which messages are sent at planned times, regardless of answers. If Rate has
 	// neither PerSecond nor Goal, the run is a closed loop, in which each connection waits for answers.
-	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches for the highest rate at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise as --rate"`
+	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k raises the rate evenly from 1k to 100k; @10ms or @10ms,p99.9 searches for the highest rate at which p99, or p99.9, is below 10ms" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise like --rate"`
 	// Flood sends as fast as connections accept data and expects no answers, as with Match "none". The goroutine
 	// model alternates reads and writes, so it deadlocks if the server stops reading until its answers are read.
 	Flood bool `flag:"flood" oneof:"pace" not:"first-message,answer" help:"send as fast as connections accept data, without waiting for answers"`
 	// Pipeline limits the messages in flight on each connection. With PubSub, it limits those of each publisher,
 	// and its default in an open loop is 64. The messages in flight on one connection can have at most 64 MiB.
-	Pipeline int           `flag:"pipeline" default:"1" max:"1024" help:"keep <N> messages in flight on each connection; with a rate, at most"`
+	Pipeline int           `flag:"pipeline" default:"1" max:"1024" help:"keep <N> messages in flight on each connection (with a rate, at most N)"`
 	Think    time.Duration `flag:"think" default:"0s" min:"0" oneof:"pace" help:"wait this <TIME> between an answer and the next message"`
 	// Early starts the traffic on each connection when that connection is established. The window then begins with
 	// the first connection attempt. Lifetime implies Early. Ramp implies Early unless Hold is set.
@@ -88,8 +87,8 @@ type Config struct {
 	// at most. Lost connections are also replaced, and failed attempts are repeated after 100 ms.
 	Lifetime   time.Duration `flag:"lifetime" help:"close each connection after this <TIME> and open another one (default: never)"`
 	Warmup     time.Duration `flag:"warmup" default:"0s" min:"0" help:"run for this <TIME> before measuring"`
-	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"leave the connections idle for this <TIME> before the traffic"`
-	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"leave the connections idle for this <TIME> after the traffic"`
+	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"keep the connections idle for this <TIME> before the traffic"`
+	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"keep the connections idle for this <TIME> after the traffic"`
 	// Drain limits the time in which no missing answer arrives; then the run stops waiting. The limit applies after the
 	// window or, with Messages, throughout the run.
 	Drain time.Duration `flag:"drain" default:"5s" help:"stop waiting for missing answers when none has arrived for this <TIME>"`
@@ -97,19 +96,19 @@ type Config struct {
 	// Message is the text to send, 1 byte to MaxMessage. Each answer must be equal to its message unless Answer or
 	// Match is set. A text with expressions such as \{connection.uid} is a template, from which each message is
 	// generated: see docs/load.md. A literal \{ is written \\{. With Match "http", the default is a GET of "/".
-	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, a template if it contains \\{…}; line-based servers need a newline at the end, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send the content of this <FILE> verbatim" flag3:"template-file" help3:"send messages from the template in this <FILE>"`
+	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, a template if it contains \\{…}; line-based servers need a newline at the end, as $'ping\\n' in most shells (default: different lines of --size bytes)" flag2:"message-file,f" help2:"send the content of this <FILE> verbatim" flag3:"template-file" help3:"send messages from the template in this <FILE>"`
 	// First is the first message on each connection, and can be a template. The other messages follow when First
 	// has been answered, or immediately if no answers are expected.
 	First string `flag:"first-message,1" help:"send this <TEXT>, or template, first on each connection" flag2:"first-message-file" help2:"send a message from the template in this <FILE> first on each connection"`
 	// Size is the length in bytes of the default messages, which consist of printable characters and a final "\n".
 	// With PubSub, Size is the length of the payload, at least MinPayload.
-	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of <BYTES>, each different"`
+	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of this many <BYTES>, each different"`
 	// Ahead is the number of bytes of the next message that are sent together with each message. It must be less
 	// than the length of a message, and cannot be combined with templates or WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
 	// Seed determines everything random. Runs with equal seeds send equal bytes on the same connections, at equal
 	// planned times.
-	Seed uint64 `flag:"seed" default:"0" help:"derive everything random from this <NUMBER>"`
+	Seed uint64 `flag:"seed" default:"0" help:"seed all random choices with this <NUMBER>"`
 	// If WebSocket is not nil, every connection is a WebSocket (RFC 6455), and each message is a text message. A
 	// connection is established when its WebSocket handshake is complete.
 	WebSocket *WebSocket
@@ -128,14 +127,14 @@ type Config struct {
 	//	"frames"        each is one WebSocket message
 	//	"http"          each is an HTTP/1.1 response; a status of 400 or more is an error
 	//	"none"          none is expected; input is counted in bytes
-	Match string `flag:"match" oneof:"answer" help:"delimit answers by a <RULE>: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)" flag2:"http" bare2:"true" help2:"send HTTP/1.1 requests, the message or a GET of \"/\": --match http" flag3:"latency-marker" help3:"count an answer for each occurrence of this <TEXT>, as tcpkali does: --match marker:TEXT"`
+	Match string `flag:"match" oneof:"answer" help:"delimit answers by a <RULE>: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)" flag2:"http" bare2:"true" help2:"send HTTP/1.1 requests, the message or a GET of \"/\": --match http" flag3:"latency-marker" help3:"count an answer for each occurrence of this <TEXT>, like tcpkali: --match marker:TEXT"`
 	// Unprompted sends messages only in answer to messages from the server. The first message introduces the
 	// connection. Each further message answers one message from the server. The run does not wait for answers at
 	// the end of the window, and missing answers are not faults.
-	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends by itself, such as heartbeats, with the next message"`
+	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends unprompted, such as heartbeats, with the next message"`
 	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between messages from
 	// the server.
-	Silent bool `flag:"silent" needs:"unprompted" help:"answer nothing that the server sends by itself, but measure its intervals"`
+	Silent bool `flag:"silent" needs:"unprompted" help:"do not answer what the server sends unprompted, but measure the intervals"`
 
 	// If TLS is not nil, every connection is encrypted. A connection attempt fails if its handshake fails or takes
 	// longer than ConnectTimeout. At most 512 handshakes run at the same time.
@@ -149,16 +148,16 @@ type Config struct {
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections with at most Check lines in flight: see Verification. On a WebSocket, a line
 	// is a message without the newline.
-	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a unique line and expects it back; at most <N> lines, without N 1000, are in flight, given as --check=N (default off)"`
+	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established and again at the end: each sends a unique line and expects it back; --check=N limits the lines in flight to <N> (default off)"`
 	// Heartbeat is a line from the server that held connections answer with HeartbeatAnswer. On WebSockets, pings
 	// are the heartbeats. Broadcast is a line that the server sends to all connections: see Result.Broadcast. Each
 	// line has 2 bytes to MaxLine, ends in "\n" and contains no other newline.
-	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately; its newline is optional"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately, as --heartbeat-answer says; its newline is optional"`
 	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"answer heartbeats with this <LINE>"`
 	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 
 	// ProgressEvery is the length of an Interval. The run emits a Progress event at the end of each interval.
-	ProgressEvery time.Duration `group:"Results" flag:"interval" default:"1s" help:"report on the run every <TIME>"`
+	ProgressEvery time.Duration `group:"Results" flag:"interval" default:"1s" help:"report progress every <TIME>"`
 
 	// NumberFrom is the number of the first connection, or with PubSub that of the first subscriber. The number of
 	// a connection determines its random times, \{connection.uid}, its first message and a subscriber's topic.
@@ -194,16 +193,15 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. Latency is measured from the planned time. Delays caused by a stalled
-// server or a slow generator therefore count in full. This corrects for coordinated omission (Gil Tene, "How NOT to
-// Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time, so all delays count in
+// full. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
 	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.
 	PerSecond float64 `json:"per_second"`
 	Each      bool    `json:"each,omitempty"`
 	// Poisson draws the times between messages from an exponential distribution. By default, these times are equal.
-	Poisson bool `json:"poisson,omitempty" flag:"arrivals" words:"constant,poisson" needs:"rate" help:"times between the messages of a rate, <constant|poisson>: equal, or drawn from an exponential distribution"`
+	Poisson bool `json:"poisson,omitempty" flag:"arrivals" words:"constant,poisson" needs:"rate" help:"times between the messages of a rate: <constant|poisson>, that is, equal or exponentially distributed"`
 	// To is the rate at the end of the window; the rate changes linearly from PerSecond to To. 0 means a constant
 	// rate.
 	To float64 `json:"to,omitempty"`
@@ -226,7 +224,7 @@ type Socket struct {
 	SendBuffer    int `flag:"sndbuf" max:"1Gi" help:"set SO_SNDBUF to <BYTES> (default: the kernel's choice)"`
 	ReceiveBuffer int `flag:"rcvbuf" max:"1Gi" help:"set SO_RCVBUF to <BYTES> (default: the kernel's choice)"`
 	// Delay enables Nagle's algorithm: TCP_NODELAY stays off.
-	Delay bool `flag:"nagle" words:"off,on" help:"Nagle's algorithm, <on|off>"`
+	Delay bool `flag:"nagle" words:"off,on" help:"turn Nagle's algorithm <on|off>"`
 }
 
 // WebSocket configures the WebSocket handshake.

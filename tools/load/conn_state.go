@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner, except that ref, inFlight,
-// due, resend, flags and (set once) number are written under the shard's lock, so that the shard can read them.
+// connState is the generator's state of one connection. It belongs to the connection's owner. ref, number, inFlight,
+// due, resend and flags are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -44,8 +44,7 @@ const (
 	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
 
-// connTable contains the states of all connections of a run. It is allocated once, but the kernel provides memory only
-// for pages that are used. Slices that the run's mode does not need are nil.
+// connTable contains the states of all connections of a run. Slices that the run's mode does not need are nil.
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
@@ -63,9 +62,8 @@ type connTable struct {
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
-// connChunk is the number of adjacent connection states that a shard allocates at once. States of different loops
-// therefore share no cache line.
-const connChunk = 64
+// connChunk is the number of adjacent connection states that a shard allocates at once.
+const connChunk = 64 // enough that loops share no cache line
 
 func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	s := &connTable{slotsPerConn: 1}
@@ -81,8 +79,7 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates a chunk of connection states for a shard. The chunk has the indexes first to end-1. If the
-// table is full, first is equal to end.
+// allocStateChunk allocates the states first to end-1 for a shard. If the table is full, first equals end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,15 +91,15 @@ func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocatedCount returns the number of allocated states, including states that are not in use.
+// allocatedCount returns the number of allocated states, including unused states.
 func (s *connTable) allocatedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls visit for every current or former connection of the run, until visit returns false.
-// visit runs under the lock of the connection's shard.
+// forEachCurrentOrFormerConn calls a function for every connection until the function returns false. The function runs
+// under the shard's lock.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]
@@ -143,8 +140,6 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetPlanAndParserState resets the message plan and the parser states of a new connection. It also stores
-// establishedAt.
 func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}

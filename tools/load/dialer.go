@@ -12,20 +12,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. If the connect rate exceeds maxHalfOpen per second, the dialer may
-// have as many attempts in progress as it starts per second.
+// maxHalfOpen limits concurrent connection attempts. If more are to start per second, that number is the limit.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due. Waking a loop for a
-// smaller batch would be inefficient, because waking can cost more than connecting.
+// minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due.
 const minDialBatch = 16
 
-// dialInterval is the time between ticks of the dialer. For example, at 5,000 connections per second, each tick starts
-// 10 attempts.
+// dialInterval is the time between ticks of the dialer.
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a given rate. The number of attempts depends on the elapsed time, not on the number of
-// ticks. A late tick therefore loses no attempts, and the average rate is exact.
+// dialer starts connections at a given rate.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
@@ -42,8 +38,7 @@ type dialer struct {
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of event loops. The engine assigns batches to loops in rotation, so the dialer divides
-	// the attempts into this number of batches.
+	// loops is the number of event loops, and of the batches into which the dialer divides the attempts.
 	loops            int
 	finishedAttempts func() int64
 
@@ -58,9 +53,8 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startConnsAndReplacements starts all connections, and replacements for closed connections. It does not wait until the
-// connections are established. After ErrFull from Dial, it tries again later. It returns any other error of Dial, and
-// ctx's cause when ctx is done.
+// startConnsAndReplacements starts all connections and their replacements. It returns errors of Dial except ErrFull,
+// and ctx's cause.
 func (d *dialer) startConnsAndReplacements(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -91,8 +85,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many attempts should have started at the time sinceStart. The number
-// includes the attempts for the ramp and for replacements of connections. It ignores the connect rate.
+// totalAttemptsForRampAndReplacements returns how many attempts should have started by now, regardless of the connect
+// rate.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -136,15 +130,14 @@ func (d *dialer) startAttempts(n int) error {
 // maxPlannedPerSource limits the number of connections from each automatically chosen source address.
 const maxPlannedPerSource = 20_000
 
-// source is a local address and its number of connections. If addr is the zero Addr, the kernel chooses the address.
+// source is a local address and its number of connections. For the zero Addr, the kernel chooses the address.
 type source struct {
 	addr  netip.Addr
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, the kernel chooses the
-// source address, unless more than maxPerSource connections are opened to a loopback target. Such connections are
-// distributed over several loopback addresses. If maxPerSource is 0, there is no limit.
+// planGivenOrLoopbackSources distributes connections over the given source addresses or over loopback addresses. If
+// maxPerSource is 0, there is no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {
@@ -178,9 +171,7 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerLoopbackSource returns how many connections to plan per loopback source address. The result is at most a
-// quarter of the ephemeral ports, because connecting becomes slow when most ports are in use. Only Linux accepts all of
-// 127.0.0.0/8. On other systems, the result is 0.
+// safeConnsPerLoopbackSource returns how many connections to plan per loopback source address.
 func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -89,13 +89,13 @@ const numbersPerGenerator = 1 << 24
 
 func (c Config) validateForGenerators(generators int) error {
 	if len(c.Sources) > 0 {
-		return &SettingError{"src", errors.New("given for several generators; expected none")}
+		return &SettingError{"src", errors.New("given for several generators; expected no source addresses, because each generator has its own")}
 	}
 	if generators < 1 || generators > MaxGenerators {
-		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
+		return fmt.Errorf("load: load divided among %d generators; expected 1 to %d", generators, MaxGenerators)
 	}
 	if c.Rate.Goal.Under > 0 && c.PubSub != nil {
-		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected messages a second", c.Rate.Goal)}
+		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected a number of messages a second", c.Rate.Goal)}
 	}
 	return c.Validate()
 }
@@ -121,8 +121,7 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights, by the method of largest remainders. The results add up to total.
-// Each result is at least minEach; the largest results are reduced if necessary.
+// apportion divides total in proportion to weights. Each result is at least minEach.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

@@ -31,7 +31,7 @@ type resultFigure struct {
 // String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators lists the comparison operators. Longer operators come first.
+// operators lists the comparison operators, longer operators first.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
 // ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. OPERATOR is one of < <= > >= == and !=. BOUND is a
@@ -66,7 +66,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	               for a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
 	if len(text) > maxExpectation {
-		return Expectation{}, fmt.Errorf("load: an expectation of %d bytes; expected at most %d", len(text), maxExpectation)
+		return Expectation{}, fmt.Errorf("load: expectation has %d bytes; expected at most %d", len(text), maxExpectation)
 	}
 	at := strings.IndexAny(text, "<>=!")
 	if at < 0 {
@@ -75,14 +75,14 @@ func ParseExpectation(text string) (Expectation, error) {
 	name, rest := strings.TrimSpace(text[:at]), text[at:]
 	which := slices.IndexFunc(operators, func(o string) bool { return strings.HasPrefix(rest, o) })
 	if which < 0 {
-		return Expectation{}, fmt.Errorf("load: expectation %q: %q; expected one of %s", text, rest, strings.Join(operators, " "))
+		return Expectation{}, fmt.Errorf("load: expectation %q: unknown operator in %q; expected one of %s", text, rest, strings.Join(operators, " "))
 	}
 	e := Expectation{operator: operators[which]}
 	bound := strings.TrimSpace(strings.TrimPrefix(rest, e.operator))
 	e.text = name + e.operator + bound
 	var ok bool
 	if e.figure, ok = findFigure(name); !ok {
-		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, listFigureNames())
+		return Expectation{}, fmt.Errorf("load: expectation %q: unknown name %q; expected one of %s", text, name, listFigureNames())
 	}
 	var err error
 	if e.bound, err = parseBound(bound, e.figure.isTime); err != nil {
@@ -169,8 +169,6 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerificationsAndSlowestRate returns the sum of all verifications and the rate of the slowest verification. If
-// there are no verifications, the rate is NaN.
 func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNaN float64) {
 	slowestOrNaN = math.NaN()
 	for i := range r.Verifications {
@@ -183,7 +181,7 @@ func (r *Result) sumVerificationsAndSlowestRate() (sum Verification, slowestOrNa
 	return sum, slowestOrNaN
 }
 
-// nonTimeFiguresByName returns all figures of a result that are not times. An unknown figure is NaN.
+// nonTimeFiguresByName returns all figures of a result that are not times. Unknown figures are NaN.
 func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.countAllFailures()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
@@ -256,7 +254,7 @@ func listFigureNames() string {
 	for _, p := range LatencyPoints {
 		names = append(names, p.Name)
 	}
-	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
+	names = append(names, "another percentile such as p99.5", "min to max after the prefix broadcast., check., connect., first_byte., late. or service.")
 	names = append(names, slices.Sorted(maps.Keys(emptyResult.nonTimeFiguresByName()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

@@ -91,7 +91,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err if err shows that this machine ran out of a resource. The caller holds f.mu.
+// recordIfExhaustionLocked counts an error that shows an exhausted resource of this machine. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -103,8 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending stops counting connection attempts. If pendingCause is not empty, every pending
-// attempt counts as failed for pendingCause.
+// stopCountingConnectsAndFailPending stops counting attempts. If pendingCause is not empty, pending attempts count as
+// failed.
 func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +137,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the first unexpected line of the run. A nil
-// argument means a repeated broadcast, which is only counted.
+// recordUnexpectedOrRepeatedLine counts a line, and stores the run's first unexpected line. nil means a repeated
+// broadcast.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,8 +160,7 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns counts failed connection attempts (failed). It also counts connections that were lost or had
-// a wrong answer (lostOrWrong).
+// countFailedAndLostConns counts failed attempts, and connections that were lost or answered wrongly.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +175,7 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost. The text contains no addresses, so that equal causes
-// have equal texts.
+// describeCause describes why a connection failed or was lost, without addresses.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers maps the name of a setting to a function that converts or validates the setting's text.
+// textParsers maps the name of a setting to a function that converts or validates its text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -90,7 +90,7 @@ func validateTemplate(text string) (sameText string, _ error) {
 	return text, err
 }
 
-// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes. The limit protects against reading a wrong file.
+// readNonEmptyMessageFile reads a file of 1 to MaxMessage bytes.
 func readNonEmptyMessageFile(path string) (message string, _ error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -102,9 +102,9 @@ func readNonEmptyMessageFile(path string) (message string, _ error) {
 	case err != nil:
 		return "", err
 	case n == 0:
-		return "", fmt.Errorf("the file has no bytes; expected 1 to %d", MaxMessage)
+		return "", fmt.Errorf("file %s is empty; expected 1 to %d bytes", path, MaxMessage)
 	case n > MaxMessage:
-		return "", fmt.Errorf("the file has more; expected 1 to %d bytes", MaxMessage)
+		return "", fmt.Errorf("file %s is too large; expected 1 to %d bytes", path, MaxMessage)
 	}
 	return string(text), nil
 }
@@ -117,8 +117,7 @@ func readAndValidateTemplateFile(path string) (template string, _ error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes its text. Expressions in the file thus become literal text of the
-// message template.
+// readLiteralMessageFile reads a file and escapes its text for a message template.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readNonEmptyMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -173,8 +172,7 @@ func parseRateRangeOrGoal(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseLatencyAndOptionalPercentile parses a latency such as 10ms, or a latency with a percentile such as 10ms,p99.9.
-// The default percentile is 99.
+// parseLatencyAndOptionalPercentile parses a latency such as 10ms or 10ms,p99.9. The default percentile is 99.
 func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
@@ -282,8 +280,7 @@ func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network. In an IPv4 network of more than two addresses,
-// the lowest and the highest address are not host addresses (RFC 3021).
+// hostRange returns the first and the last host address of a network.
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -291,14 +288,13 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
 	}
 	last, _ = netip.AddrFromSlice(bytes)
-	if first.Is4() && network.Bits() < 31 {
+	if first.Is4() && network.Bits() < 31 { // RFC 3021
 		first, last = first.Next(), last.Prev()
 	}
 	return first, last
 }
 
-// escapeForMatchRule escapes a text for Config.Match. It writes a backslash as \\, and a byte that is not printable
-// ASCII as \xHH.
+// escapeForMatchRule escapes a text for Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -344,7 +340,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is in base64. Values that are not valid UTF-8 are written in base64.
+// inBase64 is the suffix of a JSON key whose value is in base64.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {
@@ -370,10 +366,10 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	numbers := json.NewDecoder(bytes.NewReader(data))
 	numbers.UseNumber()
 	if err := numbers.Decode(&values); err != nil {
-		return fmt.Errorf("load: config: %w; expected an object", err)
+		return fmt.Errorf("load: config: %w; expected a JSON object", err)
 	}
 	if numbers.More() {
-		return errors.New("load: config: data after the object; expected one object")
+		return errors.New("load: config: data after the JSON object; expected one object")
 	}
 	given := make(map[string][]string)
 	var known []string
@@ -386,7 +382,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		delete(values, key)
 		switch plain, err := base64.StdEncoding.DecodeString(text); {
 		case encoded && s.acceptsBytes() && (err != nil || ok):
-			return fmt.Errorf("load: config: %s is %q; expected bytes in base64, and no %s", key+inBase64, text, key)
+			return fmt.Errorf("load: config: %s is %q; expected base64, and no key %s", key+inBase64, text, key)
 		case encoded && s.acceptsBytes():
 			delete(values, key+inBase64)
 			given[s.Name] = []string{string(plain)}
@@ -413,7 +409,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if textForTrue is not empty.
+// textsFromJSON converts a JSON value to texts. If textForTrue is not empty, it replaces the value true.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:
@@ -430,7 +426,7 @@ func textsFromJSON(value any, textForTrue string) ([]string, error) {
 		for _, item := range v {
 			text, ok := item.(string)
 			if !ok {
-				return nil, errors.New("an array; expected one of strings")
+				return nil, errors.New("an array with an element that is not a string; expected strings only")
 			}
 			all = append(all, text)
 		}

@@ -12,12 +12,11 @@ import (
 )
 
 var (
-	errEstablishedLate = errors.New("load: established after the connect phase")
+	errEstablishedLate = errors.New("load: connection established after the connect phase")
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles all connections of a run. It sends messages and checks answers. Most fields are constant after the
-// first connection attempt.
+// generator handles all connections of a run.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -68,7 +67,7 @@ const (
 	holding
 )
 
-// newGenerator returns a generator for an engine with the given number of loops (0 for a model without loops).
+// newGenerator returns a generator for an engine with the given number of loops. 0 means a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
@@ -111,7 +110,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is the number of shards in a model without loops. It is high enough to make lock contention rare.
+// goroutineShards is the number of shards in a model without loops.
 const goroutineShards = 16
 
 // isOpenLoop reports whether messages have planned times.
@@ -145,7 +144,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the handshake of a WebSocket. If the run has no WebSockets, Opened calls joinPubsubOrEstablish.
+// Opened starts the WebSocket handshake or, in other runs, calls joinPubsubOrEstablish.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -155,8 +154,7 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish is called when the transport and any WebSocket handshake are ready. In a publish/subscribe run,
-// it sends the first message of the protocol. In any other run, it counts the connection as established.
+// joinPubsubOrEstablish joins a publish/subscribe run, or counts the connection as established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -193,7 +191,7 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
 
-// Nudged starts or continues a connection's traffic. The engine calls Nudged after engine.Ref.Nudge.
+// Nudged starts or continues a connection's traffic after engine.Ref.Nudge.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -239,7 +237,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers. After complete answers, it sends further messages.
+// Received compares input with the expected answers, and sends further messages.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -327,8 +325,7 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies, measured from the planned times of messages. If a message was planned for
-// the measured window, its latency counts for the window.
+// recordOpenLoopLatencies records latencies, measured from the planned times of messages.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -349,8 +346,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock.
-// The caller must send the returned batch after releasing the lock.
+// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
+// and sends the batch after releasing it.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -402,7 +399,8 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
+// abortWithMismatch records a wrong answer and resets the connection. The passed input begins with the first wrong
+// byte.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -415,8 +413,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's input. It detects a clean close by the server. After Ended, the engine closes
-// the connection.
+// Ended handles the end of the server's input, and detects a clean close.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -427,7 +424,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed starts a replacement if the run replaces c. Otherwise, Closed counts c as closed.
+// Closed replaces a connection or counts the connection as closed.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

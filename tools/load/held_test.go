@@ -131,7 +131,7 @@ func TestVerificationFaults(t *testing.T) {
 			first(Verification{Asked: 10, Unanswered: 10})},
 		"closed": {bad(5, func(string) (string, error) { return "", errors.New("no more") }), cfg(10), "check_unanswered==0", "", "connections lost: 5 ×",
 			first(Verification{Asked: n, Checked: n - 5, Lost: 5})},
-		"too long": {bad(2, always(strings.Repeat("x", MaxLine))), cfg(10), "check_unanswered==0", "", "2 × a line of more than 4096 bytes",
+		"too long": {bad(2, always(strings.Repeat("x", MaxLine))), cfg(10), "check_unanswered==0", "", "2 × line longer than 4096 bytes",
 			first(Verification{Asked: n, Checked: n - 2, Lost: 2})},
 	}.run(t)
 }
@@ -196,7 +196,7 @@ func TestBroadcast(t *testing.T) {
 		cause string
 	}{
 		"once":    {"hear ye\n", n, "heard_again==0 unexpected==0", "", ""},
-		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "received again 1 times", "repeated broadcast"},
+		"twice":   {"hear ye\nhear ye\n", n, "heard_again==1 unexpected==0", "received 1 duplicate", "repeated broadcast"},
 		"missing": {"", n - 1, "heard_again==0 unexpected==0", "1 of 20 connections did not receive it", ""},
 		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections did not receive it", "not expected"},
 		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 unexpected lines; first: "and me\n"`, "not expected"},

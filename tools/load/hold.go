@@ -13,7 +13,7 @@ import (
 // memory, and 16 bytes if it is verified. The value of each connection is one of two values that its shard provides,
 // for connections before and after the broadcast. The shard also contains the verification lines in flight.
 
-// heldConn is the value that the engine stores for a held connection. It is immutable, and many connections share it.
+// heldConn is the immutable value that the engine stores for held connections.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
@@ -27,12 +27,12 @@ type pendingLine struct {
 
 // Reasons for closing a held connection early.
 var (
-	errWrongLine = errors.New("load: the verification was answered with another line")
-	errLongLine  = errors.New("a line of more than 4096 bytes")
+	errWrongLine = errors.New("load: the server answered the verification with a different line")
+	errLongLine  = errors.New("line longer than 4096 bytes")
 	errFragment  = errors.New("fragmented WebSocket message; expected one frame per line")
 )
 
-// isHoldOnly reports whether the run only holds connections, without a Lifetime. Such connections have no connState.
+// isHoldOnly reports whether the run only holds connections, without a Lifetime.
 func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
@@ -97,8 +97,7 @@ func (g *generator) consumeHeldLinesOrClose(c *engine.Conn, h *heldConn, in []by
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line of the input. On a WebSocket, it returns the first frame, which contains a
-// line without a newline. n is the length of the line or frame in bytes, or 0 if it is incomplete.
+// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. n is 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -145,8 +144,7 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 	return nil
 }
 
-// recordBroadcastOrRepeat counts a broadcast that c has received. A second broadcast on the same connection counts as
-// repeated. The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts a first or a repeated broadcast on a connection. The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -160,8 +158,8 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the connection's pending line. If no line is pending,
-// it counts the received line as unexpected. The caller holds the shard's lock.
+// checkPendingOrCountUnexpectedLine compares a received line with the pending line, or counts it as unexpected. The
+// caller holds the shard's lock.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time. If there are more intervals, neighbouring ones are joined.
+	// maxChartPoints limits the points of a curve over time.
 	maxChartPoints = 400
 	maxErrorRows   = 40
-	// reachedRateShare is the share of planned messages that must be answered for the planned rate to count as
-	// reached.
+	// reachedRateShare is the share of planned messages that must be answered to reach the planned rate.
 	reachedRateShare = 0.99
 )
 
@@ -118,8 +117,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns remarks that assess the run, the most severe first. If all expectations are met, the first
-// remark says this, and all other remarks are warnings.
+// verdictRemarks returns remarks that assess the run, the most severe first.
 func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -178,8 +176,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate describes how many planned messages of an open loop were not answered. If no answers were
-// expected, it describes how many were not sent. missed is false if the planned rate was reached.
+// describeMissedRate describes how many planned messages of an open loop were not answered or sent.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
@@ -354,8 +351,7 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorCauseParts returns page parts with the causes of errors in the intervals, the most frequent first. If the
-// intervals contain no causes, errorCauseParts uses the causes in the result.
+// errorCauseParts returns page parts with the causes of errors, the most frequent first.
 func (s *Stream) errorCauseParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

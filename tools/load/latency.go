@@ -61,7 +61,7 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges other into l without histograms. Of each percentile, it keeps the longer time.
+// mergeKeepingWorst merges another Latency, and keeps the longer time of each percentile.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -105,8 +105,7 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times in a histogram. The first call of record allocates the histogram: 31 KB if coarse is set,
-// otherwise 221 KB.
+// distribution counts times in a histogram, which the first call of record allocates.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
 	coarse    bool // two significant digits instead of three
@@ -148,7 +147,6 @@ func (d *distribution) reset() {
 	}
 }
 
-// sumDistributions returns the sum of two distributions. If b is empty, the result is a itself.
 func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
 	if b.count() == 0 {
 		return a
@@ -171,8 +169,7 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries. For an empty histogram, it
-// returns "".
+// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries, or "" if it is empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// exhaustionErrnos maps errors to their names. Each of these errors shows that this machine has run out of a resource.
+// exhaustionErrnos names the errors that show an exhausted resource of this machine.
 var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
 	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
@@ -33,16 +33,13 @@ func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64,
 	return n, strings.Join(seen, ", ")
 }
 
-// minUsageWindow is the shortest window for which processor use is reported. In a shorter window, starting and stopping
-// dominate.
+// minUsageWindow is the shortest window for which processor use is reported.
 const minUsageWindow = 100 * time.Millisecond
 
-// highCPUPressure is the largest acceptable share of time during which some program waits for a processor. A larger
-// share of the window is reported as a Limit.
+// highCPUPressure is the largest acceptable share of time during which some program waits for a processor.
 const highCPUPressure = 0.2
 
-// Limits for the delay that the generator itself causes (99th percentile). Above lateP99, the results are doubtful if
-// the delay is at least a tenth of the latency. Above veryLateP99, the results are always doubtful.
+// Limits for the 99th percentile of the delay that the generator itself causes.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond
@@ -96,8 +93,6 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 // synRetransmitTime is the time after which the kernel sends a lost SYN again (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addReachedKernelLimits adds the limits of this machine that the kernel reported during the run. It adds full queues
-// and full connection tables only if connecting failed or was slow. It adds exhausted socket memory in any case.
 func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
@@ -130,8 +125,7 @@ func (r *loadRun) cpuPressureShareInWindow() float64 {
 	return min(max(r.cpuStallTime.Seconds()/r.window.Seconds(), 0), 1)
 }
 
-// readCPUStallTime returns the total time since boot in which some program on the machine waited for a processor. It
-// returns 0 if the time is unknown.
+// readCPUStallTime returns the total time since boot in which some program waited for a processor, or 0 if unknown.
 func readCPUStallTime() time.Duration {
 	machine, _ := procfs.ReadCPUTimeAndPressure()
 	return machine.Stalled

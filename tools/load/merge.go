@@ -22,7 +22,7 @@ import (
 // modes differ. It also returns an error if the runs did not overlap, by the clocks of the generators.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
-		return nil, errors.New("load: merge of no results; expected one or more")
+		return nil, errors.New("load: merge: no results; expected one or more")
 	}
 	first := results[0]
 	all, latency, rate := *first, newHistogram(), 0.0
@@ -34,7 +34,7 @@ func Merge(results ...*Result) (*Result, error) {
 		}
 		if h != nil {
 			if dropped := latency.Merge(h); dropped > 0 {
-				return nil, fmt.Errorf("load: merge: result %d: histogram: %d latencies of more than %v, or too many; expected those of this package", i+1, dropped, maxLatency)
+				return nil, fmt.Errorf("load: merge: result %d: histogram has %d latencies above %v or over its capacity; expected a histogram of this package", i+1, dropped, maxLatency)
 			}
 		}
 		rate += r.Rate()
@@ -84,8 +84,8 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is the interval after total. Otherwise,
-// addend is from another generator. The tag "merge" of each field selects the result:
+// mergeFieldsByTag merges a later interval, or the data of another generator, into total. The tag "merge" of each field
+// selects the result:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
@@ -96,8 +96,7 @@ func MergeEvents(events ...Event) *Event {
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified, because they can
-// be shared.
+// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -120,7 +119,6 @@ func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// cachedMergeTags returns the merge tags of all fields of t. It caches the tags, because reading them is slow.
 func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
@@ -188,7 +186,7 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less than b. An earlier time is less than a later time, and false is less than true.
+// less reports whether a is less than b, for numbers, times and booleans.
 func less(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -201,9 +199,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts. It stores their summaries in the fields of *to, and the
-// merged histograms, by JSON key, in *encodedByField. If any of parts lacks the histogram for a field, that field does
-// not change.
+// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. A histogram that any part lacks
+// is not merged.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -250,29 +247,27 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no histogram. If r cannot be merged with
-// the first result, it returns an error.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or an error if r and the first result cannot be merged.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Mode != first.Mode:
-		return nil, fmt.Errorf("mode %q; expected %q as in the first", r.Mode, first.Mode)
+		return nil, fmt.Errorf("mode is %q; expected %q, as in the first result", r.Mode, first.Mode)
 	case r.Corrected != first.Corrected:
-		return nil, errors.New("only one of its latency and the first's is corrected; expected both or none")
+		return nil, errors.New("latency is corrected only in this result or only in the first; expected both or neither")
 	case r.Latency.Count > 0 && h == nil:
-		return nil, errors.New("no histogram; expected one, to merge latencies")
+		return nil, errors.New("latencies without a histogram; expected one, to merge them")
 	case r == first || r.Start.IsZero() || first.Start.IsZero():
 	case !r.Start.Before(first.Start.Add(first.Took)), !first.Start.Before(r.Start.Add(r.Took)):
-		return nil, fmt.Errorf("it ran from %v on for %v; expected at the time of the first, from %v on for %v",
+		return nil, fmt.Errorf("run started at %v and took %v; expected it to overlap the first, which started at %v and took %v",
 			r.Start.Format(time.DateTime), format.RoundToThreeDigits(r.Took), first.Start.Format(time.DateTime), format.RoundToThreeDigits(first.Took))
 	}
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds the rate o of another generator to r. If both are rates per connection, r does not
-// change.
+// addRateUnlessBothPerConn adds another generator's rate, unless both are rates per connection.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -283,8 +278,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts by cause to a map and returns the map. If to is nil, AddCauses allocates a map. If the map
-// already has limit causes, new causes are counted as "other".
+// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. The map
+// gets at most the given limit of causes; further causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

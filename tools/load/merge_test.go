@@ -84,13 +84,13 @@ func TestMergeRefuses(t *testing.T) {
 	coarse := hdrhistogram.New(1, int64(time.Hour), 3)
 	coarse.RecordValue(int64(30 * time.Minute))
 	for says, change := range map[string]func(*Result){
-		`result 2: mode "flood"; expected "open loop"`: func(r *Result) { r.Mode = "flood" },
-		"only one of":                  func(r *Result) { r.Corrected = false },
-		"no histogram":                 func(r *Result) { r.Histogram = "" },
-		"result 2: histogram: ":        func(r *Result) { r.Histogram = "AAAA" },
-		"at the time of the first":     func(r *Result) { r.Start = noon.Add(3 * time.Second) },
-		"expected at the time of the ": func(r *Result) { r.Start = noon.Add(-3 * time.Second) },
-		"result 2: histogram: 1 latencies of more than 1m0s": func(r *Result) { r.Histogram = encodeHistogram(coarse) },
+		`result 2: mode is "flood"; expected "open loop"`: func(r *Result) { r.Mode = "flood" },
+		"corrected only in this":                          func(r *Result) { r.Corrected = false },
+		"without a histogram":                             func(r *Result) { r.Histogram = "" },
+		"result 2: histogram: ":                           func(r *Result) { r.Histogram = "AAAA" },
+		"to overlap the first":                            func(r *Result) { r.Start = noon.Add(3 * time.Second) },
+		"expected it to overlap the first, which":         func(r *Result) { r.Start = noon.Add(-3 * time.Second) },
+		"result 2: histogram has 1 latencies above 1m0s":  func(r *Result) { r.Histogram = encodeHistogram(coarse) },
 	} {
 		r := newGeneratorResult(t, noon, 30, time.Second, time.Millisecond)
 		change(r)
@@ -244,7 +244,7 @@ func TestLostAgent(t *testing.T) {
 		{Name: "b", Connections: 6, Lost: "gone", Last: &Snapshot{Open: 6, Answered: 9}},
 	}
 	r.Connections = 11
-	if err := r.Err(); err == nil || err.Error() != "load: agent b is lost, with 6 of 11 connections: gone" {
+	if err := r.Err(); err == nil || err.Error() != "load: lost agent b with 6 of 11 connections: gone" {
 		t.Errorf("%v", err)
 	}
 	if n := r.countAllFailures() - before; n != 1 {

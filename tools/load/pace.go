@@ -24,8 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd reduces wanted to the number of messages that a connection may still send; see
-// Config.Messages. After the window, the result is 0.
+// limitByQuotaAndWindowEnd reduces wanted to the number of messages that a connection may still send.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -36,8 +35,7 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// markDueAtStartOrAfterAnswers marks the next messages of a connection as due. It is called when the connection's
-// regular traffic starts, and when answers arrive. newAnswers is the number of these answers.
+// markDueAtStartOrAfterAnswers marks a connection's next messages as due when its traffic starts or answers arrive.
 func (g *generator) markDueAtStartOrAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -71,8 +69,7 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markPlannedDueAndQueueNext gives a connection as many due messages of the plan as the connection can take. If
-// capacity remains, it queues the connection for the next message.
+// markPlannedDueAndQueueNext marks as many planned messages as due as the connection can take.
 func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
@@ -84,8 +81,7 @@ func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next due time from the shared plan or from the connection's own plan. ok is false
-// if no time is due, or if planDeadline has passed.
+// takeAndCountDuePlanTime takes the next due time from the shared plan or the connection's own plan.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -106,8 +102,7 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity makes a connection wait for its next planned message, if the connection has capacity.
-// With a shared plan, the connection enters the shard's ready queue. With its own plan, it gets a timer.
+// queueForNextPlannedIfCapacity makes a connection with capacity wait for its next planned message.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -136,15 +131,13 @@ func (g *generator) needsPaceTimer() bool {
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
-	// paceIntervalNoLoops replaces paceInterval in models without loops. It is shorter, because other goroutines can
-	// make messages due between two calls of the pacing.
-	paceIntervalNoLoops = time.Millisecond
-	// paceRetryDelay is the delay before nudges are repeated that failed because the mailbox was full.
+	// paceIntervalNoLoops replaces paceInterval in models without loops.
+	paceIntervalNoLoops = time.Millisecond // short, because other goroutines make messages due
+	// paceRetryDelay is the delay before a nudge to a full mailbox is repeated.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop calls nudgeDueConnsOfShard for the shard of a loop, or for all shards if loopOrAll is negative.
-// It serves as engine.Config.Pace, so the engine calls it again at nextCall.
+// nudgeDueConnsOfLoop nudges the due connections of a loop, or of all shards if loopOrAll is negative.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -160,8 +153,7 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges the connections of a shard that have due timers or due messages. It must be called again
-// at the time nextCall.
+// nudgeDueConnsOfShard nudges connections with due timers or due messages. It must be called again at nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -207,8 +199,7 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// markConnsWithDueTimers handles the expired timers of a shard. It appends the connections that need a nudge to the
-// slice nudges.
+// markConnsWithDueTimers handles a shard's expired timers, and adds their connections to nudges.
 func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -243,8 +234,7 @@ func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now ti
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections in rotation. It appends
-// these connections to the slice nudges.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -272,8 +262,7 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long due messages have waited to be sent. Only the generator causes this
-// delay, because the connection had capacity at the planned time.
+// recordOpenLoopSendLateness records how long due messages have waited to be sent.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -303,7 +292,7 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	}
 }
 
-// closeOrResetConn closes a connection with FIN or a reset: see Config.Graceful.
+// closeOrResetConn closes a connection with FIN or a reset (see Config.Graceful).
 func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
@@ -331,9 +320,7 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The plan begins at the time when the connection
-// was established or, in a run with a first message, now. Different offsets spread the messages of all connections
-// evenly over time.
+// startConnPlanEvenlyOffset starts the message plan of one connection, at an offset from other connections' plans.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -346,8 +333,7 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Maximum numbers of random times that are drawn to count unsent messages of an open loop: skipDraws for one
-// connection, and skipDrawsAll for the run. The number of further messages is estimated.
+// Maximum numbers of random times that are drawn to count unsent messages, per connection and per run.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -357,16 +343,15 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with the plan of each open connection, until visit returns false. visit runs under
-// the shard's lock.
+// forEachOpenConnPlan calls a function with each open connection's plan until the function returns false. The function
+// runs under the shard's lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops the planned messages that were not sent, and returns their number. It must be called
-// after the last message was sent.
+// skipAndCountUnsentPlans drops and counts the planned messages that were not sent. No message may be sent afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -397,7 +382,6 @@ func (g *generator) estimateDueUntakenMessages(now time.Duration) (n int64) {
 	return n
 }
 
-// hasUntakenMessagePlannedInWindow reports whether any message planned for the window has not been taken.
 func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
@@ -410,29 +394,26 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood, in which connections send as fast as possible. All connections share floodBufferTotal bytes
-// equally, for batches and unsent data. A share has at least minFloodBuffer and at most maxFloodBuffer bytes. A
-// connection sends at most floodBatches batches per loop iteration.
+// Limits of a flood. All connections share floodBufferTotal bytes, within minFloodBuffer and maxFloodBuffer each.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
 	floodBufferTotal = 128 << 20
-	floodBatches     = 4
+	floodBatches     = 4 // batches per loop iteration
 )
 
 func (c *Config) floodBufferSize() int {
 	return min(max(floodBufferTotal/c.maxSimultaneousConns(), minFloodBuffer), maxFloodBuffer)
 }
 
-// Drained continues a flood on c. The engine calls Drained when the kernel has accepted the unsent bytes.
+// Drained continues a flood when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
 		g.sendFloodBatches(c, cs)
 	}
 }
 
-// sendFloodBatches sends up to floodBatches batches. It stops if the kernel accepts no more data. The engine calls
-// Drained when more data can be sent.
+// sendFloodBatches sends up to floodBatches batches while the kernel accepts data.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

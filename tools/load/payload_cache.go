@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache stores messages to send or answers to expect. They have the same size and are adjacent in memory.
+// payloadCache stores messages or answers of equal size, adjacent in memory.
 type payloadCache struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
@@ -85,25 +85,19 @@ func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, ms
 //	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
 //	└───────────┴───────────┴─────┴───────────┘
 //
-// The number of a connection determines its first message. Several adjacent messages can be sent, or compared with
-// answers, in one operation.
-//
-// If the messages are random, the comparison detects skipped and repeated answers. It also detects most answers that
-// belong to another connection.
+// The number of a connection determines its first message.
 type circularMessageBlock struct {
 	bytes []byte
 	size  int // size of a message
 }
 
-// Sizes of a block of random lines. A block has as many lines as fit into blockBytes, but at least blockMessages.
-// blockBytes leaves space for other data in a second-level cache.
+// Sizes of a block of random lines.
 const (
-	blockBytes    = 64 << 10
+	blockBytes    = 64 << 10 // leaves space for other data in a second-level cache
 	blockMessages = 16
 )
 
-// newRandomLinesBlock returns a block of random lines. A line consists of printable characters and "\n", and has
-// lineSize bytes.
+// newRandomLinesBlock returns a block of random printable lines. lineSize is in bytes, with the newline.
 func newRandomLinesBlock(lineSize int, seed uint64) circularMessageBlock {
 	b := circularMessageBlock{size: lineSize, bytes: make([]byte, lineSize*max(blockBytes/lineSize, blockMessages))}
 	random := rand.New(rand.NewPCG(seed, uint64(lineSize)))
@@ -120,7 +114,6 @@ func newRepeatedMessageBlock(message []byte) circularMessageBlock {
 	return circularMessageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }
 
-// firstOffset returns the offset of a connection's first message in b. Successive connNumbers have distant offsets.
 func (b *circularMessageBlock) firstOffset(connNumber uint32) int {
 	const spread = 2654435761 // prime, to keep adjacent numbers apart
 	return int(uint64(connNumber)*spread%uint64(len(b.bytes)/b.size)) * b.size

@@ -27,10 +27,10 @@ func (r *loadRun) runAllPhases(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{
 		r.waitForBeginIfCoordinated,
-		r.verifyHeldConns,
+		r.verifyHeldConnsRecordingFaults,
 		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldBefore) },
 		r.runWarmupWindowAndDrain,
-		r.verifyHeldConns,
+		r.verifyHeldConnsRecordingFaults,
 		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
@@ -55,8 +55,6 @@ func (r *loadRun) enterHoldStageAndWait(ctx context.Context, d time.Duration) er
 	return r.waitDurationOrAllClosed(ctx, d)
 }
 
-// startDialingInBackground starts the dialer on a new goroutine. The returned function stops the dialer, waits for the
-// goroutine, and ends the connect phase.
 func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
@@ -73,8 +71,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections and waits until each attempt has succeeded or failed. If the attempts stall, it
-// gives up the pending attempts and returns nil.
+// runConnectPhase opens the connections and waits for all attempts, unless they stall.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -99,8 +96,7 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns how long the connect phase waits for the next attempt to finish before it gives up. The
-// timeout is longer for a low connect rate or a slow ramp.
+// connectStallTimeout returns how long the connect phase waits for the next attempt to finish.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -112,8 +108,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. If pendingFailureCause is not empty, each pending attempt
-// counts as failed for this cause.
+// endConnectPhase makes the shards refuse new connections. With a pendingFailureCause, pending attempts count as
+// failed.
 func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -125,7 +121,6 @@ func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	}
 }
 
-// ignoreStalled returns nil for errStalled, and otherwise err. A run continues after a stall.
 func ignoreStalled(err error) error {
 	if errors.Is(err, errStalled) {
 		return nil
@@ -166,9 +161,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing starts a goroutine that starts the traffic on all connections. In a run with Config.Early,
-// the goroutine dials the connections. After ctx has ended, the caller must call waitForStarter, which waits for the
-// goroutine.
+// startTrafficOrEarlyDialing starts the traffic, or with Config.Early the dialing, on a new goroutine. The caller must
+// call waitForStarter after ctx has ended.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -187,15 +181,13 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarte
 	return starter.Wait
 }
 
-// Delay before the first planned message of an open loop: planLead, plus planLeadPerConn for each connection. During
-// this delay, all connections start their plans.
+// Delay before the first planned message of an open loop: planLead, plus planLeadPerConn per connection.
 const (
 	planLead        = 2 * paceInterval
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWarmupWindowAndPlan sets the times of the warm-up and of the measured window. The warm-up begins after
-// warmupDelay, and the window follows the warm-up. In an open loop, planned messages begin with the warm-up.
+// scheduleWarmupWindowAndPlan sets the times of the warm-up and the window. The warm-up begins after warmupDelay.
 func (r *loadRun) scheduleWarmupWindowAndPlan(warmupDelay time.Duration) {
 	t := r.generator
 	begin := max(t.now()+warmupDelay, 1)
@@ -262,8 +254,7 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end. The window ends when
-// all connections are closed. In a Steady run without Config.Enough, it also ends when the rate is steady.
+// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -275,8 +266,7 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitUnsentAndUnanswered waits for missing answers. In an open loop, it also waits until overdue messages have been
-// sent. After ctx has ended, it waits for at most canceledDrain and returns ctx's cause.
+// awaitUnsentAndUnanswered waits for missing answers and overdue messages. If ctx ends, it returns ctx's cause.
 func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -301,9 +291,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending wakes the owner of each connection. The owner then sends the first message.
-// nudgeConnsToStartSending must be called after the last connection was added. If ctx ends, it returns early, and the
-// next call continues with the remaining connections.
+// nudgeConnsToStartSending makes all connections start to send. Call it when the last connection has been opened. If ctx
+// ends early, the next call continues.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -317,8 +306,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry calls ref.Nudge until the mailbox has space for the nudge. It waits for retryTick between calls. It
-// returns false if ctx ends first.
+// nudgeWithRetry repeats ref.Nudge at each tick until the mailbox has space or ctx ends.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -333,8 +321,7 @@ func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker)
 const (
 	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// Result.Variation is computed from the rates in steadyParts parts of the window, each a tenth of Duration. A
-	// window that does not become steady ends after maxWindowFactor times Duration.
+	// Result.Variation is computed from the rates in steadyParts parts of the window.
 	steadyParts     = 10
 	maxWindowFactor = 3
 )
@@ -346,8 +333,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last sample. added
-// reports whether a sample was added. totalReceived is the number of bytes received since the window began.
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed. totalReceived counts bytes since
+// the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false

@@ -34,7 +34,7 @@ type PubSub struct {
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
 	// Publishers is the number of publishing connections, which are not included in Connections. Each publishes to
 	// all topics in rotation.
-	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each that some subscriber has not received"`
+	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
 	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
 	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
 	// Drain, so that they notice a disconnection.
@@ -53,8 +53,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the number of subscribers multiplied by the number of publishers. Each pair of subscriber and
-// publisher needs 4 bytes.
+// maxSequences limits the subscribers multiplied by the publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
@@ -77,9 +76,9 @@ func (c Config) validatePubSub() error {
 	case p.Topics > maxTopics:
 		return wrong("topics", "%d; expected at most %d", p.Topics, maxTopics)
 	case p.PublishersFrom+p.Publishers > p.AllPublishers:
-		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
+		return wrong("all-publishers", "%d with %d publishers numbered from %d; expected at least %d and at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, p.PublishersFrom+p.Publishers, MaxPublishers)
 	case int64(p.AllPublishers)*int64(c.Connections) > maxSequences:
-		return wrong("publishers", "%d, of %d subscribers; expected at most %d pairs of both", p.AllPublishers, c.Connections, maxSequences)
+		return wrong("publishers", "%d with %d subscribers; expected at most %d pairs of a publisher and a subscriber", p.AllPublishers, c.Connections, maxSequences)
 	case c.Size < MinPayload:
 		return wrong("size", "%d; expected %d to %d with --pubsub", c.Size, MinPayload, MaxMessage)
 	}
@@ -95,12 +94,7 @@ func (c *Config) totalConns() int {
 
 // pubsubRun is the state of a publish/subscribe run.
 //
-// Connections are numbered in this order: publishers, slow subscribers, other subscribers. A publisher has a connState
-// and is paced like a connection of any other run. A subscriber has a pubsubMember instead.
-//
-// publisherState.undelivered counts, for each message in flight, the subscribers that have not received the message.
-// The owner of a subscriber decrements the counter, and nudges the publisher when the counter reaches 0. Messages from
-// other generators have no counter.
+// Connections are numbered in this order: publishers, slow subscribers, other subscribers.
 //
 // mu guards the number of subscribers of each topic. A goroutine holds mu while it sets the counter of a message, and
 // while it subtracts a lost subscriber from all counters.
@@ -123,7 +117,7 @@ type pubsubRun struct {
 	lostReceived, lostGaps int64
 }
 
-// publisherState is the part of a publisher's state that the goroutines of subscribers also access.
+// publisherState is the part of a publisher's state that subscribers' goroutines also access.
 type publisherState struct {
 	ref         engine.Ref // set before the first message
 	nudged      atomic.Bool
@@ -131,8 +125,8 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber. It is also the state of a publisher until the publisher has joined. Only
-// the connection's owner may use it.
+// pubsubMember is the state of a subscriber, or of a publisher that has not joined. Only the connection's owner may use
+// it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
@@ -166,8 +160,6 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOfMessage returns the topic of a publisher's message. The publishers of all generators are numbered
-// consecutively. They start at evenly spaced topics, and then use all topics in rotation.
 func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
@@ -223,8 +215,8 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 	return used + h.verifyDeliveriesOrCountSlowBytes(c, m, in[used:])
 }
 
-// registerMemberOrAbortLate registers a publisher or subscriber that the server has confirmed. If the connect phase is
-// over, it aborts the connection instead. joinedAsSubscriber is true only for a registered subscriber.
+// registerMemberOrAbortLate registers a publisher or subscriber. After the connect phase, it aborts the connection
+// instead.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -257,12 +249,10 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is how long the run waits for further input of slow subscribers. After this time without input, the
-// slow subscribers count as drained.
+// slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. A subscriber must read to notice that the
-// server has disconnected it. resumeAndDrainSlowSubscribers runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. It runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -282,8 +272,6 @@ func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRu
 	})
 }
 
-// verifyDeliveriesOrCountSlowBytes verifies the input of a subscriber. For a slow subscriber, it only counts the bytes.
-// When all subscribers have received a message, it wakes the message's publisher.
 func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
@@ -319,9 +307,8 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete.
-// fullyDeliveredBy is the publisher if all subscribers have now received the message, and otherwise nil. The caller
-// holds the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. The
+// caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -389,8 +376,7 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge of a publisher. It counts the publisher's messages in flight,
-// beginning with the oldest, until it reaches one that a subscriber has not received.
+// clearNudgeAndCountDelivered permits the next nudge of a publisher, and counts its fully delivered messages.
 func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -472,8 +458,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber subtracts a lost subscriber from the counters of messages that the subscriber has not received.
-// It returns the publishers of messages that all other subscribers have received.
+// removeLostSubscriber removes a lost subscriber from the counters of messages that it has not received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -510,8 +495,8 @@ func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports how many messages this generator has published. It then waits until its
-// subscribers have received the messages of all generators. It runs on Run's goroutine.
+// exchangeCountsAndAwaitDeliveries reports this generator's message counts and waits for all deliveries. It runs on
+// Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -560,8 +545,7 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns the number of missing deliveries of all publishers. If a publisher's number of
-// messages is unknown, only gaps between received messages count. The caller holds mu.
+// countMissingDeliveriesOfAll returns the number of missing deliveries of all publishers. The caller holds mu.
 func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -31,20 +31,18 @@ type pubsubProtocol struct {
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate contains the constant texts of a protocol message. A topic follows head, and a payload follows mid. Some
-// messages have no topic or payload.
+// wireTemplate contains the constant texts of a protocol message.
 type wireTemplate struct {
 	head, mid, tail string
 }
 
-// Placeholders in templates of protocol messages. A template can also contain {topic-size} and {size}, the sizes of the
-// topic and the payload.
+// Placeholders in templates of protocol messages.
 const (
 	topicMark   = "{topic}"
 	payloadMark = "{payload}"
 )
 
-// Limits and sizes of topic names. A topic name is "t" followed by topicDigits digits.
+// Limits and sizes of topic names.
 const (
 	topicDigits = 7
 	maxTopics   = 10_000_000
@@ -127,8 +125,6 @@ func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newWSFrameTemplate returns the template of a WebSocket frame. Frames from the client have the mask 0, which leaves
-// the payload unchanged.
 func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
 	t := parseWireTemplate(template, payloadSize)
 	n := len(t.appendFilledIn(nil, 0, nil))
@@ -145,8 +141,7 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a pubsubProtocol.handleOther for a line-based protocol. The function calls replyToLine
-// with each line, and returns an error if ok is false.
+// newControlLineParser returns a pubsubProtocol.handleOther that answers each line with replyToLine.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -165,11 +160,10 @@ func newControlLineParser(replyToLine func(line string) (reply string, ok bool))
 }
 
 func errUnexpectedReply(what []byte) error {
-	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
+	return fmt.Errorf("unexpected reply %s; expected an acknowledgment or a message", quoteTruncated(what))
 }
 
-// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets. It accepts a Ping, a Pong, or the
-// acknowledgment of a published message.
+// parseWSControlOrPublishedAck implements pubsubProtocol.handleOther for WebSockets.
 func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	var r websocket.FrameReader
 	part, n, err := r.Next(in)
@@ -191,8 +185,7 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message, and sends any required reply. n is the number
-// of bytes consumed, or 0 if the input is incomplete.
+// consumeNonMessageInput handles input that is not a published message. n is 0 if the input is incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
@@ -206,8 +199,7 @@ func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n in
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the publisher, the
-// message, the time and the seed of the run. The filler depends on the publisher and the message.
+// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since.
 type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *payloadCache
@@ -244,7 +236,7 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 	return append(dst, p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)...)
 }
 
-var errPayload = errors.New("load: the payload differs from what was published")
+var errPayload = errors.New("load: the received payload differs from the published one")
 
 func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])

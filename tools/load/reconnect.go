@@ -14,27 +14,23 @@ import (
 // connReconnecting is set from the last answer until the next socket is established. Until then, nothing is sent, and
 // the connState keeps messages that are due or unanswered.
 
-// maxReconnects limits the successive attempts to replace a connection. The interval between attempts is
-// dialRetryInterval.
+// maxReconnects limits the successive attempts to replace a connection.
 const maxReconnects = 10
 
 var (
 	errKeepAlive = errors.New("keep-alive ended by the server")
-	errWrongLoop = errors.New("load: the loop is full")
+	errWrongLoop = errors.New("load: no room for the connection on its event loop")
 )
 
 // reconnects reports whether the run replaces connections that the server closes cleanly.
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
-// detectsOrderlyClose reports whether the run can detect a clean close. Only some HTTP runs can. With Config.Ahead, no
-// run can, because a part of the next message has always been sent.
 func (c *Config) detectsOrderlyClose() bool {
+	// With Config.Ahead, a part of the next message has always been sent.
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAndDetectCleanClose handles the end of the server's input, which can also end an answer. It sets
-// res.serverCloses if the server has closed cleanly. A close is clean if it ends an answer, or if it follows the last
-// expected answer.
+// endAnswersAndDetectCleanClose handles the end of the server's input, and sets res.serverCloses after a clean close.
 func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -45,8 +41,8 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a connection that the server has closed cleanly. If the run replaces the
-// connection, unanswered messages become due again for the new socket. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a cleanly closed connection and requeues its unanswered messages. The caller
+// holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -76,7 +72,7 @@ type reconnector struct {
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial replaces the closed socket of conn. It is the handler of the new socket, and the socket's value.
+// replacementDial replaces the closed socket of a connection.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -85,7 +81,7 @@ type replacementDial struct {
 	retryAt  time.Duration
 }
 
-// Value returns the connState, or nil for a socket that was opened on the wrong loop. Such a socket is not used.
+// Value returns the connState, or nil for a socket on the wrong loop.
 func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
@@ -117,7 +113,7 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt. After maxReconnects failed attempts, DialFailed counts the connection as lost.
+// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
@@ -140,8 +136,7 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address peer. Without such a target, it returns the next
-// Unix socket in rotation, because the connection used a Unix socket.
+// targetOfPeerElseNextUnix returns the target with the peer's address, or else the next Unix socket.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {
@@ -158,8 +153,7 @@ func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarg
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen attempts are in progress. The caller
-// holds r.mu.
+// dialQueuedWhileSlotsFree starts queued attempts while fewer than maxHalfOpen are in progress. The caller holds r.mu.
 func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
@@ -207,8 +201,6 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-// abandonAndCountPendingReplacements gives up all replacements that wait for their next attempt. It counts their
-// connections as closed.
 func (r *reconnector) abandonAndCountPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -351,20 +351,20 @@ func (r *Result) GeneratorCPUShare() float64 {
 func (r *Result) Err() error {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
-		return fmt.Errorf("load: no connection to %s: %s", r.Target, format.Tally(r.ConnectErrors))
+		return fmt.Errorf("load: no connection to %s succeeded: %s", r.Target, format.Tally(r.ConnectErrors))
 	case r.Connected == 0:
-		return fmt.Errorf("load: no connection to %s", r.Target)
+		return fmt.Errorf("load: no connection to %s succeeded", r.Target)
 	case r.firstLostAgent() != nil:
 		lost := r.firstLostAgent()
-		return fmt.Errorf("load: agent %s is lost, with %s of %s connections: %s", lost.Name, format.Count(lost.Connections), format.Count(r.Connections), lost.Lost)
+		return fmt.Errorf("load: lost agent %s with %s of %s connections: %s", lost.Name, format.Count(lost.Connections), format.Count(r.Connections), lost.Lost)
 	case r.FirstMismatch != nil:
 		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
 	case len(r.Lost) > 0:
 		return fmt.Errorf("load: connections lost: %s", format.Tally(r.Lost))
 	case len(r.BadStatus) > 0:
-		return fmt.Errorf("load: %s", format.Tally(r.BadStatus))
+		return fmt.Errorf("load: error responses: %s", format.Tally(r.BadStatus))
 	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
-		return fmt.Errorf("load: %s of %s connections exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
+		return fmt.Errorf("load: only %s of %s connections exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
 	case r.Undelivered+r.Doubled+r.Reordered > 0:
 		return fmt.Errorf("load: deliveries: %s missing, %s duplicated, %s out of order",
 			format.Count(r.Undelivered), format.Count(r.Doubled), format.Count(r.Reordered))
@@ -386,14 +386,14 @@ func (r *Result) firstLostAgent() *Agent {
 func (r *Result) errOfHeldConnFaults() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
-			return fmt.Errorf("load: verification %d: %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
+			return fmt.Errorf("load: verification %d: only %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
 		}
 	}
 	switch b := r.Broadcast; {
 	case b != nil && b.Missing() > 0:
 		return fmt.Errorf("load: broadcast: %s of %s connections did not receive it", format.Count(b.Missing()), format.Count(b.Open))
 	case b != nil && b.Again > 0:
-		return fmt.Errorf("load: broadcast: received again %s times", format.Count(b.Again))
+		return fmt.Errorf("load: broadcast: received %s", format.Plural(b.Again, "duplicate", "duplicates"))
 	case r.Unexpected > 0:
 		return fmt.Errorf("load: %s unexpected lines; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
 	}

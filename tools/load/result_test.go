@@ -53,6 +53,11 @@ lost         2 × connection reset by peer, 1 × closed by the server
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
+	unanswered := newExampleResult()
+	unanswered.Answered = 0
+	if err := unanswered.WriteText(&b); err != nil || !strings.HasSuffix(b.String(), "by the server\n             remedy: if the server expects TLS, use --tls\n") {
+		t.Errorf("without answers: %v, got\n%s", err, b.String())
+	}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -78,12 +83,12 @@ func TestVerdicts(t *testing.T) {
 
 func TestErr(t *testing.T) {
 	for want, r := range map[string]Result{
-		"":                       {Connected: 1, ConnectErrors: map[string]int64{"timed out": 1}},
-		"no connection to a:1":   {Target: "a:1"},
-		"a:1: 3 × timed out":     {Target: "a:1", ConnectErrors: map[string]int64{"timed out": 3}},
-		"lost: 1 × timed out":    {Connected: 1, Lost: map[string]int64{"timed out": 1}},
-		"without an answer: 1":   {Connected: 1, Unanswered: 1},
-		"wrong answers on 1 of ": {Connected: 1, Mismatched: 1, FirstMismatch: &Mismatch{}, Unanswered: 1},
+		"":                             {Connected: 1, ConnectErrors: map[string]int64{"timed out": 1}},
+		"no connection to a:1":         {Target: "a:1"},
+		"a:1 succeeded: 3 × timed out": {Target: "a:1", ConnectErrors: map[string]int64{"timed out": 3}},
+		"lost: 1 × timed out":          {Connected: 1, Lost: map[string]int64{"timed out": 1}},
+		"without an answer: 1":         {Connected: 1, Unanswered: 1},
+		"wrong answers on 1 of ":       {Connected: 1, Mismatched: 1, FirstMismatch: &Mismatch{}, Unanswered: 1},
 	} {
 		if err := r.Err(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -19,16 +19,13 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges bounds the nudges that wait for a loop: at most twice this number can wait. The bound saves
-	// memory, because all connections nudged in one iteration have an output buffer at the same time. With
-	// nudgeRetryInterval, it still allows half a million nudges per second.
+	// maxPendingNudges limits the nudges that wait for a loop: at most twice this number can wait.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is additional mailbox space for TLS, because each handshake wakes its loop a few times. A
-	// handshake that finds no space waits for a moment.
+	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
-// errStalled means that a wait made no progress for waitCondition.stallTimeout.
+// errStalled means that a wait made no progress for its stallTimeout.
 var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and returns the measurements. If cfg.Rate.Goal is set, Run searches for a rate.
@@ -50,8 +47,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg, starts the engine and returns the run. It dials no connections. The caller must
-// call runPhasesStopAndBuildResult, which stops the engine.
+// validateAndStartEngine validates cfg and starts the engine. The caller must call runPhasesStopAndBuildResult.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -156,8 +152,6 @@ func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
-// engineConfig returns the configuration of the engine. Output buffers have space for everything that can be in flight
-// on a connection. Full output buffers therefore never pause reading.
 func (r *loadRun) engineConfig() engine.Config {
 	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
@@ -215,8 +209,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result. It returns the Result even if
-// phases returns an error.
+// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result, even after an error.
 func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -241,8 +234,7 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends. A wait ends when done returns true, when timeout has passed, or when progress
-// has returned the same number for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -253,8 +245,7 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress waits until w ends the wait, and emits progress events. It returns errStalled if there was no
-// progress for w.stallTimeout. If ctx ends first, it returns ctx's cause.
+// waitEmittingProgress emits progress events until the wait ends. It returns errStalled after a stall, or ctx's cause.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
@@ -318,9 +309,7 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// Limits in bytes. frameOverhead is the maximum number of bytes that a WebSocket adds to a message.
-// maxHandshakeResponse limits the response to a WebSocket handshake. maxRuleBuffer limits input that a match rule
-// cannot parse yet, such as a partial HTTP header.
+// Limits in bytes: of a WebSocket frame's overhead, a handshake response, and input that a match rule buffers.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

@@ -2,6 +2,7 @@ package load
 
 import (
 	"errors"
+	"sort"
 	"sync"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -31,7 +32,7 @@ type messageMaker interface {
 
 type answerChecker interface {
 	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
-	// messages in flight that earlier input of the same call has answered.
+	// messages that the same call has already answered.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
 	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
 	// expected or if they are unknown.
@@ -129,11 +130,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives a seed for one purpose from the seed of a run. Seeds for different purposes are independent.
-// purpose is a connection number or a constant such as seedPlan.
+// deriveSeed derives an independent seed for one purpose from a run's seed. purpose is a connection number or a
+// constant.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Values of the parameter purpose of deriveSeed. They differ from all connection numbers.
+// Constants for deriveSeed, which differ from all connection numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop
@@ -146,14 +147,13 @@ const writeChunk = 64 << 10
 
 var bufferPool = sync.Pool{New: func() any { return &[]byte{} }}
 
-// Errors in answers. Each error closes the connection.
+// Errors in answers, each of which closes the connection.
 var (
-	errWrongAnswer = errors.New("load: the answer differs from what was expected")
-	errExtraAnswer = errors.New("load: more answers than messages")
+	errWrongAnswer = errors.New("load: the answer differs from the expected one")
+	errExtraAnswer = errors.New("load: received an answer while no message was unanswered")
 )
 
-// templateMessageMaker generates messages. If first is set, it is the template of the first message on each connection.
-// All other messages come from the template body. If body is nil, they come from cache.
+// templateMessageMaker generates messages from templates or, without a template, from a cache.
 type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache
@@ -232,11 +232,16 @@ type matchRuleChecker struct {
 
 func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
+	before := *state
 	res.used, res.answers, res.err = r.rule.ConsumeInput(state, in, r.onStatus)
 	res.answerBytes, res.serverCloses = res.used, state.ServerCloses()
 	if limit := int(cs.inFlight) - answeredInCall; res.err == nil && res.answers > limit {
-		res.answers = limit
-		res.err = errExtraAnswer
+		res.answers, res.err = limit, errExtraAnswer
+		res.used = sort.Search(len(in), func(n int) bool { // to the first byte that exceeds the expected answers
+			s := before
+			_, answers, _ := r.rule.ConsumeInput(&s, in[:n], nil)
+			return answers >= limit
+		})
 	}
 	return res
 }

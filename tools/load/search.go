@@ -38,9 +38,8 @@ type Step struct {
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
 	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit, and the
-	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the
-	// window must have been answered in it, because otherwise a queue is growing; of a small number n of messages,
-	// n-3√n suffice. A connection must be left.
+	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the window
+	// must have been answered in it; of a small number n of messages, n-3√n are enough. A connection must be left.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
@@ -55,9 +54,8 @@ type Step struct {
 // Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if
-	// no rate did. A rate at most 5 % higher failed, unless Most reports that the search stopped at its own limits,
-	// or the search ended because all connections were lost.
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
+	// rate kept the goal. A rate at most 5 % higher failed, unless Most is set or all connections were lost.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`
@@ -75,19 +73,19 @@ func (c Config) validateSearchSettings() error {
 	goal, step := c.goalWithDefaults(), c.searchStepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
-		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
+		return fmt.Errorf("load: goal percentile is %v; expected more than 0 and less than 100", goal.Percentile)
 	case goal.Under < 0 || goal.Under > maxLatency:
-		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
+		return fmt.Errorf("load: latency goal is %v; expected more than 0 and at most %v", goal.Under, maxLatency)
 	case step < 100*time.Millisecond || step > maxDuration:
-		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
+		return fmt.Errorf("load: --duration is %v for each rate of a search; expected 100ms to %v", step, maxDuration)
 	case step < minStepGoals*goal.Under:
-		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, minStepGoals*goal.Under)
+		return fmt.Errorf("load: --duration is %v for each rate of a search with a latency goal of %v; expected %v or more, to detect a growing queue", step, goal.Under, minStepGoals*goal.Under)
 	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
-		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
+		return errors.New("load: --warmup, --early, --ramp or --lifetime is given with a search for a rate; expected none of them")
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
-		return errors.New("load: a search with a rate; expected none")
+		return errors.New("load: a rate is given with a search for a rate; expected one of the two")
 	case c.awaitsNoAnswers():
-		return errors.New("load: a search without answers; expected some")
+		return errors.New("load: a search for a rate requires answers; expected neither --flood nor --match none")
 	}
 	return nil
 }
@@ -110,8 +108,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, searchRate tries the rates
-// received from cfg.Begin.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries the rates received from
+// cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -330,7 +328,6 @@ func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	return &r
 }
 
-// resetWindowMeasurements resets the window's counts between two steps of a search. Counts for intervals are not reset.
 func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned

@@ -55,7 +55,7 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 func Settings() []Setting { return slices.Clone(settings) }
 
 // settingsFromTags returns the settings of the struct t and its nested structs. index is the path of field indexes from
-// Config to t.
+// Config.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -113,8 +113,7 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. The field can belong to a nil struct, such as TLS. If allocateNil is
-// set, fieldValue allocates this struct. If allocateNil is not set, fieldValue returns the zero value and false.
+// fieldValue returns the setting's field in c. With allocateNil, it allocates a nil struct that contains the field.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -132,8 +131,6 @@ func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exis
 	return v, true
 }
 
-// parseListOrSingleAndSetField parses texts and sets the setting's field in c. More than one text is allowed only for a
-// List.
 func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
@@ -155,8 +152,6 @@ func (s *Setting) parseListOrSingleAndSetField(c *Config, texts ...string) error
 	return nil
 }
 
-// parseIntoOrAppendToField parses text and stores the value in field. If the setting is a List, the value is appended
-// to field.
 func (s *Setting) parseIntoOrAppendToField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
@@ -224,8 +219,7 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field in c. It returns no texts
-// for an empty field. It also returns no texts if a different Setting represents the field's value.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -283,7 +277,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires, or "" if it is in given.
+// missingRequiredSetting returns the name of the setting that s requires but that is not given, or "".
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -292,8 +286,7 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults. It skips a setting that a given setting excludes,
-// and a setting whose required setting is missing.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults, except fields that a given setting excludes.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Indexes of a shard's counters. All counters cover the whole run. Counters that are passed to addToRunAndWindow also
-// have a separate count for the window.
+// Indexes of a shard's counters, which cover the whole run.
 const (
 	nSent = iota
 	nAnswered
@@ -19,21 +18,19 @@ const (
 	nOpened
 	nClosed
 	nExpired // connections that were closed because their lifetime was over
-	// nDropped counts the messages that were unanswered when their connection closed. nCutOff counts those of them
-	// whose connection was closed because its lifetime was over.
+	// nDropped counts messages that were unanswered at the close. nCutOff counts those whose connection's lifetime was
+	// over.
 	nDropped
 	nBytesDropped
 	nCutOff
-	// nReconnected counts sockets that replaced the socket of a connection. nResent counts the unanswered messages
-	// that were sent again on these sockets.
+	// nReconnected counts replacement sockets. nResent counts messages that were sent again on them.
 	nReconnected
 	nResent
-	// nFinished counts connections that will send no more messages. nExchanged counts a finished connection if it
-	// received all answers.
+	// nFinished counts connections that will send no more. nExchanged counts those that received all answers.
 	nFinished
 	nExchanged
-	// nPlanned and nEarly count messages that were planned for a single connection: in the window, and before it.
-	// nUnsent counts messages of the window, from any plan, that were lost with their connection.
+	// nPlanned and nEarly count messages planned for one connection, in and before the window. nUnsent counts messages
+	// lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -45,8 +42,8 @@ const (
 	nVerifyWrong
 	nVerifyLost
 	nDue // due messages that their connection's owner has not sent yet
-	// nDelivered, nDoubled and nReordered count deliveries to subscribers. nSlowEnded counts slow subscribers that
-	// have closed. nSlowBytes counts the bytes that slow subscribers read at the end of the run.
+	// nDelivered, nDoubled and nReordered count deliveries. nSlowEnded counts closed slow subscribers. nSlowBytes
+	// counts bytes read at the end.
 	nDelivered
 	nDoubled
 	nReordered
@@ -102,8 +99,7 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces a part of the connections. In a model with loops, the shard contains all connections of one
-// loop.
+// shard counts and paces a part of the connections. In a model with loops, it contains the connections of one loop.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
@@ -132,8 +128,6 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// initAndCountEstablishedConn initializes and returns the state of a connection that was established at the time now.
-// If the connect phase is over or no state is free, it returns nil.
 func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) (nilIfFullOrLate *connState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +146,7 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	return cs
 }
 
-// allocConnIndex returns the index of an unused connState. ok is false if all are in use. The caller holds s.mu.
+// allocConnIndex returns the index of an unused connState. The caller holds s.mu.
 func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
@@ -179,8 +173,7 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. After refuseNewConns, fields that initAndCountEstablishedConn sets can
-// be read without the lock.
+// refuseNewConns ends the shard's connect phase. Fields set by initAndCountEstablishedConn then need no lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true
@@ -267,7 +260,7 @@ func (h *timerHeap) popDue(now time.Duration) (t timer, ok bool) {
 	return t, true
 }
 
-// connQueue is a FIFO queue of connection indexes. Each connection is queued at most once.
+// connQueue is a FIFO queue of connection indexes, each at most once.
 type connQueue struct {
 	ring []uint32 // the length is a power of two, or 0
 	head uint32

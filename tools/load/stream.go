@@ -15,7 +15,7 @@ import (
 const (
 	// maxStreamLine is the maximum length of a line in bytes.
 	maxStreamLine = 4 << 20
-	// maxIntervals limits the number of intervals. It corresponds to eleven days of one-second intervals.
+	// maxIntervals limits the number of intervals to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
 	maxSpan      = 365 * 24 * time.Hour
 	// maxRecordedIntervals is the number of intervals at which a StreamBuilder joins neighbouring intervals.
@@ -73,7 +73,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
+		return nil, fmt.Errorf("load: stream, line %d: longer than %d bytes; expected an event as JSON", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 	case !s.hasEvents:
@@ -82,8 +82,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitLinesKeepingNewline is a bufio.SplitFunc that returns lines with their newlines. Only an incomplete last line
-// has no newline.
+// splitLinesKeepingNewline is a bufio.SplitFunc that returns lines with their newlines.
 func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
@@ -95,8 +94,7 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// addEventOfLineUnlessCutOff adds the event in line. It ignores an incomplete last line, which has no newline and is
-// not valid JSON.
+// addEventOfLineUnlessCutOff adds the event in a line, and ignores an incomplete last line.
 func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -120,9 +118,9 @@ func (s *Stream) validateAndAddEvent(e Event) error {
 	case s.Result != nil:
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
 	case e.Phase == Began && s.hasEvents:
-		return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
+		return fmt.Errorf("%q is not the first event; expected the stream of one run", e.Phase)
 	case e.Phase == Done && e.Result == nil:
-		return fmt.Errorf("no result; expected one with %q", Done)
+		return fmt.Errorf("event %q has no result; expected one", Done)
 	}
 	s.hasEvents, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
 	if e.Phase == Done {
@@ -139,13 +137,13 @@ func (s *Stream) validateAndAddInterval(i *Interval) error {
 	case i == nil:
 		return nil
 	case len(s.Intervals) >= maxIntervals:
-		return fmt.Errorf("more than %d intervals", maxIntervals)
+		return fmt.Errorf("more than %d intervals; expected a shorter run or a longer --interval", maxIntervals)
 	case i.From < s.Span() || i.To < i.From:
-		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
+		return fmt.Errorf("interval from %v to %v; expected it to start at %v or later", i.From, i.To, s.Span())
 	case i.To > maxSpan:
-		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
+		return fmt.Errorf("interval ends at %v; expected at most %v", i.To, maxSpan)
 	case slices.Min(i.figuresThatMustNotBeNegative()) < 0:
-		return errors.New("an interval with a negative figure; expected 0 or more")
+		return errors.New("interval has a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil
@@ -181,8 +179,7 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinIntervalsIntoTimeParts divides the run's time into maxParts equal parts, and joins the intervals that begin in
-// the same part. If there are at most maxParts intervals, it returns them unchanged. See Interval.Join.
+// joinIntervalsIntoTimeParts joins the intervals within each of maxParts equal parts of the run's time.
 func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	if len(intervals) <= maxParts {
 		return intervals

@@ -51,8 +51,7 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH. If the host has several addresses, it returns one of
-// them, preferably IPv4.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
@@ -107,7 +106,7 @@ var urlSchemes = map[string]struct {
 // WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.
 func (c *Config) SetTargets(targets ...string) error {
 	if len(targets) == 0 {
-		return errors.New("no target is given; expected HOST:PORT or unix:PATH, one or more")
+		return errors.New("no target is given; expected one or more, such as HOST:PORT or unix:PATH")
 	}
 	var addresses []string
 	var first *targetURL
@@ -139,8 +138,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, the path of an address such as
-// HOST:PORT/chat is stored in c.
+// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, it stores an address's path in
+// c.
 func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
@@ -184,7 +183,7 @@ func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	s, known := urlSchemes[strings.ToLower(scheme)]
 	if !known {
-		return nil, quantity.Error("a URL of tcp, tls, http, https, ws or wss")
+		return nil, quantity.Error("a URL with the scheme tcp, tls, http, https, ws or wss")
 	}
 	u, err := url.Parse("http://" + rest)
 	if err != nil || u.User != nil || u.Hostname() == "" {
@@ -197,13 +196,12 @@ func parseURLOfKnownScheme(text string) (*targetURL, error) {
 	case to.http || to.ws:
 		to.path = u.RequestURI()
 	case u.RequestURI() != "/":
-		return nil, quantity.Error("no path, which " + scheme + " has none of")
+		return nil, quantity.Error("no path after " + scheme + "://HOST:PORT")
 	}
 	return to, nil
 }
 
-// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message as the URL requires. It returns an error if the
-// current value of one of these fields contradicts the URL.
+// checkAndSetProtocolFromURL sets TLS, WebSocket, Match and Message from the URL, or returns an error on a conflict.
 func (c *Config) checkAndSetProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {
@@ -211,15 +209,15 @@ func (c *Config) checkAndSetProtocolFromURL(u *targetURL) error {
 	}
 	switch {
 	case c.Hold && u.http:
-		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp://, tls://, ws:// or wss://", u.text)
+		return fmt.Errorf("target is %q, but HTTP connections cannot be held; expected tcp://, tls://, ws:// or wss://", u.text)
 	case c.TLS != nil && !u.tls && (u.http || u.ws):
-		return fmt.Errorf("TLS is asked for, and target is %q; expected https:// or wss://", u.text)
+		return fmt.Errorf("TLS is requested, but target is %q; expected https:// or wss://", u.text)
 	case ws != "" && !u.ws, c.Match == matchHTTP && !u.http:
-		return fmt.Errorf("a WebSocket or HTTP is asked for, and target is %q; expected one of the two", u.text)
+		return fmt.Errorf("WebSockets or HTTP are requested, but target is %q; expected a URL of the requested protocol", u.text)
 	case ws != "" && ws != "/" && ws != u.path:
-		return fmt.Errorf("the path of the WebSocket is %q, and target is %q; expected one path", ws, u.text)
+		return fmt.Errorf("the WebSocket path is %q, but target is %q; expected the same path", ws, u.text)
 	case u.http && u.path != "/" && c.Message != "":
-		return fmt.Errorf("a message is given, and target is %q; expected the path in the message", u.text)
+		return fmt.Errorf("a message is given, but target is %q, which has a path; expected the path only in the message", u.text)
 	}
 	if u.tls && c.TLS == nil {
 		c.TLS = new(TLS)

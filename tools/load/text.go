@@ -199,8 +199,6 @@ func (r *Result) writeLatencyLines(line lineWriter) {
 	}
 }
 
-// writeLongestAnswerWait writes the longest time that a connection waited for an answer. It writes nothing for
-// publish/subscribe runs.
 func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	if r.PubSub != nil {
 		return
@@ -262,6 +260,9 @@ func (r *Result) writeFaultLines(line lineWriter) {
 	}
 	if len(r.Lost) > 0 {
 		line("lost", "%s", format.Tally(r.Lost))
+		if r.Sent > 0 && r.Answered == 0 && r.TLS == "" && !r.NoReply {
+			line("", "remedy: if the server expects TLS, use --tls")
+		}
 	}
 	for _, c := range Counters {
 		n, _ := c.resultValue(r)
@@ -327,8 +328,7 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst. title is the row's heading. name is the name of the figure
-// in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst: the heading, and the figure's name in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
@@ -339,7 +339,7 @@ var comparisonRows = []struct{ title, name string }{
 // result.
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
-		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
+		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(title string, of func(*Result) string) {
@@ -395,8 +395,7 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals. Column names contain the units. A missing value, such as a
-// percentile of an interval without answers, results in an empty field.
+// csvColumns lists the columns of the table of intervals.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},

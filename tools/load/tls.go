@@ -37,26 +37,23 @@ type tlsClient struct {
 	firstState atomic.Pointer[tls.ConnectionState] // state of the first successful handshake
 }
 
-// newTLSClient returns a tlsClient that calls onFailure for each failed handshake. Handshakes run outside the loops, on
-// at most half of the processors. While maxHalfOpen handshakes are running, further handshakes wait.
+// newTLSClient returns a tlsClient that calls onFailure for each failed handshake.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakesAndClose waits until no handshake is running. It must be called after the engine has stopped.
+// waitHandshakesAndClose waits until no handshake is running. The engine must have stopped.
 func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Gate.Wait()
 	e.layers.Ciphers.Close()
 }
 
-// newReportingTLSLayer serves as engine.Config.NewLayer. The TLS layer that it returns reports a failed handshake.
 func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
 	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
-// handshakeReporter wraps a connection's TLS layer until the handshake is done. It reports failed handshakes, for which
-// the engine does not call the connection's handler.
+// handshakeReporter wraps a connection's TLS layer until the handshake is done, and reports failures.
 type handshakeReporter struct {
 	engine.Layer
 	client      *tlsClient
@@ -77,8 +74,6 @@ func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	return h.recordErrorAndUnwrapWhenDone(c, h.Layer.OnEOF(c))
 }
 
-// recordErrorAndUnwrapWhenDone records err and returns err. When the handshake is done, it replaces h with the wrapped
-// layer.
 func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err error) (sameErr error) {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
@@ -93,7 +88,6 @@ func (h *handshakeReporter) recordErrorAndUnwrapWhenDone(c *engine.Conn, err err
 	return err
 }
 
-// OnClosed reports a failed handshake. After a successful handshake, h has been replaced, and OnClosed is not called.
 func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
@@ -124,8 +118,6 @@ func (e *tlsClient) firstHandshakeVersionAndCipher() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLSConfig returns the TLS configuration of a run, or nil if the run does not use TLS. It returns an error if
-// TLS.CAFile cannot be read or contains no certificates.
 func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	if c.TLS == nil {
 		return nil, nil
@@ -150,13 +142,12 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	}
 	cfg.RootCAs = x509.NewCertPool()
 	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("load: --tls-ca: %s has no certificates; expected a PEM file", t.CAFile)
+		return nil, fmt.Errorf("load: --tls-ca: %s contains no certificates; expected a PEM file", t.CAFile)
 	}
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted size of messages in bytes. Each message is sent
-// separately. The result includes the overhead of TLS records (RFC 8446, section 5.2).
+// maxTLSBytesOfMessages returns an upper limit for the encrypted size in bytes of separately sent messages.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

@@ -68,8 +68,8 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Sampling
-// returns no errors. Unknown figures are 0, and the sample of an unreadable server is nil.
+// usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Unknown
+// figures are 0.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -87,17 +87,15 @@ type processSampler struct {
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
 // newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
-// newUsageSamplerForTargets searches for the server's processes at once, because connections would make a later search
-// slow. If the search fails, the first sample searches again.
 func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
+	// Connections would make a later search slow.
 	u.findServersExceptOwnProcess()
 	return u
 }
 
-// findServersExceptOwnProcess finds the processes that listen at the targets. It skips this process, because the
-// figures of generator and server could not be separated.
+// findServersExceptOwnProcess finds the other processes that listen at the targets.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -110,8 +108,7 @@ func (u *usageSampler) findServersExceptOwnProcess() {
 	u.server.usageSinceLastCall()
 }
 
-// findLocalListenerPIDs returns the processes of this machine that listen at a target. It returns nil for a target on
-// another machine.
+// findLocalListenerPIDs returns the local processes that listen at a target, or nil for a remote target.
 func findLocalListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)
@@ -134,9 +131,6 @@ func findLocalListenerPIDs(target string) []int {
 	return pids
 }
 
-// sampleSinceLastCall returns the resources used since the last call. The first call covers the time since
-// newUsageSamplerForTargets. Figures of several server processes are added up, so shared memory counts more than once.
-// serverOrNil is nil if no running server process is known. A call takes about 200 µs.
 func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usage) {
 	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
@@ -150,7 +144,6 @@ func (u *usageSampler) sampleSinceLastCall() (generator Usage, serverOrNil *Usag
 	return generator, serverOrNil
 }
 
-// usageSinceLastCall returns the resources used since the last call, or nil if no running process is known.
 func (p *processSampler) usageSinceLastCall() (usageOrNil *Usage) {
 	if len(p.pids) == 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 // network. The error names a setting by its flag or, if the setting has no flag, by its JSON key.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
-		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
+		return fmt.Errorf("load: --ramp ends at %d and --connections is %d; expected the same number, or one of the two flags", c.Ramp.To, c.Connections)
 	}
 	if err := c.validateExclusionsAndRequirements(); err != nil {
 		return err
@@ -158,17 +158,15 @@ func (c *Config) maxConnStates() int {
 	return c.maxSimultaneousConns()
 }
 
-// maxSimultaneousConns returns the maximum number of simultaneous connections. With a Lifetime, this number includes
-// some closed connections, because their resources are released later.
 func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
+		// The resources of closed connections are released later.
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
 	}
 	return c.totalConns()
 }
 
-// hostHeaderOfFirstTarget returns the Host header for requests, which is the first target. For a Unix socket, the Host
-// header is "localhost".
+// hostHeaderOfFirstTarget returns the Host header for requests: the first target, or localhost for a Unix socket.
 func (c *Config) hostHeaderOfFirstTarget() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
@@ -196,20 +194,20 @@ func (c Config) validateTargetAndSources(text string) error {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		switch {
 		case path == "" || len(path) > maxUnixPath:
-			return fmt.Errorf("load: target %q; expected unix: and a path of 1 to %d bytes", text, maxUnixPath)
+			return fmt.Errorf("load: target is %q; expected unix: and a path of 1 to %d bytes", text, maxUnixPath)
 		case len(c.Sources) > 0:
-			return fmt.Errorf("load: source addresses for the unix socket %q; expected none", path)
+			return fmt.Errorf("load: --src is given for the unix socket %q; expected no source addresses", path)
 		}
 		return nil
 	}
 	host, port, err := net.SplitHostPort(text)
 	if err != nil || port == "" || port == "0" {
-		return fmt.Errorf("load: target %q; expected host:port, or unix: and a path", text)
+		return fmt.Errorf("load: target is %q; expected host:port, or unix: and a path", text)
 	}
 	target, err := netip.ParseAddr(host)
 	for _, s := range c.Sources {
 		if !s.IsValid() {
-			return fmt.Errorf("load: a source address is not set; expected an IP address of this machine")
+			return errors.New("load: Config.Sources contains the zero netip.Addr; expected IP addresses of this machine")
 		}
 		if err == nil && s.Unmap().Is4() != target.Unmap().Is4() {
 			return errAddressFamily(s, target)
@@ -221,7 +219,7 @@ func (c Config) validateTargetAndSources(text string) error {
 const maxUnixPath = 107
 
 func errAddressFamily(source, target netip.Addr) error {
-	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
+	return fmt.Errorf("load: source is %v for target %v; expected both to be IPv4 or both IPv6", source, target)
 }
 
 func (c Config) validateMessages() error {
@@ -229,19 +227,19 @@ func (c Config) validateMessages() error {
 	case c.Size != 0 && c.Message != "":
 		return &SettingError{"size", fmt.Errorf("%d together with a message; expected either a size or a message", c.Size)}
 	case c.Flood && c.hasVaryingMessage():
-		return &SettingError{"flood", errors.New("given with a message that is a template; expected one without expressions")}
+		return &SettingError{"flood", errors.New("given with a template; expected a message without expressions")}
 	case c.Ahead != 0 && (c.hasVaryingMessage() || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
-		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that follow each other", c.Ahead)}
+		return &SettingError{"ahead", fmt.Errorf("%d with a template, a first message, WebSockets, publish/subscribe or idle connections; expected constant messages and none of these", c.Ahead)}
 	case len(c.Answer) > MaxMessage:
-		return &SettingError{"answer", fmt.Errorf("%d bytes; expected 1 to %d", len(c.Answer), MaxMessage)}
+		return &SettingError{"answer", fmt.Errorf("%d bytes long; expected 1 to %d", len(c.Answer), MaxMessage)}
 	}
 	for _, m := range []struct{ name, text string }{{"message", c.Message}, {"first-message", c.First}} {
 		t, err := message.Parse(m.text)
 		if err != nil {
-			return &SettingError{m.name, fmt.Errorf("wrong: %w", err)}
+			return &SettingError{m.name, fmt.Errorf("invalid: %w", err)}
 		}
 		if low, high := t.MinLen(), t.MaxLen(); m.text != "" && (low < 1 || high > MaxMessage) {
-			return &SettingError{m.name, fmt.Errorf("%d to %d bytes; expected 1 to %d", low, high, MaxMessage)}
+			return &SettingError{m.name, fmt.Errorf("%d to %d bytes long; expected 1 to %d", low, high, MaxMessage)}
 		}
 	}
 	return nil
@@ -281,7 +279,7 @@ func (c Config) validateHeartbeatAndBroadcastLines() error {
 		}
 	}
 	if c.Heartbeat != "" && c.Heartbeat == c.Broadcast {
-		return &SettingError{"broadcast", fmt.Errorf("%q, as --heartbeat; expected two lines", c.Broadcast)}
+		return &SettingError{"broadcast", fmt.Errorf("%q, the same as --heartbeat; expected different lines", c.Broadcast)}
 	}
 	return nil
 }
@@ -296,27 +294,25 @@ func (c Config) validateRate() error {
 	case r == (Rate{}):
 		return nil
 	case !(r.PerSecond > 0 && r.PerSecond <= MaxRate):
-		return &SettingError{name, fmt.Errorf("%v messages a second; expected more than 0, at most %d", r.PerSecond, MaxRate)}
+		return &SettingError{name, fmt.Errorf("%v messages a second; expected more than 0 and at most %d", r.PerSecond, MaxRate)}
 	case !(r.To >= 0 && r.To <= MaxRate):
-		return &SettingError{name, fmt.Errorf("%v messages a second at the end; expected more than 0, at most %d", r.To, MaxRate)}
+		return &SettingError{name, fmt.Errorf("%v messages a second at the end; expected more than 0 and at most %d", r.To, MaxRate)}
 	}
 	return nil
 }
 
-// validateRampAndInFlight checks the settings that change the number of connections over time. It also checks the
-// number of messages in flight, for one connection and for all connections.
 func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
-		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
+		return errors.New("load: --early, --ramp or --lifetime is given together with --hold-before or --hold-after; expected flags from only one of the two groups")
 	}
 	if c.Ramp.From < 0 || c.Ramp.From > c.Connections {
-		return &SettingError{"ramp", fmt.Errorf("from %d; expected 0 to %d", c.Ramp.From, c.Connections)}
+		return &SettingError{"ramp", fmt.Errorf("%d connections at the start; expected 0 to %d", c.Ramp.From, c.Connections)}
 	}
 	if c.Ramp.Over < 0 || c.Ramp.Over > maxDuration {
 		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxDuration)}
 	}
 	if c.Ahead >= c.maxMessageSize() && c.Ahead > 0 {
-		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.maxMessageSize())}
+		return &SettingError{"ahead", fmt.Errorf("%d bytes of messages of %d bytes; expected less than a message", c.Ahead, c.maxMessageSize())}
 	}
 	if n := int64(c.Pipeline) * int64(c.maxMessageSize()); n > maxInFlightBytes {
 		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.maxMessageSize(), maxInFlightBytes)
@@ -345,8 +341,7 @@ func (c Config) validateTLSWebSocketAndModel() error {
 	return nil
 }
 
-// planLoops returns the number of loops. connsPerLoopOrZero is the limit of connections per loop if each loop has its
-// own descriptor table, and otherwise 0.
+// planLoops returns the number of loops. connsPerLoopOrZero is positive if each loop has its own descriptor table.
 func (c Config) planLoops() (loops, connsPerLoopOrZero int, err error) {
 	limit := maxLoops
 	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {

@@ -42,8 +42,7 @@ type verifyScan struct {
 
 const maxVerifyLine = 96
 
-// appendUniqueLine appends the verification line of a connection. The line contains the connection's slot, which is
-// unique among open connections, and a number derived from the slot and the seed.
+// appendUniqueLine appends a connection's verification line, which is unique among open connections.
 func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
@@ -62,7 +61,7 @@ func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	return append(dst, v.lineEnd...)
 }
 
-// maxInFlightPerShard divides v.limit equally among the shards that have not yet asked all connections for their lines.
+// maxInFlightPerShard divides v.limit equally among the shards that have connections left to verify.
 func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
@@ -99,8 +98,7 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines. It returns the time at which it
-// must be called again, or -1 after the last connection.
+// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -114,7 +112,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.finishVerificationScanOnce(v)
+			s.reportShardScanFinishedOnce(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
@@ -133,9 +131,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// finishVerificationScanOnce records that all connections of the shard have been asked for their lines. A second call
-// for the same verification has no effect.
-func (s *shard) finishVerificationScanOnce(v *lineVerification) {
+// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines.
+func (s *shard) reportShardScanFinishedOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scan.finished != v {
@@ -152,8 +149,7 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// tryReserveVerificationLine permits a connection to send its line, and returns 0. If too many lines are in flight, it
-// returns the delay before the next try.
+// tryReserveVerificationLine permits a connection to send its line, or returns the delay before the next try.
 func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (zeroOrRetryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +202,7 @@ func (g *generator) startVerifyingHeldConns(verificationNumber int) *lineVerific
 	g.verifying.Store(r)
 	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.finishVerificationScanOnce(r)
+			s.reportShardScanFinishedOnce(r)
 		}
 	}
 	return r
@@ -230,7 +226,7 @@ func (g *generator) stopAndRecordUnanswered(v *lineVerification) (unanswered int
 	return unanswered
 }
 
-func (r *loadRun) verifyHeldConns(ctx context.Context) error {
+func (r *loadRun) verifyHeldConnsRecordingFaults(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
 	}
@@ -275,8 +271,6 @@ func (r *loadRun) emitHeardOnceIfBroadcastComplete(s totals) {
 	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResultOrNil(s)})
 }
 
-// buildBroadcastResultOrNil returns the progress of the broadcast, or nil if the run expects no broadcast.
-// Broadcast.After covers the time up to the end of the last interval.
 func (r *loadRun) buildBroadcastResultOrNil(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil

@@ -121,6 +121,7 @@ func (f *wsFraming) checkOrCountDataFramePart(c *engine.Conn, cs *connState, fra
 	}
 	if answeredInCall+res.answers >= int(cs.inFlight) {
 		res.err = errExtraAnswer
+		res.used -= len(frame.Payload)
 		return
 	}
 	res.answers++

@@ -8,8 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default. They cover
-// CPU time, the live heap, scheduling, waits for locks, and pauses of the whole program.
+// runtimeMetrics selects metrics of the Go runtime that Prometheus's collector does not export by default.
 const runtimeMetrics = `^/(` +
 	`cpu/classes/(gc/total|scavenge/total|idle|user|total)` +
 	`|gc/(heap/(live|goal)|limiter/last-enabled)` +

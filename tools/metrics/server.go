@@ -158,14 +158,14 @@ func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.M
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goHeapAndStackBytes returns the size in bytes of the heap in use and of goroutine stacks. Unlike
-// runtime.ReadMemStats, it does not stop the program.
+// goHeapAndStackBytes returns the size in bytes of the heap in use and of goroutine stacks.
 func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"},
 		{Name: "/memory/classes/heap/stacks:bytes"},
 	}
+	// Unlike runtime.ReadMemStats, this does not stop the program.
 	metrics.Read(samples)
 	for _, s := range samples {
 		if s.Value.Kind() == metrics.KindUint64 {

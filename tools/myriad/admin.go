@@ -29,7 +29,7 @@ type adminFlags struct {
 
 func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.addr, "admin", "", "serve a live page, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default off)")
-	flags.BoolVar(&f.control, "admin-control", false, "allow pausing accept, closing connections, upgrading and draining from the admin page to holders of the token, which is printed unless --admin-token-file is set (default off)")
+	flags.BoolVar(&f.control, "admin-control", false, "let holders of a token pause accepting, close connections, upgrade and drain on the admin page; the token is printed unless --admin-token-file is set (default off)")
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 
@@ -47,8 +47,7 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken returns the token for --admin-control, or "" without this flag. It reads the token from the file
-// of --admin-token-file. If no file is given, it generates a token and prints the token to out.
+// loadOrGenerateToken reads or generates the token for --admin-control. It returns "" without this flag.
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -69,13 +68,12 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < admin.MinToken {
-		return "", usagef("--admin-token-file %s has %d bytes; expected a token of at least %d", f.tokenFile, len(token), admin.MinToken)
+		return "", usagef("the token in --admin-token-file %s has %d bytes; expected at least %d", f.tokenFile, len(token), admin.MinToken)
 	}
 	return token, nil
 }
 
-// startAdminServer starts an admin server on addr. Before startAdminServer returns, another goroutine calls onListening
-// with the server's address. stop stops the server and waits until the server has stopped.
+// startAdminServer starts an admin server on addr. Another goroutine calls onListening before startAdminServer returns.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -97,8 +95,7 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer is an admin server that can be stopped and restarted at the same address. It is not safe for concurrent
-// use.
+// adminServer is an admin server that can be restarted at the same address. It is not safe for concurrent use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
@@ -134,8 +131,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events of the
-// run to observe.
+// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events to
+// observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)
@@ -153,7 +150,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource provides /readyz and /stats for a load run. The run counts as ready until it has ended.
+// loadStatsSource provides /readyz and /stats for a load run.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 func (s *loadStatsSource) Stats() tcp.Stats {

@@ -30,13 +30,13 @@ func newAgentCommand() *cobra.Command {
 		Short: "Generate load for \"myriad load --agents\" on another machine",
 		Long: `Generate load for "myriad load --agents" on another machine.
 
-Connects to the NATS server of the coordinator, or one of yours, and waits for runs, one after the
-other. The doctor determines how many connections this machine can carry; the load is divided
-accordingly. The coordinator needs the same version of Myriad and, at its own server, the same
-secret. A server on another machine must require credentials, because everyone it admits
-can have this machine load what --allow permits; without TLS they are sent in clear.
+Connects to the NATS server of the coordinator, or to one of your own, and waits for runs, one after
+the other. The doctor determines how many connections this machine can carry; the load is divided
+accordingly. The coordinator needs the same version of Myriad and, at its own server, the same secret.
+A server on another machine must require credentials, because all of its clients can make this machine
+load any target that --allow permits; without TLS, credentials are sent in clear text.
 
-A run ends when the coordinator ends it or is silent for 5 s. SIGINT or SIGTERM ends the run, reports
+A run ends when the coordinator ends it or sends nothing for 5 s. SIGINT or SIGTERM ends the run, reports
 the result to the coordinator and ends the agent; a second one ends it at once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveAgent(cmd) },
@@ -59,7 +59,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds the local addresses in text, a value of the flag --src, to the agent's Sources.
+// Set adds the local addresses of a flag --src to the agent's Sources.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)

@@ -74,10 +74,10 @@ func TestAgentsEncrypted(t *testing.T) {
 		"-c", "2", "--messages", "3", s.addr)
 	cmd.Env = append(cmd.Env, "MYRIAD_AGENTS_SECRET=sesame")
 	coordinator := testkit.Start(t, cmd)
-	at := coordinator.WaitForOutput(`waiting on tls://(\S+) `)[1]
+	at := coordinator.WaitForOutput(`waiting at tls://(\S+) `)[1]
 	agent("sesame", at).WaitForOutput("certificate signed by unknown authority")
-	agent("another", at, "--nats-ca", cert).WaitForOutput("the token is wrong")
-	coordinator.WaitForOutput("a client from 127.0.0.1 is refused: its token is wrong or missing")
+	agent("another", at, "--nats-ca", cert).WaitForOutput("wrong token")
+	coordinator.WaitForOutput("rejected a client from 127.0.0.1: its token is wrong or missing")
 	trusts := agent("sesame", at, "--nats-ca", cert)
 	if code, agentCode := coordinator.ExitCode(), trusts.ExitCode(); code != 0 || agentCode != 0 {
 		t.Errorf("exit codes %d, and %d of the agent, %s", code, agentCode, coordinator.Output)

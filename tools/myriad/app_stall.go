@@ -26,10 +26,9 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 }
 
 // stallFieldsToFlags replaces field names by flag names in the errors of StallPlan.Check.
-var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
+var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity", "stall: length", "--stall", "stall: interval", "--stall-every")
 
-// validateAndSetEpochToNow validates the flags. It sets f.epoch to the current time, and prints f.epoch. The first
-// stall of the server begins at f.epoch.
+// validateAndSetEpochToNow validates the flags, and sets and prints f.epoch.
 func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
@@ -42,9 +41,7 @@ func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Serve
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that a plan computes. All connections of an event loop share a
-// stall.LineStation, which echoes their lines. In models without event loops, all connections share one station. The
-// handler does not block event loops, so that they notice arriving lines immediately.
+// fixedCapacityHandler echoes lines at the times that a plan computes.
 type fixedCapacityHandler struct {
 	flags stallFlags
 
@@ -56,8 +53,7 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the line station of its event loop. A peer that does not read its answers delays all
-// later lines of the station, until the peer reads or is disconnected.
+// Opened assigns the connection to the line station of its event loop.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {

@@ -25,8 +25,8 @@ func (f *appFlags) newWebHandler() tcp.Handler {
 	return web.Handler(app.NewWebHandler(f.files, quick))
 }
 
-// webBroadcastEcho is the example application for WebSockets and event streams. If a message begins with "!", the
-// application broadcasts the rest to all sockets and streams. It echoes other messages.
+// webBroadcastEcho is the example application for WebSockets. It broadcasts messages that begin with "!", and echoes
+// others.
 type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group
@@ -45,10 +45,10 @@ func newWebBroadcastEcho() tcp.Handler {
 
 func (p *webBroadcastEcho) Opened(s web.Socket) { p.sockets.Add(s) }
 
-// Save implements web.SocketMigrator. It saves nothing, because the application stores no data per socket.
+// Save implements web.SocketMigrator and saves nothing.
 func (p *webBroadcastEcho) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
-// Restore implements web.SocketMigrator. It adds the socket to the group of broadcast receivers.
+// Restore implements web.SocketMigrator and adds the socket to the group of broadcast receivers.
 func (p *webBroadcastEcho) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil

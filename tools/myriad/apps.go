@@ -27,7 +27,7 @@ var apps = []struct {
 	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigestOfSameLength) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
-	{"web", "answers HTTP/1.1 as the scenario web needs: /, /pipeline, /baseline11, /json/N, /64k, /upload, /static/ (--files), /wait, /compute; --quick marks the short ones", func(f *appFlags, _ *tcp.Server) tcp.Handler {
+	{"web", "answers the HTTP/1.1 requests of the scenario web: /, /pipeline, /baseline11, /json/N, /64k, /upload, /static/ (--files), /wait, /compute; --quick runs the short ones on the event loops", func(f *appFlags, _ *tcp.Server) tcp.Handler {
 		return f.newWebHandler()
 	}},
 	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler {
@@ -36,11 +36,11 @@ var apps = []struct {
 	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler {
 		return f.newOptionallySheddingHandler(f.writeProofOfWork)
 	}},
-	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler {
+	{"push", "broadcasts lines that begin with !, ignores pong and echoes other lines", func(_ *appFlags, srv *tcp.Server) tcp.Handler {
 		return newLineHandler(broadcastEcho{srv}.broadcastOrEchoLine)
 	}},
 	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newEchoLoggingEveryNth()) }},
-	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebBroadcastEcho() }},
+	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, and echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebBroadcastEcho() }},
 	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newFixedCapacityHandler(f.stall)) }},
 }
 
@@ -86,7 +86,7 @@ func (f *appFlags) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&f.name, "app", "echo", "application: "+strings.Join(appNames(), ", "))
 	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "delay of the application wait for each line")
 	flags.IntVar(&f.bits, "bits", 16, "leading zero bits that the application pow finds for each line; each bit doubles the work")
-	flags.BoolVar(&f.shed, "shed", false, "let wait and pow answer \"busy\" to lines that are shed under overload")
+	flags.BoolVar(&f.shed, "shed", false, "let the applications wait and pow answer \"busy\" to lines that are shed under overload")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format of the records of the application log: text or json")
 	flags.Int64Var(&f.logEvery, "log-every", 1, "log every `N`th line of the application log, counted over all connections")
 	flags.BoolVar(&f.quick, "quick", false, "run the short handlers of web on the event loops (default: all on a pool)")
@@ -102,7 +102,7 @@ const (
 func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
-			return nil, usagef("--%s is given with --app %s; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
+			return nil, usagef("--%s is given with --app %s; expected --app %s", flag, f.name, strings.Join(names, " or "))
 		}
 	}
 	if f.wait < 0 || f.wait > maxWait {
@@ -133,8 +133,8 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, the handler
-// rejects lines under overload.
+// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, it rejects lines
+// under overload.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -196,11 +196,9 @@ func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
 
 const heartbeatReply = "pong"
 
-// broadcastEcho handles lines. If a line begins with "!", it broadcasts the rest of the line to all connections of the
-// server, including the sender. It ignores replies to heartbeats, and echoes other lines.
+// broadcastEcho broadcasts lines that begin with "!", and echoes other lines except replies to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
-// broadcastOrEchoLine handles one line. If it cannot broadcast the line, it answers with the error.
 func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

@@ -24,16 +24,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles maps each page of docs/articles to its scenarios. The field only is a pattern that selects runs, like the
-// flag --only of "myriad bench".
+// articles maps each page of docs/articles to its scenarios, and to a pattern that selects runs like the flag --only of
+// "myriad bench".
 var articles = map[string]struct {
 	scenarios []string
 	only      string
 }{
 	"ten-thousand":     {[]string{"tenk"}, ""},
-	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/|often/)"},
-	"thirteen-servers": {[]string{"models"}, ""},
-	"adaptive-pool":    {[]string{"overload"}, "^published-"},
+	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/(epoll|uring)$|often/|second/)"},
+	"thirteen-servers": {[]string{"models"}, "^(echo-10000|client-1-loop|client-100-loops|echo-1000000|few-10-single|wait-1000|compute-100)/(net.*|goroutine|epoll|epoll-1|epoll-10|epoll-workers|uring|uring-1|prefork|auto)$"},
+	"adaptive-pool":    {[]string{"overload"}, "^published-(unloaded|1x|10x|1M)"},
 }
 
 // Scales at which an article can be measured.
@@ -47,6 +47,7 @@ type articleFlags struct {
 	docs   string
 	scale  string
 	repeat int
+	dryRun bool
 }
 
 func newArticleCommand() *cobra.Command {
@@ -58,29 +59,30 @@ func newArticleCommand() *cobra.Command {
 		Long: `Repeat a published experiment and update its page in docs/articles.
 
 Runs the scenarios of the page, writes the results to docs/results/NAME.json, and updates the
-tables and the chart of the English and the Chinese page. Earlier results that it does not
-repeat stay. "myriad report docs/results/NAME.json" prints the results. Run it in the root
+tables and the chart of the English and the Chinese page. Results of runs that are not
+repeated are kept. "myriad report docs/results/NAME.json" prints the results. Run it in the root
 directory of the repository.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := articles[args[0]]; !ok {
-				return usagef("article %q; expected one of %s", args[0], strings.Join(names, ", "))
+				return usagef("unknown article %q; expected one of %s", args[0], strings.Join(names, ", "))
 			}
 			if f.scale != smallArticle && f.scale != publishedArticle {
 				return usagef("--scale is %q; expected %s or %s", f.scale, smallArticle, publishedArticle)
 			}
 			if _, err := os.Stat(articlePage(f.docs, args[0], "")); err != nil {
-				return usagef("--docs is %q: %w; expected the directory docs of the repository", f.docs, err)
+				return usagef("--docs is %q: %w; expected the docs directory of the repository", f.docs, err)
 			}
 			return f.runAndUpdatePages(cmd, args[0])
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.scale, "scale", publishedArticle, "small (one round, minutes) or published (three rounds of the published size, hours)")
-	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "runs of each server under each workload (default: 1 if small, otherwise 3)")
-	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times while other programs disturb it")
+	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "run each server `N` times under each workload (default: 1 if small, otherwise 3)")
+	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times if other programs disturb it")
 	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE .)")
+	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE . with an absolute FILE)")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the number of runs and their expected time, and run nothing")
 	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")
 	return cmd
 }
@@ -104,6 +106,13 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 	} else {
 		o.Repeat, o.Rounds = f.repeat, cmp.Or(o.Rounds, 3)
 	}
+	if f.dryRun {
+		runs, duration, err := run.EstimateRuns(scenarios, o)
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, scale %s: %d runs, %s\n", name, f.scale, runs, formatMinutesRoundedUp(duration))
+		}
+		return err
+	}
 	origin := readOrigin(cmd.Context(), f.docs, f.scale)
 	set, runErr := run.RunScenarios(cmd.Context(), scenarios, o)
 	if set == nil || set.CountRuns() == 0 {
@@ -112,7 +121,7 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 	origin.Machine = set.Machine.String()
 	set.RemoveDetails(origin)
 	if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
-		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed", failed, set.CountRuns()))
+		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed; the report above lists the causes", failed, set.CountRuns()))
 	}
 	switch earlier, err := readArticleResults(f.docs, name); {
 	case err == nil:

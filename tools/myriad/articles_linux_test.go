@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
-	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
@@ -77,249 +73,99 @@ func readArticles(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestArticles runs the commands of docs/articles as a reader types them, but smaller and shorter: those of myriad
-// in this process, what only reads as it is. Those that change the machine, or build something, are left out.
-func TestArticles(t *testing.T) {
-	skipIfShort(t)
-	for file, text := range readArticles(t) {
-		commands := parseShellCommands(t, text)
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			t.Parallel()
-			if len(commands) < 20 {
-				t.Errorf("%d commands, want dozens: the test looks past them", len(commands))
-			}
-			r := &articleRunner{t: t, dir: t.TempDir()}
-			for _, words := range commands {
-				r.runShellCommand(words)
-			}
-		})
-	}
-}
-
-// articleRunner runs the commands of an article.
-type articleRunner struct {
-	t          *testing.T
-	dir        string // working directory
-	server     *server
-	standIn    bool           // the server stands in for an example
-	background sync.WaitGroup // commands
-}
-
-var assignment = regexp.MustCompile(`^[A-Z]+=`)
-
-func (r *articleRunner) runShellCommand(words []string) {
-	t := r.t
-	t.Helper()
-	var env []string
-	for len(words) > 0 && assignment.MatchString(words[0]) {
-		env, words = append(env, words[0]), words[1:]
-	}
-	if words[0] == "prlimit" {
-		words = words[2:] // this process keeps its limits
-	}
-	if len(words) > 1 && words[0] == "kill" && words[1][0] == '-' {
-		return // it stops or continues a process, which the server is not here
-	}
-	if len(words) == 0 || words[0] == "" || words[0] == "kill" {
-		r.stopServerAndWait()
-		return
-	}
-	words, background := removeWord(words, "&")
-	words, fails := removeWord(words, "!")
-	if i := slices.Index(words, "|"); i > 0 && slices.Equal(words[i:], []string{"|", "tail", "-1"}) {
-		words = words[:i]
-	}
-	switch name := words[0]; name {
-	case "myriad":
-		r.runMyriad(env, words[1:], background, fails)
-	case "go":
-		switch file := ""; words[1] {
-		case "tool":
-			if i := slices.Index(words, ">"); i > 0 {
-				words, file = words[:i], words[i+1]
-			}
-			r.runProgram(file, words...)
-		case "build", "test": // tests run by themselves
-		default:
-			t.Errorf("%q: expected go tool, build or test", words)
-		}
-	case "curl":
-		r.checkCurl(words[1:])
-	case "sysctl":
-		r.checkSysctls(words[1:])
-	case "wrk":
-		if _, err := exec.LookPath(name); err == nil {
-			r.runProgram("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
-		}
-	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "ls", "sleep", "wait", "exit": // of the system
-	case "waiting", "overload": // examples, which have their own tests
-		r.stopServerAndWait()
-		standIn := map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
-		r.server, r.standIn = serveLine(t, standIn[name]), true
-	default:
-		t.Errorf("%q: this test knows no %s", words, name)
-	}
-}
-
-func removeWord(words []string, word string) (rest []string, found bool) {
-	i := slices.Index(words, word)
-	if i < 0 {
-		return words, false
-	}
-	return slices.Delete(slices.Clone(words), i, i+1), true
-}
-
-// stopServerAndWait stops the server and waits for background commands.
-func (r *articleRunner) stopServerAndWait() {
-	r.background.Wait()
-	if r.server != nil && r.server.Process != nil {
-		r.server.signalAndWait(os.Interrupt)
-	} else if r.server != nil {
-		r.server.stop()
-	}
-	r.server, r.standIn = nil, false
-}
-
-func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bool) {
-	t := r.t
-	t.Helper()
-	want := 0
-	if wantFailure {
-		want = 1
-	}
-	switch args[0] {
-	case "serve", "plain":
-		r.stopServerAndWait()
-		r.startArticleServer(env, shrinkLimits(args))
-		return
-	case "bench", "article":
-		if args = append(args, "--out", t.TempDir()+"/report"); args[0] == "article" {
-			args = append(args[:len(args)-2], "--docs", "../../docs") // nothing is written without a run
-		} else if args[1] == "list" || args[1] == "show" {
-			args = args[:len(args)-2]
-			break
-		}
-		// Whether it can begin is seen by how it ends when it is interrupted at once.
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		var says testkit.Buffer
-		if runCommandLine(ctx, args, strings.NewReader(""), &says, &says) == 2 {
-			t.Errorf("myriad %q: %s", args, &says)
-		}
-		return
-	case "doctor":
-		if slices.Contains(args, "--fix") {
-			return
-		}
-		if got := invokeCommand(t, args...); got.code == 2 {
-			t.Errorf("myriad %q: %s", args, got.output())
-		}
-		return
-	case "load", "hold":
-		if r.server == nil {
-			t.Fatalf("myriad %q: no server runs", args)
-		}
-		args = slices.Clone(args)
-		for i, a := range args {
-			args[i] = serverAddr.ReplaceAllString(a, r.server.addr)
-		}
-	}
-	if !wantFailure || r.standIn { // what a server is to do meanwhile may take it a while
-		args = shrinkLimits(args)
-	}
-	standIn := r.standIn
-	r.background.Go(func() {
-		if got := invokeCommand(t, args...); got.code != want && !standIn {
-			t.Errorf("myriad %q: exit code %d, want %d: %s", args, got.code, want, got.output())
-		}
-	})
-	if !background {
-		r.background.Wait()
-	}
-}
-
-// startArticleServer starts a server: in its own process if it changes settings of the whole
-// process.
-func (r *articleRunner) startArticleServer(env, args []string) {
-	for i, a := range args {
-		if strings.HasPrefix(a, "127.0.0.1:") {
-			args[i] = "127.0.0.1:0"
-		}
-	}
-	args = append(args, "--addr", "127.0.0.1:0")
-	if env == nil && !slices.Contains(args, "--processes") && !slices.Contains(args, "--memory-limit") {
-		r.server = serveArgs(r.t, args...)
-	} else {
-		cmd := newCommandProcess(r.t, args...)
-		cmd.Env = append(cmd.Env, env...)
-		r.server = startProcess(r.t, cmd)
-	}
-	if s := r.server; slices.Contains(args, "--admin") {
-		testkit.WaitFor(r.t, "where the admin server is", func() bool { return s.readAddrs().admin != "" })
-	}
-}
-
-// runProgram runs a program, which must have output, and writes that to a file unless its name is empty.
-func (r *articleRunner) runProgram(file string, words ...string) {
-	r.t.Helper()
-	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Dir = r.dir
-	var says bytes.Buffer
-	cmd.Stderr = &says
-	out, err := cmd.Output()
-	if err != nil || len(out) == 0 {
-		r.t.Errorf("%q: %v, %d bytes of output, %s", words, err, len(out), &says)
-	}
-	if file != "" {
-		failOnError(r.t, os.WriteFile(filepath.Join(r.dir, file), out, 0o600))
-	}
-}
-
+// releaseCommands match commands of articles that take more than a minute, and releaseBlocks match shell blocks that
+// change the whole machine. They run only if MYRIAD_TEST_RELEASE is set, as in .ci/release.
 var (
-	serverAddr = regexp.MustCompile(`127\.0\.0\.1:[89]\d+`)
-	localURL   = regexp.MustCompile(`^(?:http://)?127\.0\.0\.1:\d+(/.*)$`)
-	seconds    = regexp.MustCompile(`seconds=\d+`)
+	releaseCommands = regexp.MustCompile(`^myriad (article|bench) |--duration[= ](30s|60s)`)
+	releaseBlocks   = regexp.MustCompile(`(?m)^(sysctl -w|nft) `)
 )
 
-// checkCurl requests what a curl command would from the running server's admin address and matches
-// the pattern of a grep.
-func (r *articleRunner) checkCurl(args []string) {
-	t := r.t
-	t.Helper()
-	var path, file, pattern string
-	for i, a := range args {
+// shellPrelude prepares a shell in a network namespace. There, "sleep 1" waits until a server listens, because a busy
+// machine may need longer than the reader's second.
+const shellPrelude = `set -u
+export PATH=$PWD:$PATH GOFLAGS=-trimpath
+ip link set lo up
+sleep() {
+	[ "$1" = 1 ] || { command sleep "$1"; return; }
+	for _ in {1..1200}; do
+		command sleep 0.05
+		! grep -qs ' 0A ' /proc/net/tcp /proc/net/tcp6 || return 0
+	done
+	return 1
+}
+failed() { echo "FAILED: $1"; exit 1; }
+trap 'failed "$BASH_COMMAND"' ERR
+`
+
+// makeShellScript returns a shell block as a script that fails as soon as a command does. A comment states that a
+// command exits with 1, or may do so.
+func makeShellScript(block string, release bool) string {
+	if !release && releaseBlocks.MatchString(block) {
+		return ""
+	}
+	script := shellPrelude
+	for line := range strings.Lines(block) {
+		command, comment, _ := strings.Cut(strings.TrimSpace(line), " #")
 		switch {
-		case localURL.MatchString(a):
-			path = seconds.ReplaceAllString(localURL.FindStringSubmatch(a)[1], "seconds=1")
-		case a == "-o":
-			file = args[i+1]
-		case a == "grep":
-			pattern = args[len(args)-1]
+		case !release && releaseCommands.MatchString(line):
+			continue
+		case strings.Contains(comment, "may exit with 1"), strings.HasPrefix(line, "myriad doctor "): // the machine may lack something
+			line = command + " || [ $? = 1 ]\n"
+		case strings.Contains(comment, "exits with 1"):
+			line = "if " + command + "; then failed 'exit code 0, want 1'; fi\n"
 		}
+		script += line
 	}
-	if path == "" || r.server == nil || r.server.admin == "" {
-		t.Errorf("curl %q: expected an address behind --admin of a server that runs", args)
-		return
-	}
-	status, text, err := tryGet(r.server.admin + path)
-	if err != nil || status != http.StatusOK || !regexp.MustCompile("(?m)"+pattern).MatchString(text) {
-		t.Errorf("curl %q: %d, %v; want 200 and %q in it: %.500q", args, status, err, pattern, text)
-	}
-	if file != "" {
-		failOnError(t, os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o600))
-	}
+	return script + "exit 0\n"
 }
 
-// checkSysctls checks that the settings exist, except those of modules that may not be loaded.
-func (r *articleRunner) checkSysctls(args []string) {
-	for _, a := range args {
-		name, _, _ := strings.Cut(a, "=")
-		if a[0] == '-' || strings.HasPrefix(name, "net.netfilter.") {
-			continue
+// TestArticles runs the shell blocks and the program tables of docs/articles as a reader types them. Each has a bash of
+// its own in a copy of the repository, and namespaces of its own, so that all ports are free and nothing is left over.
+// That takes minutes: without MYRIAD_TEST_FULL or MYRIAD_TEST_RELEASE, bash only parses them.
+func TestArticles(t *testing.T) {
+	skipIfShort(t)
+	release, bash := os.Getenv("MYRIAD_TEST_RELEASE") != "", []string{"bash"}
+	if !release && os.Getenv("MYRIAD_TEST_FULL") == "" {
+		bash = []string{"bash", "-n"}
+	}
+	if out, err := exec.Command("unshare", "-n", "-p", "-f", "--mount-proc", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Skipf("no namespaces: %v: %s", err, out)
+	}
+	self, err := os.Executable()
+	failOnError(t, err)
+	files, err := filepath.Glob("../../[A-Za-z]*")
+	failOnError(t, err)
+	for file, text := range readArticles(t) {
+		for _, row := range program.FindAllStringSubmatch(text, -1) {
+			for _, server := range []string{"plain " + row[1], "serve " + row[2]} {
+				client := "load " + row[3]
+				if !strings.Contains(client, "--messages") {
+					client += " --duration 1s"
+				}
+				text += "\n```sh\nmyriad " + server + " &\nsleep 1\nmyriad " + client + " 127.0.0.1:9000\nkill $!; wait\n```"
+			}
 		}
-		if _, err := os.Stat("/proc/sys/" + strings.ReplaceAll(name, ".", "/")); err != nil {
-			r.t.Errorf("sysctl %s: %v", name, err)
-		}
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if out, err := exec.Command("cp", append([]string{"-r", "-t", dir}, files...)...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			failOnError(t, os.Symlink(self, filepath.Join(dir, "myriad")))
+			for _, block := range shell.FindAllStringSubmatch(text, -1) {
+				script := makeShellScript(block[1], release)
+				if script == "" {
+					continue
+				}
+				cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"-n", "-p", "-f", "--mount-proc", "--kill-child"}, bash...)...)
+				cmd.Dir, cmd.Stdin = dir, strings.NewReader(script) // not a file, as a shell in the block reads on
+				began := time.Now()
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v in\n%s\n%.5000s", err, block[1], out)
+				}
+				t.Logf("%.1f s: %.60q", time.Since(began).Seconds(), block[1])
+			}
+		})
 	}
 }
 
@@ -413,6 +259,22 @@ func TestArticleCommand(t *testing.T) {
 	after, proseAfter := read()
 	if proseAfter != prose || after.CountRuns() != before.CountRuns() || !after.Reports[0].Runs[0].Started.After(before.Date) {
 		t.Errorf("got %d runs, the first of %v, and the text %q; want %d runs, one new, and %q", after.CountRuns(), after.Reports[0].Runs[0].Started, proseAfter, before.CountRuns(), prose)
+	}
+}
+
+// The number of runs and their time are printed without a run.
+func TestArticleDryRun(t *testing.T) {
+	const line = "article adaptive-pool --dry-run --only ^published-1M/ours$ --rounds 2 --docs ../../docs"
+	invokeLine(t, line).checkOutcome(t, line, 0, "adaptive-pool, scale published: 2 runs, 2 minutes")
+}
+
+// Each published design serves in several processes, too.
+func TestPlainProcesses(t *testing.T) {
+	for _, design := range []string{"goroutine", "epolls", "reactor"} {
+		s := serveArgs(t, "plain", "--addr", "127.0.0.1:0", "--design", design, "--loops", "2", "--processes", "2")
+		line := "load -c 20 --messages 3 " + s.addr
+		invokeLine(t, line).checkOutcome(t, design+": "+line, 0)
+		s.stop()
 	}
 }
 

@@ -43,17 +43,17 @@ func newPlainCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 selects a free port")
 	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink, http or web")
-	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "buffer size of each connection in `BYTES`; longer messages take several calls")
-	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a heartbeat line at this interval, with a ticker and a goroutine per connection (default off)")
+	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "buffer size of each connection in `BYTES`; longer messages need several reads")
+	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send the heartbeat line \"ping\" at this interval, as --heartbeat-by says (default off)")
 	flags.StringVar(&f.beatsBy, "heartbeat-by", baseline.HeartbeatTickers, "send heartbeats by tickers (one per connection), batches (64 tickers), or heap (one goroutine)")
-	flags.DurationVar(&f.deadline, "deadline", 0, "set this deadline before each read, for reads and writes (default none)")
+	flags.DurationVar(&f.deadline, "deadline", 0, "set a deadline this far ahead before each read, for reads and writes (default none)")
 	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default off)")
-	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "flush `each` answer, or only every tenth, which leaves up to nine answers unsent")
+	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "flush `WHEN`: each (after each answer) or tenth (after every tenth; up to nine answers stay unsent)")
 	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine (one per connection), or a published design (Linux): epoll (one loop), epolls, prefork, or reactor (with workers)")
 	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "epoll loops of --design epolls, each with its own listener on the port")
-	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "processes of --design prefork, at least one per CPU")
+	flags.IntVar(&f.processes, "processes", 0, "run `N` processes of the design, each with its own listener on the port (default 1, or one per CPU with --design prefork)")
 	flags.StringVar(&f.files, "files", ".", "serve the files in this `DIR` at /static/ of the app web")
-	flags.BoolVar(&f.worker, "worker", false, "run as a process of --design prefork")
+	flags.BoolVar(&f.worker, "worker", false, "run as one of several processes")
 	flags.MarkHidden("worker") // fails only for an unknown flag
 	f.tls.addFlags(flags)
 	return cmd
@@ -82,7 +82,8 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}
-	if f.design == baseline.Prefork {
+	if f.design == baseline.Prefork || f.processes > 1 {
+		o.Design = baseline.Prefork
 		if o.Prefork, err = f.newPreforkOptions(); err != nil {
 			return err
 		}
@@ -98,8 +99,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// inheritOrOpenListener returns a listener. A prefork worker process inherits the listener from its parent. Other
-// processes open a new one.
+// inheritOrOpenListener returns the listener that a prefork worker inherits, or a new one.
 func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()
@@ -112,8 +112,11 @@ func (f *plainServerFlags) newPreforkOptions() (*baseline.PreforkOptions, error)
 	if err != nil {
 		return nil, err
 	}
-	return &baseline.PreforkOptions{
-		Processes: max(f.processes, runtime.NumCPU()),
-		Command:   []string{self, "plain", "--worker", "--design", baseline.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
-	}, nil
+	o := &baseline.PreforkOptions{Processes: f.processes}
+	design := f.design
+	if design == baseline.Prefork {
+		o.Processes, design = max(f.processes, runtime.NumCPU()), baseline.OneEpoll
+	}
+	o.Command = []string{self, "plain", "--worker", "--design", design, "--loops", strconv.Itoa(f.loops), "--app", f.app, "--buffer", strconv.Itoa(f.buffer)}
+	return o, nil
 }

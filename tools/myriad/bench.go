@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
@@ -70,7 +71,7 @@ func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's)")
 	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDuration, "duration", "", "measure each run for this `TIME` (default: the workload's)")
 	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE .): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web")
+	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE . with an absolute FILE): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web; gobwas to web")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"add this server, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND if it serves only some apps; "+
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+
@@ -94,7 +95,7 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 
 func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
-		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
+		return usagef("--out is %q; expected a directory, to which report.json is written", f.options.Dir)
 	}
 	scenarios, err := f.readScenariosWithPeers(names)
 	if err != nil {
@@ -121,7 +122,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosWithPeers reads the named scenarios. Scenarios that need the executable of --peers get it.
+// readScenariosWithPeers reads the named scenarios, and adds the executable of --peers where needed.
 func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
@@ -147,13 +148,13 @@ func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenari
 		scenarios = append(scenarios, s)
 	}
 	if !peersUsed {
-		return nil, usagef("--peers is given for %s; expected it with overload or peers", strings.Join(names, ", "))
+		return nil, usagef("--peers is given, but no subject of %s needs it; expected a scenario such as overload or peers", strings.Join(names, ", "))
 	}
 	return scenarios, nil
 }
 
-// printBenchResultsAndCheckFailures prints the reports and their directory. If runErr is not nil, it returns runErr.
-// Otherwise, it returns an error if runs failed or if a required claim was not met.
+// printBenchResultsAndCheckFailures prints the reports. It returns runErr if that is not nil, and otherwise an error if
+// a run has failed or a required claim is not met.
 func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}
@@ -168,9 +169,9 @@ func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir 
 	}
 	switch runs, claims := set.CountFailedRunsAndClaims(); {
 	case runs > 0:
-		return fmt.Errorf("%d of %d runs failed", runs, set.CountRuns())
+		return fmt.Errorf("%d of %d runs failed; the report lists the causes", runs, set.CountRuns())
 	case claims > 0:
-		return fmt.Errorf("claims not met: %d", claims)
+		return fmt.Errorf("%s not met; the report lists them", format.Plural(int64(claims), "claim was", "claims were"))
 	}
 	return nil
 }
@@ -213,7 +214,11 @@ func newBenchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show SCENARIO",
 		Short: "Print the file of a built-in scenario, to copy and edit",
-		Args:  cobra.ExactArgs(1),
+		Long: `Print the file of a built-in scenario, to copy and edit.
+
+"myriad bench list" prints the names of the scenarios.`,
+		Example: "  myriad bench show quick > mine.toml",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := scenario.BuiltInFile(args[0])
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
 )
 
-// newJobLoadCommand returns the command "offer". The scenario "overload" runs the command as a separate process.
+// newJobLoadCommand returns the command "offer", which the scenario "overload" runs.
 func newJobLoadCommand() *cobra.Command {
 	var plan jobload.Plan
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ func newJobLoadCommand() *cobra.Command {
 	return cmd
 }
 
-// newParkGoroutinesCommand returns the command "park". The scenario "idle" runs the command as a separate process.
+// newParkGoroutinesCommand returns the command "park", which the scenario "idle" runs.
 func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{

@@ -377,7 +377,7 @@ func TestRollingRestart(t *testing.T) {
 		if code := node.signalAndWait(syscall.SIGTERM); code != 0 {
 			t.Errorf("hub%d: exit code %d", i+1, code)
 		}
-		_, said, _ := strings.Cut(node.stderr.String(), "draining ")
+		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
 		draining, err := strconv.Atoi(strings.Fields(said)[0])
 		failOnError(t, err)
 		start(i)

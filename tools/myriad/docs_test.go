@@ -4,8 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
 // readDocuments returns the documents of the repository by path.
@@ -71,15 +74,22 @@ func TestDocumentsLinks(t *testing.T) {
 }
 
 var (
-	commandLine = regexp.MustCompile(`(?m)^(?:\$ |\s*)?(?:go run \./cmd/)?myriad ((?:[a-z]+ ?)*)([^\n#|]*(?:\\\n[^\n#|]*)*)`)
-	flagName    = regexp.MustCompile(`(?:^|\s)--([a-z][a-z0-9-]*)`)
-	quoted      = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`) // it is for other commands
+	benchScenario = regexp.MustCompile("(?m)(?:^|`)myriad bench ([a-z]+)[` ]")
+	commandLine   = regexp.MustCompile(`(?m)^(?:\$ |\s*)?(?:go run \./cmd/)?myriad ((?:[a-z]+ ?)*)([^\n#|]*(?:\\\n[^\n#|]*)*)`)
+	flagName      = regexp.MustCompile(`(?:^|\s)--([a-z][a-z0-9-]*)`)
+	quoted        = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`) // it is for other commands
 )
 
-// Every flag that the documents give to a command, it has.
+// Every flag that the documents give to a command, it has; every scenario that they name exists.
 func TestDocumentsFlags(t *testing.T) {
 	seen := 0
+	scenarios := append(scenario.BuiltInNames(), "list", "show", "all")
 	for file, text := range readDocuments(t) {
+		for _, m := range benchScenario.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(scenarios, m[1]) {
+				t.Errorf("%s: %s, which is no scenario", file, m[0])
+			}
+		}
 		if strings.HasSuffix(file, "CHANGELOG.md") {
 			continue // which also has what there was
 		}

@@ -52,7 +52,7 @@ flags are wrong. Without -n it predicts for 1,000,000 connections and exits with
 	}
 	var g flagGroups
 	g.addFlagGroup("Plan", "", f.addPlanFlags)
-	g.addFlagGroup("Answer", "", f.addFixAndOutputFlags)
+	g.addFlagGroup("Output", "", f.addFixAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -94,13 +94,13 @@ func errIfCapacityTooLow(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
 	}
-	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
+	return fmt.Errorf("this machine can hold only %d of %d connections; the first limit that it reaches is %s", r.Holds, r.Plan.Connections, r.First)
 }
 
 func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if isFlagSet(pair[0]) && isFlagSet(pair[1]) {
-			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])
+			return usagef("--%s and --%s are both given; expected one of the two", pair[0], pair[1])
 		}
 	}
 	switch {
@@ -123,12 +123,12 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "plan for `N` connections, such as 100k (default 1000000)")
 	addParsedFlag(flags, &f.side, newOneOfParser(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "examine this `SIDE`: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "I/O `MODEL` of the server, or of the client with --side client: auto, goroutine, epoll or uring (default auto)")
-	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "worker processes of the server (default 0: none)")
+	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "`N` worker processes of the server (default 0: none)")
 	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0: idle)")
 	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "process memory per connection in `BYTES` (default: Myriad's)")
-	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog that the listener requests (default: net.core.somaxconn)")
-	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "connections that may arrive before the server accepts one (default 512)")
-	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes in an orderly way (default 0)")
+	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog `N` that the listener requests (default: net.core.somaxconn)")
+	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections per second in an orderly way (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ExpandSourceRange(text, load.MaxSources-len(p.Sources))
 	}
@@ -146,12 +146,11 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
 	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
-	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, in this `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies the changes that r contains, and returns a new report. Without --yes, it first asks
-// for confirmation.
+// confirmAndApplyChanges applies the report's changes after confirmation or with --yes, and returns a new report.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -193,8 +192,8 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user whether to make the changes. It waits until the user replies or ctx ends. If ctx ends
-// first, a goroutine continues to read the input.
+// askToApplyChanges asks the user whether to make the changes. If ctx ends first, a goroutine continues to read the
+// input.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {
@@ -217,7 +216,7 @@ func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeC
 	case a := <-answers:
 		if a.err != nil && a.text == "" {
 			fmt.Fprintln(out)
-			return false, usagef("--fix asks, and nobody answers (%w); expected y or n on standard input, or --yes", a.err)
+			return false, usagef("no answer to the question of --fix (%w); expected y or n on standard input, or --yes", a.err)
 		}
 		return a.text == "y" || a.text == "yes", nil
 	}

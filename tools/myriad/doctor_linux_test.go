@@ -67,7 +67,7 @@ func TestDoctor(t *testing.T) {
 	n := newSmallNetwork(t)
 	got := n.runFew("")
 	first, _, _ := strings.Cut(got.stdout, "\n")
-	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.code != 1 || got.stderr != want ||
+	if want := "myriad: this machine can hold only 100 of 1000 connections; the first limit that it reaches is ports\n"; got.code != 1 || got.stderr != want ||
 		!strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
 		t.Errorf("%+v; expected 1, %q, and the first wall in the first line", got, want)
 	}
@@ -99,9 +99,9 @@ func TestDoctorFix(t *testing.T) {
 	}{
 		{"", "--yes=true", "", "", 0},
 		{"YES", "--yes=false", "Apply this change? [y/N]", "", 0},
-		{"n\n", "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
-		{strings.Repeat("y", 1000), "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
-		{"", "--yes=false", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
+		{"n\n", "--yes=false", "Nothing was changed.\n", "this machine can hold only 100 of 1000", 1},
+		{strings.Repeat("y", 1000), "--yes=false", "Nothing was changed.\n", "this machine can hold only 100 of 1000", 1},
+		{"", "--yes=false", "[y/N] \n", "no answer to the question of --fix (EOF); expected y or n on standard input, or --yes", 2},
 	} {
 		got := n.runFew(c.stdin, "--fix", c.flag)
 		got.checkOutcome(t, c.stdin+c.flag, c.code, c.stdout, c.stderr)
@@ -147,13 +147,13 @@ func TestWarnings(t *testing.T) {
 	)
 	for line, says := range map[string][]string{ // all that is said if it is empty
 		"load -c 1000" + from:         {only, doctor + "client --src 127.0.0.1` shows how to raise it"},
-		"load -c 90" + from:           {"90 connections are 90% of what this machine holds, 100: ports ("},
+		"load -c 90" + from:           {"90 connections are 90% of what this machine can hold, 100: ports ("},
 		"load -c 50" + from:           nil,
 		"load -q -c 1000" + from:      nil,
 		"load --json -c 1000" + from:  {only},
 		"load" + from:                 nil,
 		"hold -n 1000" + from:         {only},
-		"serve --max-conns 1000" + at: {"somaxconn (16) hurts from 17 connections of 1000 on; " + doctor + "server` shows"},
+		"serve --max-conns 1000" + at: {"somaxconn (16) degrades performance from 17 of 1000 connections; " + doctor + "server` shows"},
 		"serve --max-conns 17" + at:   nil,
 		"serve --max-conns 1000 --model epoll --processes 2" + at: {doctor + "server --model epoll --processes 2` shows"},
 	} {

@@ -77,8 +77,8 @@ var ringBytes = uint64(uring.LockedMemoryPerLoop(int64(os.Getpagesize())))
 
 // noMemoryText returns the expected message with a limit of locked memory.
 func noMemoryText(limit uint64) string {
-	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
-		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll: cannot allocate memory",
+	return fmt.Sprintf("not enough memory for an io_uring, or the locked-memory limit is exceeded: ulimit -l %d is enough for %d loops "+
+		"across all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll: cannot allocate memory",
 		limit/1024, limit/ringBytes)
 }
 
@@ -102,7 +102,7 @@ func checkFallsBackToEpoll(t *testing.T, restriction string, number uint64, why 
 		checkOutcome(t, "load", 0, "20 of 20", "epoll, ")
 	code, because := s.signalAndWait(syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll reason=%q\n", why)
 	if said := s.stderr.String(); code != 0 || strings.Count(said, because) != 1 || strings.Count(said, "\n") != 2 {
-		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of draining", code, said, because)
+		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of the signal", code, said, because)
 	}
 }
 
@@ -115,9 +115,9 @@ func TestFallback(t *testing.T) {
 		says  string
 		args  []string
 	}{
-		{unix.EPERM, "io_uring is forbidden here, by sysctl kernel.io_uring_disabled or a seccomp filter: operation not permitted", []string{"--processes", "2"}},
-		{unix.ENOSYS, "the kernel has no io_uring, or a seccomp filter hides it: function not implemented", []string{"--loops", "8"}},
-		{unix.EINVAL, "the kernel's io_uring is too old: it needs Linux 6.6: invalid argument", nil},
+		{unix.EPERM, "io_uring is forbidden by sysctl kernel.io_uring_disabled or by a seccomp filter: operation not permitted", []string{"--processes", "2"}},
+		{unix.ENOSYS, "the kernel does not support io_uring, or a seccomp filter hides io_uring: function not implemented", []string{"--loops", "8"}},
+		{unix.EINVAL, "the kernel's io_uring is too old; expected Linux 6.6 or later: invalid argument", nil},
 	} {
 		checkFallsBackToEpoll(t, refuseRing, uint64(c.errno), c.says, c.args...)
 		for asked, line := range map[string]string{"--model": "serve --addr 127.0.0.1:0 --model uring", "load": "load -c 1 127.0.0.1:1 --model uring"} {

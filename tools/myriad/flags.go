@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -32,13 +33,12 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag. parse converts the flag's text to a value, which is stored in dest. Errors of parse must
-// be of type quantity.Error and state the expected format. short is the flag's one-letter name, or "".
+// addParsedFlag adds a flag with its own parser. Errors of the parser must be of type quantity.Error.
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times. It parses each value and appends the result to a list.
+// parsedListFlag is a flag that may be given several times.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -62,7 +62,7 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr is not HOST:PORT. flag is the name of the flag in the error.
+// validateListenAddr returns a usage error if addr is not HOST:PORT.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -80,22 +80,30 @@ func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
-		return usagef("%w; expected a flag that \"%s --help-all\" lists", err, cmd.CommandPath())
+		return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
+		kind, _ := pflag.UnquoteUsage(e.GetFlag())
+		return usagef("%w; expected --%s %s", err, e.GetFlag().Name, kind)
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if want, ok := errors.AsType[quantity.Error](err); ok {
 			return usagef("--%s is %q; %w", e.GetFlag().Name, e.GetValue(), want)
 		}
 		kind := e.GetFlag().Value.Type()
-		if kind == "duration" {
-			kind += " such as 1.5s"
-		}
-		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
+		return usagef("--%s is %q; expected %s", e.GetFlag().Name, e.GetValue(), cmp.Or(expectedByFlagType[kind], "a value of type "+kind))
 	}
-	return usagef("%w; expected flags as \"%s --help-all\" lists them", err, cmd.CommandPath())
+	return usagef("%w; \"%s --help-all\" lists the flags", err, cmd.CommandPath())
+}
+
+// expectedByFlagType describes valid values by the type of a flag in package pflag.
+var expectedByFlagType = map[string]string{
+	"bool":     "true or false",
+	"duration": "a duration such as 1.5s",
+	"float64":  "a number",
+	"int":      "a whole number",
+	"int64":    "a whole number",
+	"uint64":   "a whole number of 0 or more",
 }
 
 // flagsOfOtherTools maps short flags of other load generators to the equivalent flags of this program.
@@ -136,8 +144,7 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the name of the visible flag that is most similar to the argument given, or "". A similar
-// name begins with the argument, or differs from it in at most a third of the letters.
+// mostSimilarFlagName returns the visible flag that is most similar to the argument given, or "".
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHelp contains help for each command, by name. The examples appear at the beginning of the help text. --help
-// lists only commonFlags, or all flags if commonFlags is "".
+// commandHelp contains help for each command, by name. If commonFlags is "", --help lists all flags.
 var commandHelp = map[string]struct{ examples, commonFlags string }{
 	"agent":   {agentExamples, ""},
 	"article": {"  myriad article ten-thousand --scale small", ""},
@@ -41,8 +40,6 @@ const (
   myriad serve --app ws --addr :8443 --tls-cert cert.pem --tls-key key.pem`
 )
 
-// addHelpFlags adds the flag --help-all to cmd and its subcommands. --help-all lists all flags, and --help lists only
-// common flags.
 func addHelpFlags(cmd *cobra.Command) {
 	all := commandHelp[cmd.Name()].commonFlags == ""
 	cmd.Flags().BoolFunc("help-all", "", func(string) error {

@@ -77,7 +77,6 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// heldConnsReport collects figures about long-open connections from the events of a run.
 type heldConnsReport struct {
 	printf   func(format string, args ...any)
 	start    time.Time
@@ -96,7 +95,6 @@ func (h *heldConnsReport) recordOrPrintHeldConns(e load.Event) {
 	}
 }
 
-// printMemoryPerConnOfBothSides prints how much memory each connection takes, both in the generator and in the server.
 func (h *heldConnsReport) printMemoryPerConnOfBothSides() {
 	if h.lastHeld == nil {
 		return

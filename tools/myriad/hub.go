@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 	"github.com/myriad-go/myriad/tools/metrics"
@@ -28,9 +29,9 @@ func newHubCommand() *cobra.Command {
 			"the newest of each topic with --last-values, and those of --replay for browsers that reconnect. With\n" +
 			"--nats or --cluster, a message reaches the subscribers of all joined hubs.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
-			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 starts the current\n" +
-			"executable with the same arguments as a new process, which takes over the clients and their\n" +
-			"subscriptions (Linux).",
+			"--tls-cert; without these flags it also drains, unless the signal is ignored (nohup). SIGUSR2 starts\n" +
+			"the current executable with the same arguments as a new process, which takes over the clients and\n" +
+			"their subscriptions (Linux).",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveHub(cmd) },
 	}
@@ -48,11 +49,11 @@ type hubFlags struct {
 	insecure bool
 }
 
-// Default limits of a hub. A slow subscriber may be 8 MiB or one minute behind, the values of Redis's soft limit.
+// Default limits of a hub.
 const (
 	defaultHubMaxMessage   = 1 << 20
-	defaultHubMaxUnsent    = 8 << 20
-	defaultHubWriteTimeout = time.Minute
+	defaultHubMaxUnsent    = 8 << 20     // as Redis's soft limit for slow subscribers
+	defaultHubWriteTimeout = time.Minute // as Redis's soft limit for slow subscribers
 )
 
 func (f *hubFlags) addFlags(cmd *cobra.Command) {
@@ -70,14 +71,14 @@ func (f *hubFlags) addFlags(cmd *cobra.Command) {
 	f.addReplayFlags(flags)
 	f.flagsByField["Peers.Join"] = "join"
 	f.addIntFlag(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "limit for messages per second that a client publishes (default: no limit)")
-	f.addIntFlag(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "limit for failed logins of a connection, and a tenth of the limit of an address per minute (default 10)")
+	f.addIntFlag(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "limit for consecutive failed logins on a connection; ten times that per minute for an address (default 10)")
 	f.addIntFlag(flags, &limits.LastValues, "last-values", "Limits.LastValues", "number of topics whose newest message is kept for later subscribers (default 0)")
-	f.addIntFlag(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "limit for their memory in bytes (default 67108864)")
+	f.addIntFlag(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "limit for the memory of --last-values in bytes (default 67108864)")
 	f.addIntFlag(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "limit for topics with subscribers, and for patterns (default 10000000)")
 	f.addIntFlag(flags, &limits.MaxName, "max-name", "Limits.MaxName", "limit for the length of a topic's name in bytes (default 1024)")
 	f.addIntFlag(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "limit for topics and patterns that a client subscribes to (default 100000)")
-	f.addIntFlag(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "limit for matching one message against all patterns, in units of about 10 ns (default 100000)")
-	f.addIntFlag(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; twice that for an address (default 25000)")
+	f.addIntFlag(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "limit for the work of matching one message against all patterns, in units of about 10 ns (default 100000)")
+	f.addIntFlag(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; twice that for all clients of an address (default 25000)")
 	f.addIntFlag(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "limit for subscribers of a topic (default: no limit)")
 }
 
@@ -122,7 +123,6 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// addTLSListener adds a TLS listener at the address of --tls-addr, if that flag is given.
 func (f *hubFlags) addTLSListener() error {
 	if f.tlsAddr == "" {
 		return nil
@@ -138,8 +138,7 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if clients on other machines could connect without authentication. With
-// --insecure, it returns nil.
+// requireAuthenticatedClients returns an error if remote clients need no authentication and --insecure is not given.
 func (f *hubFlags) requireAuthenticatedClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
@@ -153,13 +152,12 @@ func (f *hubFlags) requireAuthenticatedClients() error {
 	return nil
 }
 
-// isLoopbackAddr reports whether addr is a loopback address. It returns false for a socket from systemd.
+// isLoopbackAddr returns false for a socket from systemd.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsersAndRegisterReload reads the users file, and makes SIGHUP read it again.
 func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil
@@ -179,8 +177,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 // enforceTimeout limits the check of all clients' rights after a reload of the users file.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again and closes clients that have lost their rights. resultText describes
-// the outcome.
+// reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {
@@ -188,7 +185,7 @@ func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string
 		err = f.hub.Users.Reload(file)
 	}
 	if err != nil {
-		return fmt.Sprintf("the users can't be reloaded, the old ones remain in use: %v", err)
+		return fmt.Sprintf("cannot reload the users; the old ones remain in use: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
 	defer cancel()
@@ -196,8 +193,8 @@ func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string
 	case errors.Is(err, tcp.ErrServerClosed):
 		return fmt.Sprintf("users %s reloaded", f.users)
 	case err != nil:
-		return fmt.Sprintf("users %s reloaded, %d clients closed, but not all were checked: %v", f.users, closed, err)
+		return fmt.Sprintf("users %s reloaded; closed %s, but not all were checked: %v", f.users, format.Plural(int64(closed), "client", "clients"), err)
 	default:
-		return fmt.Sprintf("users %s reloaded, %d clients closed that have lost their rights", f.users, closed)
+		return fmt.Sprintf("users %s reloaded; closed %s rights", f.users, format.Plural(int64(closed), "client that has lost its", "clients that have lost their"))
 	}
 }

@@ -28,63 +28,63 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable with the cluster's secret. The flag --cluster-secret overrides it.
+// clusterSecretVariable is the environment variable with the cluster's secret.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	f.nats.addFlags(flags, "", "join other hubs through these NATS servers: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default off)")
 	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs without a NATS server, and listen for them on this address (default off)")
-	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is up suffices, and the hub's own may be included")
+	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is running suffices, and this hub's own may be included")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address at which other hubs reach --cluster, if different")
 	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "shared by all hubs of the cluster")
 	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt connections between hubs with TLS: PEM file with this hub's certificate chain, for servers and clients; reloaded when it changes (default off)")
 	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the private key of --cluster-cert")
-	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the CA certificates that sign for the hubs of the cluster; other hubs are rejected")
+	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the CA certificates of the cluster; hubs without a certificate that one of them has signed are rejected")
 	flags.StringVar(&f.Name, "node", "", "display name of this hub (default: the host name)")
-	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "limit for messages that wait for a connection to the other hubs; further ones are lost there (default 65536)")
-	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "limit for their size in bytes (default 16777216)")
+	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "limit for messages that wait for a connection to the other hubs, which do not receive further ones (default 65536)")
+	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "limit for the size of these messages in bytes (default 16777216)")
 	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "limit for NATS subjects to subscribe to; with more topics this hub receives the messages of all topics (default 100000)")
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable that passes the identity of a cluster node to the new process of an
-// upgrade. The new process continues as the same node.
+// clusterOriginVariable is the environment variable that keeps a cluster node's identity in an upgrade.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	r := &f.replay
 	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect: names, and prefixes such as news.* or chat:*, separated by commas (default: none)")
-	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub, and on disk in a cluster (default 67108864)")
+	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub and, in a cluster, on disk (default 67108864)")
 	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "limit for kept messages (default 1000000)")
 	f.addIntFlag(flags, &r.MaxMessagesPerTopic, "replay-topic-messages", "Replay.MaxMessagesPerTopic", "limit for kept messages of a topic in memory (default: no further limit)")
-	f.addIntFlag(flags, &r.MaxBytesPerTopic, "replay-topic-bytes", "Replay.MaxBytesPerTopic", "limit for their size in bytes (default: no further limit)")
+	f.addIntFlag(flags, &r.MaxBytesPerTopic, "replay-topic-bytes", "Replay.MaxBytesPerTopic", "limit for kept messages of a topic in memory, in bytes (default: no further limit)")
 	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep messages (default 1h)")
 	f.flagsByField["Replay.MaxAge"] = "replay-age"
 	f.addIntFlag(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "limit for clients that receive missed messages at the same time; 64 times as many may wait (default 64)")
-	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "limit for these clients per user, and twice that per address or IPv6 /64 network (default: a quarter of --replay-clients)")
-	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "limit for one replay; a slower client is closed and resumes when it reconnects (default 30s)")
+	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "limit for --replay-clients of one user; twice that for an address or IPv6 /64 network (default: a quarter of --replay-clients)")
+	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "time limit for one replay; slower clients are disconnected and resume when they reconnect (default 30s)")
 	f.flagsByField["Replay.Timeout"] = "replay-timeout"
 	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "NATS servers that keep each message, with --nats or --cluster (default 1; with --cluster 3)")
 	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub for kept messages, with --cluster")
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateAndSetReplay validates the flag --replay and all flags --replay-*. If --replay is given, it sets the hub's
-// Replay.
+// validateAndSetReplay validates the flags for replay, and sets the hub's Replay if --replay is given.
 func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-topic-messages", "replay-topic-bytes", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
-			return usagef("--%s is given without --replay", flag)
+			return usagef("--%s is given without --replay; expected both", flag)
 		}
 	}
 	switch {
 	case !cmd.Flags().Changed("replay"):
 		return nil
 	case cmd.Flags().Changed("replay-replicas") && !c.isClustered():
-		return usagef("--replay-replicas is given without --nats or --cluster; a single hub keeps messages in memory")
-	case (c.peers.Addr != "") != (c.peers.Dir != ""):
-		return usagef("--replay with --cluster needs --replay-dir DIRECTORY, and --replay-dir needs --cluster")
+		return usagef("--replay-replicas is given without --nats or --cluster; expected one of them, because a single hub keeps messages in memory")
+	case c.peers.Addr != "" && c.peers.Dir == "":
+		return usagef("--replay is given with --cluster but without --replay-dir; expected --replay-dir DIR")
+	case c.peers.Addr == "" && c.peers.Dir != "":
+		return usagef("--replay-dir is given without --cluster; expected both")
 	}
 	f.replay.Topics = strings.Split(c.replay, ",")
 	f.hub.Replay = &f.replay
@@ -99,17 +99,17 @@ func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
 	} {
 		if cmd.Flags().Changed(needs.flag) && !cmd.Flags().Changed(needs.of) {
-			return usagef("--%s is given without --%s", needs.flag, needs.of)
+			return usagef("--%s is given without --%s; expected both", needs.flag, needs.of)
 		}
 	}
 	for _, flag := range []string{"node", "cluster-waiting", "cluster-waiting-bytes", "cluster-subjects", "cluster-linger"} {
 		if cmd.Flags().Changed(flag) && !f.isClustered() {
-			return usagef("--%s is given without --nats or --cluster", flag)
+			return usagef("--%s is given without --nats or --cluster; expected one of them", flag)
 		}
 	}
 	switch {
 	case f.nats.urls != "" && f.peers.Addr != "":
-		return usagef("--nats and --cluster are both given; expected one")
+		return usagef("--nats and --cluster are both given; expected one of the two")
 	case f.nats.urls != "":
 		f.Creds = f.nats.creds
 		f.URLs, f.TLS, err = f.nats.parseURLsAndTrustedCA()
@@ -143,8 +143,7 @@ func (f *clusterFlags) validateAndCompletePeers() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs. It returns an error if this hub's certificate is not signed by
-// --cluster-ca. Other hubs would reject such a certificate.
+// configurePeerTLS sets up mutual TLS between hubs.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
@@ -162,7 +161,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 	}
 	own, _ := pair.GetCertificate(nil)
 	if err := verifyForServerAndClientUse(own, pool); err != nil {
-		return usagef("the other hubs would refuse --cluster-cert %s: %w; expected one for servers and clients that --cluster-ca has signed", f.peersCert, err)
+		return usagef("other hubs would reject --cluster-cert %s: %w; expected a certificate for servers and clients, signed by a CA in --cluster-ca", f.peersCert, err)
 	}
 	f.peers.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
@@ -171,7 +170,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 			own, _ := pair.GetCertificate(nil)
 			// With TLS 1.3, a peer does not report why it rejects a certificate.
 			if err := cmp.Or(asked.SupportsCertificate(own), verifyForServerAndClientUse(own, pool)); err != nil {
-				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
+				return nil, fmt.Errorf("the other hub would reject --cluster-cert %s: %w; expected a certificate for servers and clients, signed by a CA in --cluster-ca", f.peersCert, err)
 			}
 			return own, nil
 		},
@@ -198,7 +197,6 @@ func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) er
 	return nil
 }
 
-// joinClusterIfRequested connects the hub to the other hubs if the flags request a cluster. leave disconnects the hub.
 func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {
@@ -215,7 +213,7 @@ func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err
 	}
 	f.successorEnv = map[string]string{clusterOriginVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+		f.upgradeRefusal = "a hub with --cluster cannot be upgraded, because its embedded NATS server cannot pass its listener to a new process; this process continues to serve: restart one node after the other with SIGTERM, or run a separate nats-server and use --nats, which keeps clients connected"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil

@@ -60,7 +60,7 @@ func TestHub(t *testing.T) {
 	other := testkit.Dial(t, s.addr)
 	exchangeRESP(other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
 	other.Send("PUBLISH b x\r\n")
-	if line := other.ReadLine(); line[0] != '-' || !strings.Contains(line, "at most 3 messages a second") {
+	if line := other.ReadLine(); line[0] != '-' || !strings.Contains(line, "at most 3 messages per second") {
 		t.Errorf("the fourth message in a second: %q", line)
 	}
 	s.checkStop(t)
@@ -76,11 +76,11 @@ func TestHubReloadsUsers(t *testing.T) {
 	exchangeRESP(bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", subscribed)
 	overwriteFile(t, users, "user alice on >a +@all &*\nuser bob on >b +@all &y\n")
 	s.Signal(syscall.SIGHUP)
-	s.waitForError(t, "hangup: users "+users+" reloaded, 1 clients closed")
+	s.waitForError(t, "hangup: users "+users+" reloaded; closed 1 client that")
 	bob.ExpectEOF("")
 	overwriteFile(t, users, "user alice on >a +frob")
 	s.Signal(syscall.SIGHUP)
-	s.waitForError(t, "the users can't be reloaded, the old ones remain in use: ")
+	s.waitForError(t, "cannot reload the users; the old ones remain in use: ")
 	exchangeRESP(testkit.Dial(t, s.addr), "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
 	exchangeRESP(alice, "", "*3|$7|message|$1|x|$1|1")
 	s.Signal(syscall.SIGTERM)
@@ -142,14 +142,14 @@ func TestHubClusterTLS(t *testing.T) {
 		testkit.WaitFor(t, "word of: "+why, func() bool { return strings.Contains(s.stderr.String(), why) })
 	}
 	other := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
-	says(other, "the other hub would refuse --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
+	says(other, "the other hub would reject --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
 	serveLine(t, "hub --cluster 127.0.0.1:0"+join)
 	says(first, "first record does not look like a TLS handshake")
 	if text := other.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("a hub with a certificate of somebody else says: %s", text)
 	}
 	for _, wrong := range []struct{ flags, want string }{
-		{secured(otherCert, otherKey, cert), "the other hubs would refuse --cluster-cert " + otherCert + ": x509: certificate signed by unknown authority"},
+		{secured(otherCert, otherKey, cert), "other hubs would reject --cluster-cert " + otherCert + ": x509: certificate signed by unknown authority"},
 		{secured(expiredCert, expiredKey, expiredCert), "x509: certificate has expired"},
 		{secured(cert, otherKey, cert), "private key does not match public key"},
 	} {
@@ -171,22 +171,22 @@ func TestHubClusterSecret(t *testing.T) {
 	first := hub("s3cret", "")
 	join := " --join " + addrOf(first)
 	stranger := hub("other", join)
-	const differ = "their cluster secrets differ; expected the same secret on all"
-	why := "the server at " + addrOf(first) + " refuses this one: " + differ
+	const differ = "their cluster secrets differ; expected the same secret on all servers"
+	why := "the server at " + addrOf(first) + " rejected this server: " + differ
 	testkit.WaitFor(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
 	testkit.WaitFor(t, "the first says why", func() bool {
-		return strings.Contains(first.stderr.String(), "a server from 127.0.0.1 is refused: its cluster secret differs")
+		return strings.Contains(first.stderr.String(), "rejected a server from 127.0.0.1: its cluster secret differs")
 	})
 	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("who is alone says %s", text)
 	}
 	second := hub("s3cret", join)
 	for _, s := range []*server{first, second} {
-		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster, other hubs: 1\n") })
+		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster; other hubs: 1\n") })
 	}
 	second.stop()
 	testkit.WaitFor(t, "the first is alone again", func() bool {
-		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster responds")
+		return strings.Contains(first.stderr.String(), "no other hub of the cluster responds")
 	})
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
 		t.Errorf("the stranger says %s", text)

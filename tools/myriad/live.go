@@ -21,19 +21,15 @@ const (
 	minRedrawInterval = 100 * time.Millisecond
 	// sparklineIntervals is the number of intervals that a sparkline shows.
 	sparklineIntervals = 240
-	// maxErrorCauses limits the number of error causes that are counted separately. Further causes count as "other".
+	// maxErrorCauses limits the number of error causes that are counted separately.
 	maxErrorCauses = 64
-	// If programs have waited for a processor for more than starvedWarningShare of the time, the view shows a warning.
-	// The result of the run applies the same limit.
+	// starvedWarningShare is the share of time with waiting programs above which the view shows a warning.
 	starvedWarningShare = 0.2
 	labelWidth          = 11
 )
 
-// terminalView shows the progress of a load run on a terminal. Each redraw replaces the lines of the previous one.
-// Before other text is written to the terminal, eraseDrawnLines must be called.
-//
-// Only the goroutine that runs the load may use a terminalView. After the run, another goroutine may call
-// eraseDrawnLines.
+// terminalView shows the progress of a load run on a terminal. eraseDrawnLines must be called before other output. Only
+// the goroutine that runs the load may use a terminalView.
 type terminalView struct {
 	out        io.Writer
 	screenSize func() screen // returns the current size of the terminal
@@ -74,8 +70,7 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndRedraw updates the view with an event. It redraws at most once per minRedrawInterval. At the event
-// load.Done, it erases the view.
+// updateAndRedraw updates the view with an event, and redraws at most once per minRedrawInterval.
 func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
@@ -121,7 +116,6 @@ func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendDroppingOldest appends v to history. If history is full, the oldest value is dropped.
 func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
@@ -134,8 +128,7 @@ type terminalLine struct {
 	isFault     bool // shown in red
 }
 
-// formatLines returns the lines of the view, the most important ones first. A small terminal shows only the first
-// lines.
+// formatLines returns the lines of the view, the most important lines first.
 func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
@@ -189,8 +182,6 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	return all
 }
 
-// formatStageProgress describes the progress of the current stage of the run. If the end of the stage is known, it adds
-// a progress bar.
 func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -224,8 +215,7 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the most recent values as a row of bars, one per column. The highest bar stands for the highest of
-// these values.
+// sparkline draws the most recent values as a row of bars, one per column.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -240,8 +230,7 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// Terminal control sequences. None of them erases the whole screen, because tmux would copy the screen to its
-// scrollback.
+// Terminal control sequences. None erases the whole screen, because tmux would copy the screen to its scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -265,8 +254,7 @@ func (v *terminalView) redrawLines() {
 
 func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderForScreen returns the line as terminal output, cut to fit the screen. width is the number of columns that the
-// output occupies. Characters that could disturb the layout become "?".
+// renderForScreen returns the line as terminal output, cut to fit. width is its number of columns.
 func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -284,7 +272,6 @@ func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	return text, len(runes)
 }
 
-// takeEraseSequence returns the control sequence that erases the drawn lines. It also marks the lines as erased.
 func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
@@ -293,7 +280,6 @@ func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	return text
 }
 
-// eraseDrawnLines erases the view until the next redraw. It does nothing if the view is already erased.
 func (v *terminalView) eraseDrawnLines() {
 	if text := v.takeEraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)

@@ -14,7 +14,7 @@ import (
 
 const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\n' 127.0.0.1:9000
   myriad load -c 1000 --rate 50k --arrivals poisson --out run.jsonl 127.0.0.1:9000
-  myriad load -c 100 -r @10ms,p99.9 127.0.0.1:9000
+  myriad load -c 100 --rate @10ms,p99.9 127.0.0.1:9000
   myriad load -c 200 https://example.com/`
 
 func newLoadCommand() *cobra.Command {
@@ -27,18 +27,18 @@ func newLoadCommand() *cobra.Command {
 Opens all connections; each then keeps a number of messages in flight and sends
 the next when an answer arrives (closed loop). With --rate or --message-rate,
 messages are sent at planned times whether or not answers arrive (open loop), and
-latencies count from the planned times. Every byte of every
-answer is compared with what was sent, or with --answer; with --match, as with
---http, answers are delimited by a rule and not compared.
+latencies count from the planned times. Every byte of every answer is compared with
+the message, or with --answer; with --match or --http, answers are delimited by a rule
+and not compared.
 
-Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Connections are
-spread over several targets in turn. A target can be a URL, which selects the protocol:
-tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
-wss:// (--ws).
+Numbers may end in k, M or G, or in ki, Mi or Gi for powers of 1024. Connections are
+distributed over several targets in turn. A target can be a URL, which selects the
+protocol: tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws://
+or wss:// (--ws).
 
 The exit status is 1 if no connection succeeded, if answers were wrong or missing, if
-connections were lost, if an expectation was not met, or if it was interrupted;
-the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
+connections were lost, if an expectation was not met, or if the run was interrupted;
+the result so far is printed in any case. It is 2 if the arguments are invalid.`,
 		Args: cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
@@ -85,16 +85,13 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch reports whether the first wrong answer looks like HTTP. Such an answer begins with "HTTP/1." or
-// "<!DOCTYPE ".
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// raiseGOMAXPROCSIfTLS raises GOMAXPROCS if the load uses TLS, because TLS handshakes do not run on the event loops.
 func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
-	if f.cfg.TLS != nil {
+	if f.cfg.TLS != nil { // handshakes do not run on the event loops
 		raiseGOMAXPROCSUnlessSet(max(f.cfg.Loops, 1), false)
 	}
 }
@@ -120,8 +117,7 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate, or the zero Step if there is none.
-// Of several steps with this rate, it returns the last.
+// lowestStepAboveFoundRate returns the last step with the lowest rate above found.Rate, or the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
@@ -132,9 +128,9 @@ func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 }
 
 func noRateFoundError(found *load.Found) error {
-	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
+	err := fmt.Errorf("no tested rate kept %s latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
 	if lowestStepAboveFoundRate(found).Limited {
-		err = fmt.Errorf("%w: the generator was late", err)
+		err = fmt.Errorf("%w: the load generator fell behind; use more --loops or --agents", err)
 	}
 	return err
 }

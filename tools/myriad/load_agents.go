@@ -47,14 +47,14 @@ func parseRemoteOrLocalAgentCount(text string) (c agentCount, err error) {
 func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &f.agents, parseRemoteOrLocalAgentCount, "agents", "", "use `N` agents together, started with \"myriad agent\" on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
-	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
-	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
+	flags.StringVar(&f.cert, "agents-cert", "", "encrypt --agents-addr with TLS: PEM `FILE` with the certificate chain")
+	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the private key of --agents-cert")
 	f.nats.addFlags(flags, "", "connect to the agents through this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
 	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePositiveDuration, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags about the NATS server. These flags must not be used with local agents.
+// natsFlagNames lists the flags about the NATS server, which local agents do not permit.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
@@ -69,15 +69,15 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	if f.agents.local {
 		for _, name := range natsFlagNames {
 			if isFlagSet(name) {
-				return usagef("--%s is given with --agents local:%d, which are processes of this machine; expected --agents %d", name, f.agents.n, f.agents.n)
+				return usagef("--%s is given with --agents local:%d, which starts processes on this machine; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
 		}
 	}
 	switch {
 	case isFlagSet("nats") && isFlagSet("agents-addr"):
-		return usagef("--nats and --agents-addr are given; expected one of the two")
+		return usagef("--nats and --agents-addr are both given; expected one of the two")
 	case isFlagSet("nats") && f.cert+f.key != "":
-		return usagef("--agents-cert or --agents-key is given with --nats, whose server has its own; expected --agents-addr")
+		return usagef("--agents-cert or --agents-key is given with --nats; expected --agents-addr, because they are for the server in this process")
 	case (f.cert == "") != (f.key == ""):
 		return usagef("only one of --agents-cert and --agents-key is given; expected both")
 	case !isFlagSet("nats"):
@@ -108,7 +108,6 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// runLoadHereOrOnAgents runs the load in this process or, with --agents, on agents.
 func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.raiseGOMAXPROCSIfTLS()
@@ -130,8 +129,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents as processes on this machine. awaitExitOrKill waits until all of these
-// processes have ended. After localAgentStopTimeout, it kills those that still run.
+// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their end, at most for
+// localAgentStopTimeout.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {

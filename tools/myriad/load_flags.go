@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags contains the flags of the command load. The command hold has some of them.
+// loadFlags contains the flags of the commands load and hold.
 type loadFlags struct {
 	cfg          load.Config
 	settingTexts map[string][]string // values of settings, by name
@@ -25,7 +25,7 @@ type loadFlags struct {
 	agents       distributedLoadFlags
 }
 
-// flagAliases maps alternative flag names to the names of this program. Most alternative names are those of tcpkali.
+// flagAliases maps alternative flag names, mostly those of tcpkali, to the names of this program.
 var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
@@ -34,9 +34,9 @@ var flagAliases = map[string]string{
 	"workers":          "loops",
 }
 
-const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --workers --loops and
-  --channel-lifetime --lifetime. The time to connect and to the first byte is
-  always measured. For what differs see docs/load.md.
+const tcpkaliText = `  Aliases: --ssl for --tls, --websocket for --ws, --source-ip for --src, --workers for
+  --loops and --channel-lifetime for --lifetime. The times to connect and to the first
+  byte are always measured. docs/load.md lists the differences from tcpkali.
 `
 
 func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -46,7 +46,7 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag for a load.Setting. It adds the flag's values to textsByName.
+// settingFlag is the flag for a load.Setting, and adds its values to textsByName.
 type settingFlag struct {
 	load.Setting
 	textsByName map[string][]string
@@ -69,7 +69,6 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addSettingFlagGroups adds the flags of the named groups to cmd. In each group, flags for a load.Setting come first.
 func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
@@ -100,8 +99,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists. For the command hold, it also adds the
-// settings "duration" and "hold-after" to the group "Connections".
+// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists.
 func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
@@ -134,7 +132,7 @@ func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, set
 	}
 }
 
-// buildConfigFromFlags builds f.cfg from the file of --config, the flags and the targets. Then it validates f.cfg.
+// buildConfigFromFlags builds and validates f.cfg from the file of --config, the flags and the targets.
 func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
 	if err := f.readConfigFileOrStdin(stdin); err != nil {
@@ -153,7 +151,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 	}
 	switch configured := f.cfg.Target != ""; {
 	case configured && len(targets) > 0:
-		return usagef("a target is given, and --config contains one; expected one of the two")
+		return usagef("a target is given as an argument and in --config; expected one of the two")
 	case !configured:
 		if err := f.cfg.SetTargets(targets...); err != nil {
 			return usageError{err}
@@ -163,7 +161,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 		return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
 	}
 	if f.settingTexts["header"] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
-		return usagef("--header is given without a WebSocket; expected it with --ws or a target such as ws://HOST/")
+		return usagef("--header is given without a WebSocket; expected --ws or a target such as ws://HOST/")
 	}
 	if err := f.cfg.Validate(); err != nil {
 		return usageError{err}
@@ -198,8 +196,8 @@ func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSettingIfRequested replaces escape sequences in the values of the named setting. It does nothing
-// without --unescape-message-args, or if the setting contains neither messages nor answers.
+// unescapeMessageSettingIfRequested replaces escape sequences in a setting's values, if --unescape-message-args is
+// given.
 func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil
@@ -216,7 +214,7 @@ func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 			}
 			fixed, ok := t.MessageIfConstant()
 			if !ok {
-				return usagef("--%s is %q, which has an expression; expected none", name, text)
+				return usagef(`--%s is %q, which contains an expression; expected none, or \\{ for a literal \{`, name, text)
 			}
 			plain = fixed
 		}

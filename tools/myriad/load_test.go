@@ -124,7 +124,7 @@ func TestLoad(t *testing.T) {
 		"-c 2 --messages 3 --latency-percentiles 62.5 " + lines:                 {0, []string{"latency 62.5%  "}},
 		"-c 2 --messages 3 --expect connected==2 " + lines:                      {0, []string{"ok   connected==2: 2\n"}},
 		"-c 2 --messages 3 --html " + dir + "/a --expect connected==3 " + lines: {1, []string{"FAIL connected==3: 2\n", "1 of 1 expectations"}},
-		"-c 2 --messages 3 --html /dev/full " + lines:                           {1, []string{"/dev/full is not written"}},
+		"-c 2 --messages 3 --html /dev/full " + lines:                           {1, []string{"cannot write /dev/full"}},
 		"-c 2 --messages 3 --metrics 127.0.0.1:0 --csv " + dir + "/b " + lines:  {0, []string{"metrics on http://127.0.0.1:"}},
 	} {
 		invokeCommand(t, append([]string{"load"}, strings.Split(line, " ")...)...).checkOutcome(t, "load "+line, c.code, c.says...)

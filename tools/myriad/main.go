@@ -47,8 +47,7 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError is an error in how the command was used. It causes exit code 2. The text states what is wrong and, after a
-// semicolon, what was expected.
+// usageError is an error in how the command was used, and causes exit code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -62,8 +61,7 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandForArgs returns the root command. If args begin with the name of a subcommand, the root command
-// contains only this subcommand. This makes the program start faster.
+// newRootCommandForArgs returns the root command with the subcommand that args name, or with all subcommands.
 func newRootCommandForArgs(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -77,6 +75,7 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(toUsageErrorWithExpectation)
+	// A single subcommand makes the program start faster.
 	only := ""
 	if len(args) > 0 && commandConstructors[args[0]] != nil {
 		only = args[0]
@@ -93,12 +92,10 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is the time after a signal in which a second signal is ignored. The program timeout(1) sends
-// two signals: one to the command, and then one to the process group of the command.
-const duplicateSignalWindow = 200 * time.Millisecond
+// duplicateSignalWindow is the time after a signal in which a second signal is ignored.
+const duplicateSignalWindow = 200 * time.Millisecond // timeout(1) sends two signals
 
-// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the command's context. A second signal ends the process.
-// For the server commands, serve and hub, it does nothing, because they handle signals themselves.
+// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub.
 func cancelContextUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
@@ -108,8 +105,6 @@ func cancelContextUnlessServer(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// validateArgsWithUsageErrors makes cmd and its subcommands return a usageError if arguments are wrong or a required
-// flag is missing.
 func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
@@ -120,16 +115,15 @@ func validateArgsWithUsageErrors(cmd *cobra.Command) {
 			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd), ", "))
 		}
 		err := args(cmd, given)
-		if err == nil {
-			err = cmd.ValidateRequiredFlags()
-		}
 		switch {
 		case err == nil:
 			return nil
 		case strings.HasPrefix(err.Error(), "unknown command"): // the error of cobra.NoArgs
 			return usagef("unexpected argument %q; expected %s", given[0], cmd.UseLine())
+		case len(given) == 0:
+			return usagef("missing argument; expected %s", cmd.UseLine())
 		}
-		return usagef("%w; expected %s", err, cmd.UseLine())
+		return usagef("%d arguments are given; expected %s", len(given), cmd.UseLine())
 	}
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "help" {

@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags contains the flags for connections to NATS servers.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) {
@@ -21,12 +20,11 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, defaultURLs, urlHelp string) 
 	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTrustedCA returns the URLs of --nats, and a TLS configuration that trusts the certificates in --nats-ca.
-// Each result is nil if its flag is not given.
+// parseURLsAndTrustedCA returns the URLs of --nats and a TLS configuration for --nats-ca, each nil without its flag.
 func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
-			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected both")
+			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected --nats, too")
 		}
 		return nil, nil, nil
 	}
@@ -42,12 +40,12 @@ func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Confi
 		text = strings.TrimSpace(text)
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
+			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", text)
 		}
 		urls = append(urls, text)
 	}
 	if len(urls) == 0 {
-		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222", f.urls)
+		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", f.urls)
 	}
 	if f.creds != "" {
 		if _, err := os.Stat(f.creds); err != nil {
@@ -70,14 +68,13 @@ func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err 
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the maximum length of a secret. NATS sends the secret in a message of at most about 4,000 bytes.
-const maxSecretBytes = 1024
+// maxSecretBytes is the maximum length of a secret.
+const maxSecretBytes = 1024 // NATS sends it in a message of at most about 4,000 bytes
 
-// secretFlag is a flag that names a file with a secret. If the flag is not given, an environment variable contains the
-// secret.
+// secretFlag is a flag that names a file with a secret. Without the flag, an environment variable has the secret.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag. help completes its description, which begins with "the secret".
+// addFlag adds the flag. Its description is "FILE with the secret", continued by help.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")
@@ -97,7 +94,7 @@ func (f *secretFlag) readSecretFileOrVariable() (string, error) {
 	case err != nil:
 		return "", usagef("--%s: %w", f.name, err)
 	case secret == "" || len(secret) > maxSecretBytes:
-		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecretBytes)
+		return "", usagef("--%s is %s, which has %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecretBytes)
 	}
 	return secret, nil
 }

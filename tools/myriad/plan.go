@@ -53,15 +53,16 @@ of "myriad bench capacity", with 20,000 connections, which takes a minute. --fro
 earlier bench, or a load whose server ran on the same machine as the load.
 
 --check plans nothing: it predicts the larger of two sizes of a bench from the smaller
-one and compares; with --within, the exit status is 1 if memory or CPU is off by
-more than that.
+one and compares them; with --within, the exit status is 1 if memory or CPU is off by
+more than that percentage.
+
 docs/capacity.md explains the arithmetic.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
 	}
 	var g flagGroups
-	g.addFlagGroup("Measured", "", f.addMeasurementSourceFlags)
+	g.addFlagGroup("Measurement", "", f.addMeasurementSourceFlags)
 	g.addFlagGroup("Plan", "", f.addGoalFlags)
-	g.addFlagGroup("Answer", "", f.addCheckAndOutputFlags)
+	g.addFlagGroup("Output", "", f.addCheckAndOutputFlags)
 	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
@@ -88,8 +89,8 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may fail at the same time (default 1)")
-	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "limit for connections on a machine (default: as many as it holds)")
-	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "event loops of a machine's server (default: half of the processors)")
+	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "put at most `N` connections on a machine (default: as many as it can hold)")
+	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "`N` event loops in each server (default: half of the processors)")
 	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 
@@ -99,8 +100,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a function that parses a number with an optional fraction and suffix, such as 1.5k. expected
-// describes the number in errors.
+// newNumberParser returns a function that parses a number such as 1.5k. expected describes the number in errors.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -120,15 +120,15 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags. If --memory or --cores is missing, it takes the value from facts.
+// validateAndComplete validates the flags, and takes missing values from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
-		return usagef("--measure and --from: %s given; expected one of the two", map[bool]string{true: "both are", false: "neither is"}[f.measure])
+		return usagef("%s given; expected one of the two", map[bool]string{true: "--measure and --from are both", false: "neither --measure nor --from is"}[f.measure])
 	case f.out != "" && !f.measure:
 		return usagef("--out is given without --measure; expected both")
 	case f.check && f.measure:
-		return usagef("--check is given with --measure; expected it with --from: it compares two sizes, which `myriad bench capacity` measures")
+		return usagef("--check is given with --measure; expected --from with a report of `myriad bench capacity`, which measures two sizes")
 	case isFlagSet("within") && !f.check:
 		return usagef("--within is given without --check; expected both")
 	}
@@ -143,7 +143,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 		g.Cores = facts.Machine.CPUs
 	}
 	if g.Memory == 0 || g.Cores == 0 {
-		return usagef("this machine's memory and processors can't be read; expected --memory and --cores")
+		return usagef("cannot read this machine's memory and processors; expected --memory and --cores")
 	}
 	for _, n := range f.connections { // before measuring, which takes a minute
 		g.Connections = n
@@ -172,9 +172,9 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	m := f.fittingMeasurementWithMostPoints(all)
 	switch {
 	case m == nil && f.subject == "":
-		return usagef("--tls is given, but the measurement is without TLS; expected both alike: measure again")
+		return usagef("--tls is given, but the measurement was made without TLS; measure again with --tls, or omit it")
 	case m == nil:
-		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedUniqueSubjects(all))
+		return usagef("--subject is %q%s; expected one of the measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedUniqueSubjects(all))
 	}
 	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
@@ -203,9 +203,8 @@ func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints selects a measurement for the plan. It considers measurements of f.subject (default:
-// the subject of all[0]). For a plan with TLS, it considers only measurements with TLS. It returns the measurement with
-// the most points and, among equals, with the fewest connections.
+// fittingMeasurementWithMostPoints selects a measurement of the planned subject. If the plan has TLS, the measurement has
+// TLS, too.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -229,7 +228,6 @@ func joinQuotedUniqueSubjects(all []capacity.MeasuredCosts) string {
 	return scenario.JoinAsEnglishList(names)
 }
 
-// measureOrReadMeasurements measures this machine if --measure is set. Otherwise it reads the file of --from.
 func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
 		set, err := f.runCapacityBench(cmd)
@@ -294,17 +292,17 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	}
 	if err == nil {
 		if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
-			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.CountRuns(), o.Dir)
+			err = fmt.Errorf("%d of %d runs failed; the report in %s lists the causes", failed, set.CountRuns(), o.Dir)
 		}
 	}
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted figures next to measured ones. It returns an error if a prediction
-// is off by more than --within.
+// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if one is off by more than
+// --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
-		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
+		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
 	}
 	if f.json {
 		if err := json.NewEncoder(out).Encode(all); err != nil {
@@ -326,7 +324,7 @@ func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacit
 		}
 	}
 	if off > 0 {
-		return fmt.Errorf("%s further off than %s", format.Plural(int64(off), "figure is", "figures are"), format.Percent(f.within))
+		return fmt.Errorf("%s off by more than %s", format.Plural(int64(off), "figure is", "figures are"), format.Percent(f.within))
 	}
 	return nil
 }

@@ -51,5 +51,5 @@ func TestPlanPredicts(t *testing.T) {
 	}
 	invokeCommand(t, "plan", "--from", out, "--subject", "goroutine", "-n", "10M", "--memory", "64Gi", "--cores", "16").checkOutcome(t, "plan",
 		0, "Measured: 1,000 connections, goroutine, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n ")
-	invokeCommand(t, "plan", "--from", out, "--check", "--within", "0.0001%").checkOutcome(t, "plan --check", 1, "further off than")
+	invokeCommand(t, "plan", "--from", out, "--check", "--within", "0.0001%").checkOutcome(t, "plan --check", 1, "off by more than")
 }

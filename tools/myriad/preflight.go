@@ -24,8 +24,6 @@ type limitCheck struct {
 	connsDerived bool
 }
 
-// checkAndPrintLimitWarnings warns if the command will reach or nearly reach a limit of the machine. It writes at most
-// two lines to standard error. If the limits cannot be read, it writes nothing.
 func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -36,11 +34,10 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of a wall's connections (Wall.Holds) above which a plan is near the wall.
+// nearWallShare is the share of Wall.Holds above which a plan is near the wall.
 const nearWallShare = 0.8
 
-// formatLimitWarnings returns up to two warnings. One warns about the lowest hard limit that the plan exceeds or comes
-// near. The other warns about the lowest soft limit that the plan exceeds.
+// formatLimitWarnings returns up to two warnings: about a hard limit, and about a soft limit.
 func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.lowestExceededOrNearWall(report, false), p.lowestExceededOrNearWall(report, true)
@@ -49,17 +46,17 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	case hard.Exceeded(n):
 		lines = append(lines, fmt.Sprintf("this machine can hold only %d of %d connections: %s; %s", hard.Holds, n, formatWallNameAndValue(hard), p.doctorHint(n)))
 	default:
-		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
+		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine can hold, %d: %s; %s",
 			n, int64(n)*100/hard.Holds, hard.Holds, formatWallNameAndValue(hard), p.doctorHint(n)))
 	}
 	if soft != nil {
-		lines = append(lines, fmt.Sprintf("%s hurts from %d connections of %d on; %s", formatWallNameAndValue(soft), soft.Holds, n, p.doctorHint(n)))
+		lines = append(lines, fmt.Sprintf("%s degrades performance from %d of %d connections; %s", formatWallNameAndValue(soft), soft.Holds, n, p.doctorHint(n)))
 	}
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard wall (a limit of the machine) that the plan exceeds or comes near,
-// or nil. With wantPerformanceWalls, it returns the lowest soft wall that the plan exceeds, or nil.
+// lowestExceededOrNearWall returns the lowest hard wall that the plan exceeds or nears. If wantPerformanceWalls is set,
+// it considers soft walls instead, and only those that the plan exceeds.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
@@ -89,8 +86,6 @@ func (p *limitCheck) doctorHint(n int) string {
 // maxDerivedConns is the maximum number of connections that is derived from the limit of open descriptors.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits prints warnings about limits of the machine before a server starts. Worker processes print
-// nothing, because their supervisor does.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -112,8 +107,6 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	checkAndPrintLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits prints warnings about limits of the machine before the command load or hold starts. It prints
-// nothing with --quiet, with --agents, without --connections, or if a target is not a TCP address.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return

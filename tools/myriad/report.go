@@ -21,7 +21,6 @@ var (
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles is the maximum number of files for the command report.
 const maxReportFiles = 64
 
 type reportFlags struct {
@@ -68,7 +67,7 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 
 func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []string) error {
 	if len(fileNames) > maxReportFiles {
-		return usagef("%d files; expected at most %d", len(fileNames), maxReportFiles)
+		return usagef("%d files are given; expected at most %d", len(fileNames), maxReportFiles)
 	}
 	var files []reportFile
 	for _, name := range fileNames {
@@ -79,7 +78,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []stri
 		defer file.Close()
 		files = append(files, file)
 		if file.isBench != files[0].isBench {
-			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", fileNames[0], name)
+			return usagef("%s and %s: one contains a bench and the other a load; expected files of one kind", fileNames[0], name)
 		}
 	}
 	formats, report := loadFormats, f.writeLoadReport
@@ -101,7 +100,7 @@ type reportFile struct {
 }
 
 // expectedReport is the end of error messages about files that are not reports.
-const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
+const expectedReport = "expected the report.json of a bench, its directory, or the events of a load as written by --json"
 
 func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {
 	in := io.NopCloser(stdin)
@@ -117,15 +116,15 @@ func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err er
 	case err != nil && !errors.Is(err, io.EOF): // the next read returns it again
 	case len(beginning) == 0:
 		in.Close()
-		return f, usagef("%s: it is empty; %s", name, expectedReport)
+		return f, usagef("%s: empty file; %s", name, expectedReport)
 	case !f.isBench && !bytes.Contains(beginning, []byte(`"phase"`)):
 		in.Close()
-		return f, usagef("%s: it is neither of a bench nor of a load; %s", name, expectedReport)
+		return f, usagef("%s: neither a bench report nor the events of a load; %s", name, expectedReport)
 	}
 	return f, nil
 }
 
-// openFileOrDirReport opens the file name. If name is a directory, it opens the file report.json in that directory.
+// openFileOrDirReport opens a file, or the file report.json in a directory.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {

@@ -13,9 +13,9 @@ import (
 func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
-		return usagef("--merge and --expect are for loads; expected neither with the report of a bench")
+		return usagef("--merge or --expect is given with a bench report; expected the events of a load")
 	case len(files) > 1:
-		return usagef("%d reports of a bench; expected one: --format benchstat of each is what benchstat compares", len(files))
+		return usagef("%d bench reports; expected one (to compare two, write each with --format benchstat and run benchstat)", len(files))
 	}
 	set, err := result.ReadSet(files[0].in)
 	if err != nil {
@@ -30,8 +30,7 @@ func (f *reportFlags) writeSingleBenchReport(cmd *cobra.Command, files []reportF
 	return nil
 }
 
-// printMissingOrInvalidRunCount prints how many runs are missing from the output because they failed or were not made.
-// It prints nothing if no run is missing.
+// printMissingOrInvalidRunCount prints how many runs failed or were not made, if any.
 func printMissingOrInvalidRunCount(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {

@@ -17,8 +17,7 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReport writes a report of load runs and checks the expectations. With --merge, it merges the results of
-// several runs. Otherwise, it compares them.
+// writeLoadReport merges or compares load runs, and checks the expectations.
 func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
@@ -50,16 +49,15 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 	return checkExpectationsAndPrintVerdicts(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags validates the flags for reports of load runs. It returns the parsed expectations.
 func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
 	if f.merge && fileCount < 2 {
-		return nil, usagef("--merge of one file; expected two or more")
+		return nil, usagef("--merge is given with one file; expected two or more")
 	}
 	if f.merge && f.format == "csv" {
-		return nil, usagef("--format csv with --merge; expected text, html or json: what is merged has no intervals")
+		return nil, usagef("--format is csv with --merge; expected text, html or json, because merged results have no intervals")
 	}
 	if !f.merge && fileCount > 1 && f.format != "text" {
-		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, fileCount)
+		return nil, usagef("--format is %s with %d files; expected one file, --merge, or --format text to compare them", f.format, fileCount)
 	}
 	return parseExpectations(f.expect)
 }
@@ -80,7 +78,7 @@ func mergeResultsOfCompleteRuns(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {
-			return nil, usagef("%s is cut off; expected complete runs to merge", r.name)
+			return nil, usagef("%s has no final result; expected complete runs with --merge", r.name)
 		}
 		results = append(results, r.stream.Result)
 	}
@@ -99,7 +97,7 @@ func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expec
 		return s.WriteHTML(w, expectations...)
 	case "json":
 		if !s.Complete() {
-			return errors.New("the stream is cut off; expected a result to write as JSON")
+			return errors.New("the run has no final result to write as JSON; expected a complete run, or --format text, html or csv")
 		}
 		lines := json.NewEncoder(w)
 		lines.SetIndent("", "  ")
@@ -108,8 +106,7 @@ func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expec
 	return s.WriteText(w)
 }
 
-// checkExpectationsAndPrintVerdicts prints a line for each expectation. It returns an error if an expectation is not
-// met.
+// checkExpectationsAndPrintVerdicts prints a line for each expectation. It returns an error if one is not met.
 func checkExpectationsAndPrintVerdicts(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {

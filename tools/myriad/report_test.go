@@ -42,9 +42,9 @@ func TestReport(t *testing.T) {
 		{[]string{path, "--expect", "p99<500us", "--expect", "errors==0", "--expect", "rate>1"}, 1,
 			[]string{"FAIL p99<500us: 900µs\n", "FAIL errors==0: 203\n", "2 of 3 expectations not met", "target"}},
 		{[]string{path, path, "--expect", "unsent==0"}, 1, []string{path + ": FAIL unsent==0: 200\n", "2 of 2"}},
-		{[]string{path, path, "--merge"}, 2, []string{"no histogram"}},
-		{[]string{path, "--merge"}, 2, []string{"--merge of one file"}},
-		{[]string{path, path, "--format", "html"}, 2, []string{"--format html of 2 files", "--merge"}},
+		{[]string{path, path, "--merge"}, 2, []string{"without a histogram"}},
+		{[]string{path, "--merge"}, 2, []string{"--merge is given with one file"}},
+		{[]string{path, path, "--format", "html"}, 2, []string{"--format is html with 2 files", "--merge"}},
 		{[]string{path, "--format", "xml"}, 2, []string{`--format is "xml"; expected one of text, csv, html, json`}},
 		{[]string{path, "--expect", "speed>1"}, 2, []string{`--expect: expectation "speed>1"`, "rate"}},
 		{[]string{"/no/such/file"}, 2, []string{"/no/such/file: no such file"}},
@@ -59,12 +59,12 @@ func TestReportBadInput(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bad.jsonl")
 	out := filepath.Join(t.TempDir(), "out.html")
 	for text, says := range map[string]string{
-		"":                               "it is empty; expected the report.json of a bench, or its directory, or the events of a load",
-		"{}\n":                           "it is neither of a bench nor of a load; expected the report.json of a bench, or its directory, or the events of a load",
-		"hello\n":                        "it is neither of a bench nor of a load",
+		"":                               "empty file; expected the report.json of a bench, its directory, or the events of a load",
+		"{}\n":                           "neither a bench report nor the events of a load; expected the report.json of a bench, its directory, or the events of a load",
+		"hello\n":                        "neither a bench report nor the events of a load",
 		"{\"phase\":\"began\"}\nhello\n": "line 2: invalid character",
-		"{\"phase\":\"done\"}\n":         "line 1: no result",
-		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "more than 4194304 bytes",
+		"{\"phase\":\"done\"}\n":         "line 1: event \"done\" has no result",
+		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "longer than 4194304 bytes",
 	} {
 		failOnError(t, os.WriteFile(path, []byte(text), 0o600))
 		invokeCommand(t, "report", "--format", "html", "--out", out, path).checkOutcome(t, fmt.Sprintf("%.40q", text), 2, path+": ", says)
@@ -76,7 +76,7 @@ func TestReportBadInput(t *testing.T) {
 	failOnError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n{\"phase\""), 0o600))
 	(&reportCase{[]string{"--format", "html", "--out", out, path}, 0, nil}).runAndCheck(t)
 	(&reportCase{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).runAndCheck(t)
-	(&reportCase{[]string{"--format", "json", path}, 1, []string{"cut off"}}).runAndCheck(t)
+	(&reportCase{[]string{"--format", "json", path}, 1, []string{"no final result"}}).runAndCheck(t)
 }
 
 // writeSingleBenchReport writes the report of a bench with a message rate for each round, and one failed
@@ -109,9 +109,9 @@ func TestReportBenches(t *testing.T) {
 		{[]string{a, "--format", "benchstat"}, 0, []string{"Unit tps better=higher\n", "\nBenchmarkTest/echo/net 1 103 tps\n", "left out: 1 runs that failed or were not made"}},
 		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, html, json, benchstat`}},
 		{[]string{aStream, "--format", "benchstat"}, 2, []string{`--format is "benchstat"; expected one of text, csv, html, json`}},
-		{[]string{a, b}, 2, []string{"2 reports of a bench; expected one: --format benchstat of each"}},
+		{[]string{a, b}, 2, []string{"2 bench reports; expected one (to compare two, write each with --format benchstat"}},
 		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
-		{[]string{a, aStream}, 2, []string{"one is of a bench and one of a load"}},
+		{[]string{a, aStream}, 2, []string{"one contains a bench and the other a load"}},
 	} {
 		c.runAndCheck(t)
 	}
@@ -124,5 +124,5 @@ func TestReportBenches(t *testing.T) {
 	(&reportCase{[]string{dir}, 0, []string{"Myriad bench: test"}}).runAndCheck(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	failOnError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
-	(&reportCase{[]string{bad}, 2, []string{bad + `: format "myriad-bench-7"`}}).runAndCheck(t)
+	(&reportCase{[]string{bad}, 2, []string{bad + `: format is "myriad-bench-7"`}}).runAndCheck(t)
 }

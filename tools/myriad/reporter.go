@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags contains the flags for the results of a load run.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -36,7 +35,7 @@ func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "same as --out -")
 	flags.StringVar(&f.csv, "csv", "", "write a CSV table with a row per interval to this `FILE`")
 	flags.StringVar(&f.html, "html", "", "write a self-contained page with charts to this `FILE`")
-	flags.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on this `ADDRESS` during the run; without a host on loopback")
+	flags.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on this `ADDRESS` during the run, on loopback if it has no host")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress")
 }
 
@@ -81,14 +80,12 @@ type runReporter struct {
 	err         error  // the first write error
 }
 
-// outputFile is a file with results of a load run. If writeRest is not nil, it completes the file after the run.
+// outputFile is a file with results of a load run. writeRest, if not nil, completes the file after the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter returns a runReporter and opens its output files. It is called before the run, so that errors appear
-// early.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
@@ -104,7 +101,6 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputsAndParseExpectations creates the files of --csv, --html and --out. It also parses --expect.
 func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -174,8 +170,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers raises GOMAXPROCS if e contains the plan, and passes e to all observers. It serves as
-// load.Config.Observe.
+// raiseProcsAndNotifyObservers passes an event to all observers, and raises GOMAXPROCS for a plan.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -185,7 +180,7 @@ func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON erases the live view and prints a line of text. It does nothing if standard output receives JSON.
+// printTextUnlessJSON prints a line of text, unless standard output receives JSON.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -196,8 +191,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finishOutputsAndCheckExpectations writes the result, completes the output files and checks the expectations. If
-// result is nil, it discards the output files.
+// finishOutputsAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
+// files.
 func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
@@ -215,7 +210,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 			err = o.writeRest()
 		}
 		if err := o.file.commitUnlessFailed(err); err != nil {
-			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
+			t.err = cmp.Or(t.err, fmt.Errorf("cannot write %s: %w", o.file.userPath, err))
 		}
 	}
 	// If standard output contains events, the expectations go to standard error.
@@ -227,7 +222,6 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 
-// stopMetricsAndDiscardFiles stops the metrics server and discards output files that are not committed.
 func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()

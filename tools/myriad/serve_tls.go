@@ -25,7 +25,7 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newTLSConfig returns the TLS configuration that the flags describe. It returns nil without --tls-cert and --tls-key.
+// newTLSConfig returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key.
 func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
@@ -62,11 +62,11 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again, even if its file has not changed. resultText describes the outcome.
+// reloadCertificate reads the certificate again, even if its file has not changed.
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
-		return fmt.Sprintf("the certificate can't be reloaded, the old one remains in use: %v", err)
+		return fmt.Sprintf("cannot reload the certificate; the old one remains in use: %v", err)
 	}
-	return fmt.Sprintf("certificate %s reloaded, it expires %s", f.cert, expires.Format(time.RFC3339))
+	return fmt.Sprintf("certificate %s reloaded; it expires at %s", f.cert, expires.Format(time.RFC3339))
 }

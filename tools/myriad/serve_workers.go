@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags contains the flags for the worker pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
@@ -31,12 +30,12 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. If shedElseKeepQueued is false,
-// the pool runs everything that it has queued, in order of arrival.
+// validateAndBuildPoolConfig validates the flags and builds the pool's configuration. Without shedElseKeepQueued, the
+// pool runs all jobs in order.
 func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKeepQueued bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
-			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
+			return usagef("--workers-queue or --workers-target is given without --workers; expected --workers, too")
 		}
 		return nil
 	}
@@ -58,7 +57,7 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	case err != nil || cfg.Max < 1 && f.workers != "adaptive":
 		return usagef("--workers is %q; expected a number such as 128, MIN-MAX such as 2-1000, or adaptive", f.workers)
 	case f.target != 0 && !adapts:
-		return usagef("--workers-target is %v with --workers %s; expected it with --workers adaptive or MIN-MAX", f.target, f.workers)
+		return usagef("--workers-target is %v with --workers %s; expected --workers adaptive or MIN-MAX", f.target, f.workers)
 	}
 	if cmd.Flags().Changed("workers-queue") {
 		cfg.Queue = f.queue
@@ -70,8 +69,6 @@ func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, shedElseKee
 	return nil
 }
 
-// createPoolUnlessSupervisor creates a worker pool for srv if --workers is given. Each worker process has its own pool.
-// The supervisor has none: it only checks that a pool can be created.
 func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil

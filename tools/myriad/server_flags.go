@@ -50,8 +50,7 @@ type serverFlags struct {
 	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags. Limits that are already set become the defaults of their flags. addr is the default of
-// --addr.
+// addFlags adds the flags. addr is the default of --addr.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin", "Server.WriteDelay": "write-delay"}
@@ -60,19 +59,19 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that works here, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for models that use them (default: half of the processors, more if --max-conns needs them)")
 	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default off)")
-	flags.DurationVar(&srv.WriteDelay, "write-delay", 0, "let messages that are not answers wait for this long, such as 20ms, so that several leave in one write (default off)")
+	flags.DurationVar(&srv.WriteDelay, "write-delay", 0, "delay messages other than answers for this long, such as 20ms, to combine several in one write (default off)")
 	number := func(field *int, name, means, help string) { f.addIntFlag(flags, field, name, means, help) }
 	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "limit for open connections; above the descriptor limit each event loop gets its own descriptor table (default: the descriptor limit)")
 	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "limit for open connections from one address or IPv6 /64 network (default: no limit)")
 	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "limit for accepted connections per second; further ones wait (default: no limit)")
-	number(&limits.ReadRate, "read-rate", "Limits.ReadRate", "limit for bytes read per second from one connection; a faster client waits (default: no limit)")
-	number(&limits.MessageRate, "message-rate", "Limits.MessageRate", "limit for messages read per second from one connection; a faster client waits (default: no limit)")
+	number(&limits.ReadRate, "read-rate", "Limits.ReadRate", "limit for bytes read per second from one connection; faster clients wait (default: no limit)")
+	number(&limits.MessageRate, "message-rate", "Limits.MessageRate", "limit for messages read per second from one connection; faster clients wait (default: no limit)")
 	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "limit for a message in bytes (default 65536)")
 	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "limit for unsent output of one connection in bytes (default 1048576)")
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "limit for the memory of all buffers in bytes (default: a quarter of the memory)")
 	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "limit for concurrent TLS handshakes (default 4096)")
 	flags.BoolVar(&srv.DisableCompactTLS, "disable-compact-tls", false, "process all TLS records in crypto/tls, for comparison")
-	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and relay signals to it, for supervisors that watch the process they started; process 1 always stays")
+	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, keep this process until the new one ends, and relay signals to it, for supervisors that watch the process that they started; process 1 always stays")
 	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "limit for connections drained per second at shutdown (default 100000)")
 	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
 	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")
@@ -84,26 +83,26 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 		addParsedFlag(flags, field, parseDurationOrNever, name, "", help)
 		f.flagsByField[means] = name
 	}
-	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "limit for PROXY header and TLS handshake (default 10s)")
-	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "limit for the time to a peer's first byte (default 1m)")
-	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "limit for the time from a message's first byte to its last (default 30s)")
+	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "allow this `TIME` for the PROXY header and the TLS handshake (default 10s)")
+	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "allow this `TIME` for a peer's first byte (default 1m)")
+	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "allow this `TIME` from a message's first byte to its last (default 30s)")
 	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "close a connection after this `TIME` without input, such as 5m (default never)")
-	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "limit for the time that a peer does not read pending output (default 30s)")
-	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer (default 1s)")
+	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "close a connection after this `TIME` in which the peer reads no pending output (default 30s)")
+	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer than this `TIME` (default 1s)")
 	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "when the server stops, wait at most this `TIME` for open connections (default 30s)")
-	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, close the connection or drop the message (default close)")
-	addParsedFlag(flags, &srv.Overload.Off, parseOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: on or off (default on)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this network, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this network or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
+	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, apply this `POLICY`: close (the connection) or drop (the message) (default close)")
+	addParsedFlag(flags, &srv.Overload.Off, parseOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: `on|off` (default on)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this `NETWORK`, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this `NETWORK` or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this `NETWORK` or address, with headers of at most 4096 bytes (repeatable)")
 	f.tls.addFlags(flags)
 	f.admin.addFlags(flags)
-	flags.StringVar(&f.flightDir, "flight-dir", "", "run the flight recorder, and write its last seconds to this directory when a loop lags (default off)")
-	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "duration of a loop iteration from which the flight recorder writes a dump")
-	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
+	flags.StringVar(&f.flightDir, "flight-dir", "", "run the flight recorder and dump its last seconds to this directory when a loop lags (default off)")
+	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "write a dump when a loop iteration takes this long, with --flight-dir")
+	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share of the memory of the cgroup or machine, such as 75%; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for an integer field of the server. The current value of the field is the default of the flag.
+// addIntFlag adds a flag for an integer field, whose current value is the flag's default.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
@@ -114,7 +113,7 @@ func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldNa
 
 func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
-		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
+		return usagef("--flight-lag is %v; expected more than 0, and --flight-dir", f.flightLag)
 	}
 	srv := &f.srv
 	srv.DropTLSExporters = true // no application here exports keying material
@@ -178,8 +177,7 @@ func parseOff(text string) (off bool, err error) {
 	return false, quantity.Error("on or off")
 }
 
-// systemdListenerIfRequested returns the listener that systemd has opened, if --addr denotes one. Otherwise, it returns
-// nil.
+// systemdListenerIfRequested returns the listener from systemd, or nil if --addr denotes none.
 func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -197,12 +195,11 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 		names = append(names, l.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("--addr is %q, and no socket was passed to this process; expected LISTEN_FDS as systemd sets it", f.srv.Addr)
+		return nil, fmt.Errorf("--addr is %q, but no socket was passed to this process; expected LISTEN_FDS in the environment, as set by systemd", f.srv.Addr)
 	}
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags replaces the names of configuration fields in text by the names of their flags.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -212,7 +209,7 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setGoMemoryLimitIfRequested sets and prints Go's memory limit if --memory-limit is given and GOMEMLIMIT is not set.
+// setGoMemoryLimitIfRequested applies --memory-limit, unless GOMEMLIMIT is set.
 func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

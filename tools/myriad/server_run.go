@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// serveUntilSignal serves until a signal ends the server. It prints name and the address when the server is ready.
 func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -59,18 +58,17 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	cut := ended()
 	switch {
 	case cut > 0:
-		return fmt.Errorf("stopped at once; %d connections were cut off", cut)
+		return fmt.Errorf("stopped before all connections were drained; %d were cut off", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+		return fmt.Errorf("%w; another program or --admin listens on %s: stop the program, or choose another address with --addr", err, srv.Addr)
 	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return usagef("--addr is %q, whose directory does not exist; expected the path of a socket", srv.Addr)
+		return usagef("--addr is %q, whose directory does not exist; expected a path in an existing directory", srv.Addr)
 	case errors.Is(err, tcp.ErrBadConfig):
 		return usagef("%s", f.replaceFieldsWithFlags(err.Error()))
 	}
 	return err
 }
 
-// raiseProcsAndPrintServing raises GOMAXPROCS and prints that the server is ready on addr.
 func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
@@ -89,22 +87,18 @@ func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string,
 		name, addr, s.Model, more, s.MaxConns)
 }
 
-// notifyServiceManager sends a state to the service manager, if there is one.
 func notifyServiceManager(cmd *cobra.Command, state string) {
 	if _, err := tcp.Notify(state); err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot notify the service manager of %s: %v\n", state, err)
 	}
 }
 
-// startSignalHandling starts a goroutine that handles signals. The first SIGINT, SIGTERM or SIGHUP ends ctx, so that
-// the server drains. Another SIGINT or SIGTERM closes the server. If there are files to reload, SIGHUP only reloads
-// them. A worker process handles only SIGHUP, to reload files. Its supervisor handles all other signals.
-//
-// stopHandling ends the goroutine. It returns the number of connections that were cut off.
+// startSignalHandling handles signals on a new goroutine. ctx ends when the server must drain.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
 	_, worker := tcp.WorkerProcess()
+	// A worker process handles only SIGHUP. Its supervisor handles all other signals.
 	if len(f.reloads) > 0 || !worker && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
 	}
@@ -155,8 +149,7 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess upgrades to a new process, which takes over the server and the address of --admin. If ctx ends before
-// the new process serves, the upgrade fails. After a failed upgrade, this process serves --admin again.
+// replaceProcess upgrades to a new process, which takes over the server and the address of --admin.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -165,7 +158,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 		return u, err
 	}
 	if !f.upgrading.CompareAndSwap(false, true) { // stays set if the upgrade succeeds
-		err = errors.New("an upgrade is under way or has succeeded")
+		err = errors.New("an upgrade is in progress or has already succeeded; wait for this process to exit")
 		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
@@ -183,7 +176,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 				err = fmt.Errorf("%w, and %w", err, e)
 			}
 		}
-		err = fmt.Errorf("%w; this process continues", err)
+		err = fmt.Errorf("%w; this process continues to serve", err)
 		fmt.Fprintf(out, "%v\n", err)
 		f.upgrading.Store(false)
 		return u, err
@@ -193,12 +186,12 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade that the admin page requested. If one is already queued, done gets an error.
+// queueOrRefuseUpgrade queues an upgrade of this server. If an upgrade is already queued, done gets an error.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
 	default:
-		done(tcp.Upgraded{}, errors.New("an upgrade is already requested"))
+		done(tcp.Upgraded{}, errors.New("an upgrade has already been requested; wait for it to finish"))
 	}
 }
 
@@ -217,11 +210,14 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 		// does not end this process. Ignore is no alternative: during its call, a SIGPIPE would end the process (Go
 		// 1.26).
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-		again := "once more"
-		if hangup {
-			again = "SIGTERM"
+		again := "send the signal again"
+		switch {
+		case hangup:
+			again = "send SIGTERM"
+		case sig == os.Interrupt:
+			again = "press Ctrl-C again"
 		}
-		fmt.Fprintf(out, "myriad: %v: draining %d connections; %s stops at once\n", sig, f.srv.Stats().Open, again)
+		fmt.Fprintf(out, "myriad: %v: shutting down; %s to stop at once\n", sig, again)
 		drain()
 	case hangup: // a closing terminal sends two: one from the shell, one from the kernel
 	default:
@@ -232,8 +228,6 @@ func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Sign
 	return cut
 }
 
-// startAdminAndFlightIfRequested starts the admin server (--admin) and the flight recorder (--flight-dir). With several
-// processes, the supervisor runs the admin server, and each worker process runs a flight recorder. stop stops both.
 func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

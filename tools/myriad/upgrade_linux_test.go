@@ -86,7 +86,7 @@ func TestUpgradeOrdered(t *testing.T) {
 	c := dialWithHalfMessage(t, s.addr)
 	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
 	status, text := s.tryPostControl(t, "upgrade", secret)
-	if want := "the new process has ended: exit status 2; this process continues\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
+	if want := "the new process has ended: exit status 2; this process continues to serve\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
 	failOnError(t, os.Rename(file+".away", file))
@@ -144,7 +144,7 @@ func TestUpgradeHub(t *testing.T) {
 	}
 	overwriteFile(t, users, "user alice on >a +frob")
 	s.Signal(syscall.SIGUSR2)
-	s.waitForError(t, "the new process has ended: exit status 2; this process continues")
+	s.waitForError(t, "the new process has ended: exit status 2; this process continues to serve")
 	publish()
 	s.waitForPage(t, "/hub", `"Published": 1,`)
 	overwriteFile(t, users, rules)
@@ -202,8 +202,8 @@ func TestUpgradeHubCluster(t *testing.T) {
 func TestUpgradeHubPeers(t *testing.T) {
 	t.Setenv(clusterSecretVariable, "s3cret")
 	s := startUpgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t))
-	const why = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; " +
-		"this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats"
+	const why = "a hub with --cluster cannot be upgraded, because its embedded NATS server cannot pass its listener to a new process; " +
+		"this process continues to serve: restart one node after the other with SIGTERM, or run a separate nats-server and use --nats"
 	if status, text := s.tryPostControl(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
 		t.Errorf("an order: %d, %q; expected %q", status, text, why)
 	}

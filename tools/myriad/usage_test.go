@@ -27,7 +27,7 @@ func TestWrongUse(t *testing.T) {
 		}
 	}
 	many := invokeCommand(t, append([]string{"report"}, make([]string, maxReportFiles+1)...)...)
-	many.checkOutcome(t, "too many files", 2, "65 files; expected at most 64")
+	many.checkOutcome(t, "too many files", 2, "65 files are given; expected at most 64")
 }
 
 // What fails without being called wrongly ends with 1.
@@ -38,7 +38,7 @@ func TestFailures(t *testing.T) {
 		"hold -n 1 127.0.0.1:1":                                "connection refused",
 		"load -c 1 http://127.0.0.1:1/":                        "connection refused",
 		"serve --addr systemd":                                 "LISTEN_FDS",
-		"serve --addr " + s.addr:                               "end it, or choose another address with --addr",
+		"serve --addr " + s.addr:                               "stop the program, or choose another address with --addr",
 		"load -c 1 --messages 1 --expect answered>1 " + s.addr: "1 of 1 expectations not met",
 	} {
 		invokeLine(t, line).checkOutcome(t, "myriad "+line, 1, says)
@@ -56,13 +56,13 @@ func TestHelp(t *testing.T) {
 		"plain --help":     {"--app"},
 		"--version":        {"go1."},
 		"version":          {"go1."},
-		"bench list":       {"quick       2 minutes"},
+		"bench list":       {"quick            2 minutes"},
 		"bench show idle":  {`name = "idle"`},
 		"load --help-all": {
 			"Usage:\n  myriad load", "\nConnections:\n", "--connections N", "\nTraffic:\n", "--message-rate N",
 			"Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",
 			"\nMessages:\n", "--ws PATH", "\nAnswers:\n", "--match RULE", "\nEncryption:\n", "\nResults:\n", "--out FILE",
-			"\ntcpkali:\n", "--ssl is --tls",
+			"\ntcpkali:\n", "--ssl for --tls",
 		},
 	} {
 		invokeLine(t, line).checkOutcome(t, "myriad "+line, 0, says...)

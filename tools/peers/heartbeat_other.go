@@ -11,6 +11,6 @@ import (
 func serveHeartbeatsInC(settings) serveFunc {
 	return func(_ context.Context, ln net.Listener, _ func()) error {
 		ln.Close()
-		return errors.New("built without C; expected Linux and a C compiler")
+		return errors.New("the server for heartbeats was built without C; expected a build on Linux with a C compiler")
 	}
 }

@@ -104,7 +104,7 @@ func serveUntilDone(ctx context.Context, serve, closeAll func() error) error {
 	select {
 	case <-served:
 	case <-time.After(shutdownTimeout):
-		err = errors.Join(err, errors.New("the server did not stop when it was closed"))
+		err = errors.Join(err, errors.New("the server did not stop after Close"))
 	}
 	return err
 }

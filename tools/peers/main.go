@@ -74,14 +74,14 @@ func parseFlags(args []string, help io.Writer) (settings, error) {
 			fmt.Fprintf(help, "\nServers, and their apps:\n%s", describeServers())
 			return s, err
 		}
-		return s, usagef("%w; see \"peers --help\"", err)
+		return s, usagef("%w; \"peers --help\" lists the flags", err)
 	}
 	_, _, err := net.SplitHostPort(s.addr)
 	switch {
 	case (s.cert == "") != (s.key == ""):
-		return s, usagef("one of --tls-cert and --tls-key is missing; expected both or none")
+		return s, usagef("only one of --tls-cert and --tls-key is given; expected both")
 	case s.cert != "" && s.server+s.app != "nbioecho" && s.app != "web":
-		return s, usagef("--tls-cert with --server %s --app %s; expected nbio and echo, or fasthttp and web", s.server, s.app)
+		return s, usagef("--tls-cert is given with --server %s --app %s; expected nbio and echo, or fasthttp and web", s.server, s.app)
 	case flags.NArg() > 0:
 		return s, usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	case err != nil:

@@ -26,7 +26,7 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serv
 			return err
 		})
 		if err == nil && loop == nil { // on Windows
-			err = errors.New("netpoll does not run on this system")
+			err = errors.New("netpoll is not available on Windows; use another --server")
 		}
 		if err != nil {
 			ln.Close()

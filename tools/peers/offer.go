@@ -36,7 +36,7 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 			flags.PrintDefaults()
 			return err
 		}
-		return usagef("%w; see \"peers offer --help\"", err)
+		return usagef("%w; \"peers offer --help\" lists the flags", err)
 	}
 	if flags.NArg() > 0 {
 		return usagef("unexpected argument %q; expected flags only", flags.Arg(0))

@@ -107,6 +107,13 @@ func TestLines(t *testing.T) {
 	}
 }
 
+func TestWebSocketEcho(t *testing.T) {
+	c := testkit.Dial(t, startCommand(t, "--server", "gobwas", "--app", "ws").addr)
+	if err := lab.CheckServerSpeaksApp(c.Conn, lab.WebSocket); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWeb checks that fasthttp answers as the app web does.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
@@ -180,15 +187,15 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp"},
-		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
+		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp, gobwas"},
+		{[]string{"--server", "fasthttp"}, 2, "expected an app of fasthttp: http, web"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--nonsense"}, 2, "nonsense"},
 		{[]string{"extra"}, 2, `"extra"`},
 		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},
 		{[]string{"--help"}, 0, "netpoll"},
-		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, failsafe, pond`},
-		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, failsafe, pond"},
+		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, conc, failsafe, pond`},
+		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, conc, failsafe, pond"},
 		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, mixed, published"},
 		{[]string{"offer", "--pool", "ants", "--rate", "x"}, 2, "rate"},
 		{[]string{"offer", "--pool", "ants", "extra"}, 2, `"extra"`},

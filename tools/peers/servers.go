@@ -38,6 +38,7 @@ var servers = []server{
 		{"http", serveNbioHTTP},
 	}},
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}, {"web", nil}}},
+	{"gobwas", "github.com/gobwas/ws", []app{{"ws", serveGobwas}}},
 }
 
 func findServer(server, app string) (serveFunc, error) {
@@ -52,7 +53,7 @@ func findServer(server, app string) (serveFunc, error) {
 				return a.serve, nil
 			}
 		}
-		return nil, usagef("--app is %q; expected what %s has: %s", app, server, joinAppNames(s.apps))
+		return nil, usagef("--app is %q; expected an app of %s: %s", app, server, joinAppNames(s.apps))
 	}
 	return nil, usagef("--server is %q; expected one of %s", server, strings.Join(known, ", "))
 }

@@ -44,7 +44,7 @@ func (c *client) peer() netip.AddrPort {
 
 func (s *server) closePeerConnsOf(c *client) {
 	s.t.Helper()
-	if err := s.ClosePeerConns(c.peer()); err != nil {
+	if err := s.QueueCloseOfPeerConns(c.peer()); err != nil {
 		s.t.Errorf("Expel: %v", err)
 	}
 }
@@ -128,7 +128,7 @@ func testClosePeerConnsAmongMany(b *testEnv) {
 		}
 	}
 	s.wantOpened(n + len(clients))
-	b.checkNoError(s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80"))) // of nobody
+	b.checkNoError(s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80"))) // of nobody
 	for i, c := range clients[:3] {
 		s.closePeerConnsOf(c)
 		c.ExpectClosed()

@@ -505,7 +505,7 @@ func testExportObstacles(b *testEnv) {
 	go func() {
 		moved, err := from.exportConns(ctx, channels)
 		if moved.Exported != 2 {
-			err = errors.Join(err, errors.New("not 2 are handed over"))
+			err = errors.Join(err, fmt.Errorf("%d connections were handed over; expected 2", moved.Exported))
 		}
 		done <- err
 	}()

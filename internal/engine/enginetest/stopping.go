@@ -230,7 +230,7 @@ func testCallsAfterStop(b *testEnv) {
 	wantClosedRef(b, r)
 	err := s.Dial(engine.DialRequest{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
 	for call, err := range map[string]error{
-		"Dial": err, "Hold": s.PauseAccept(true), "Expel": s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")),
+		"Dial": err, "Hold": s.PauseAccept(true), "Expel": s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {
 			b.Errorf("%s after Stop: %v, want %v", call, err, engine.ErrClosed)

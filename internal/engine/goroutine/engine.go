@@ -205,7 +205,7 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 			if time.Since(lastLogged) > time.Second {
 				lastLogged = time.Now()
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
-					"cannot accept; trying again when a connection has closed, and regularly",
+					"cannot accept connections; retrying at intervals and whenever a connection closes",
 					slog.String("error", err.Error()),
 					slog.Int64("open", e.admission.OpenConns()))
 			}

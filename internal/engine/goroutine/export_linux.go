@@ -65,7 +65,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	}
 	d := &connExporter{progress: make(chan struct{}, 1), sender: handover.NewSender(fds), unexportable: make(map[*conn]bool)}
 	if !e.handoff.exporter.CompareAndSwap(nil, d) {
-		return moved, errors.New("a hand-over is in progress already; wait for its end")
+		return moved, errors.New("a hand-over is already in progress; wait until it ends")
 	}
 	defer e.handoff.exporter.Store(nil)
 	e.awaitEarlierBroadcasts(ctx) // an exported connection accepts no requests

@@ -36,7 +36,7 @@ func (e *goroutineEngine) StartImportingConns(channels []*os.File) (stoppedErr e
 			defer context.AfterFunc(e.stopCtx, func() { f.Close() })()
 			if err := e.importUntilChannelEnds(f); err != nil && e.stopCtx.Err() == nil {
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
-					"connections lost in hand-over", slog.String("error", err.Error()))
+					"connections were lost during the hand-over", slog.String("error", err.Error()))
 			}
 		})
 	}

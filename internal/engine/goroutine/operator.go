@@ -14,7 +14,7 @@ import (
 // When accepting is paused, the acceptors may be blocked in Accept. So PauseAccept sets a deadline in the past on the
 // listeners; each acceptor then waits until accepting resumes.
 //
-// ClosePeerConns searches the table of connections, a chunk at a time. Only the owner of a connection may call
+// QueueCloseOfPeerConns searches the table of connections, a chunk at a time. Only the owner of a connection may call
 // Conn.Peer, so the address comes from the net.Conn or, if a proxy has announced another address, from
 // connTable.proxied.
 
@@ -76,7 +76,7 @@ func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) 
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
 }
 
-func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) (stoppedErr error) {
+func (e *goroutineEngine) QueueCloseOfPeerConns(peer netip.AddrPort) (stoppedErr error) {
 	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}

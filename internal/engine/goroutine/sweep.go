@@ -159,7 +159,7 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 
 // buffersExceedBudget reports whether all buffers together, with extraBytes added, exceed their limit.
 func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
-	limit := e.host.BufferLimit()
+	limit := e.host.CurrentBufferLimit()
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
@@ -168,7 +168,7 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 		return
 	}
 	defer e.closeLargestMu.Unlock()
-	excess := e.counters.Get(engine.Buffered) - e.host.BufferLimit()*7/8
+	excess := e.counters.Get(engine.Buffered) - e.host.CurrentBufferLimit()*7/8
 	e.mu.Lock()
 	all := e.conns.allConns()
 	e.mu.Unlock()

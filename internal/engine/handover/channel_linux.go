@@ -47,7 +47,7 @@ var errBadBatch = errors.New("batch of connections is truncated or invalid")
 func wrapExportError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
-		return fmt.Errorf("the importing process has gone: %w", err)
+		return fmt.Errorf("the importing process has ended: %w", err)
 	}
 	return fmt.Errorf("can't export connections: %w", err)
 }
@@ -66,7 +66,7 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 		fds = fds[1:]
 	}
 	if err == nil && (n != uint64(len(fds)) || len(fds) > maxConns) {
-		err = fmt.Errorf("batch of %d connections with %d descriptors; expected equal numbers of at most %d", n, len(fds), maxConns)
+		err = fmt.Errorf("batch has %d connections and %d descriptors; expected equal numbers, at most %d", n, len(fds), maxConns)
 	}
 	if err != nil {
 		sock.Close(fds...)

@@ -43,7 +43,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 		return transportPeer, nil
 	}
 	if header.Source.Addr().Unmap().IsUnspecified() {
-		return netip.AddrPort{}, fmt.Errorf("%w: its source is %v; expected a client's address", engine.ErrProxyHeader, header.Source)
+		return netip.AddrPort{}, fmt.Errorf("%w: the source is %v; expected a client's address", engine.ErrProxyHeader, header.Source)
 	}
 	return header.Source, nil
 }

@@ -34,7 +34,7 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 // runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
-	limit := l.host.BufferLimit()
+	limit := l.host.CurrentBufferLimit()
 	share := limit / int64(len(l.engine.loops))
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= share {
 		return
@@ -84,7 +84,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 		case *excessBytes <= 0 || !busy && c.IsAborted() || l.bufferedBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:
 		case busy:
 			*excessBytes -= int64(n)
-			l.dropMailAndCloseOnReturn(c)
+			l.dropDeferredOutputAndAbortOnReturn(c)
 		default:
 			*excessBytes -= int64(n)
 			c.Abort(engine.ErrOverBudget)

@@ -48,7 +48,7 @@ type connExporter struct {
 
 func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) < len(e.loops) {
-		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
+		return moved, fmt.Errorf("%d hand-over channels for %d loops; expected at least one for each loop", len(channels), len(e.loops))
 	}
 	defer e.freedMemory.StartReturningToOS()()
 	var mu sync.Mutex
@@ -117,7 +117,7 @@ func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(s
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
-		onDone(engine.ExportResult{}, errors.New("a hand-over is in progress already; wait for its end"))
+		onDone(engine.ExportResult{}, errors.New("a hand-over is already in progress; wait until it ends"))
 		return
 	}
 	var copies []int32

@@ -125,7 +125,7 @@ func (a *connImporter) receiveWaitingConns() {
 			in.ConfirmArrivalsAndGrantCredit()
 		case err != nil && err != io.EOF:
 			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
-				"connections lost in hand-over", slog.String("error", err.Error()))
+				"connections were lost during the hand-over", slog.String("error", err.Error()))
 			fallthrough
 		case err == io.EOF:
 			a.closeChannel(in)

@@ -82,7 +82,8 @@ func (l *Loop) NextEventBatch(handled, maxBatch int) int {
 	return min(jobRequestsPerTurn*handled/n, maxBatch)
 }
 
-// runJobs runs queued jobs for a limited time, while the goroutine still runs the loop.
+// runJobs runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
+// runs the loop.
 func (l *Loop) runJobs(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return
@@ -175,12 +176,15 @@ func (h *jobHold) Usage() (_ engine.ThreadUsage, ok bool) {
 	return engine.ThreadUsage{CPU: u.CPU, ProcessCPU: sock.ProcessCPU(), Sleeps: u.Sleeps}, h.state.Load() != lostHold
 }
 
-func (h *jobHold) Leave() {
+func (h *jobHold) Leave() (left bool) {
 	if v := h.state.Load(); v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, lostHold) {
 		h.loop.continueOnNewGoroutine(h, true)
-	} else if h.state.Load() == lostHold {
+		return true
+	}
+	if h.state.Load() == lostHold {
 		<-h.continued // until then, the thread still counts as that of a loop
 	}
+	return false
 }
 
 // LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
@@ -254,8 +258,8 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop reports whether another goroutine must continue a loop. o is the previous observation of the loop.
-// jobIsSlow is false if the delay is due to a lack of CPU time.
+// mustTakeLoop reports whether another goroutine must continue a loop, which its job delays. o is the previous
+// observation of the loop. jobIsSlow is false if the job is only short of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check knows more

@@ -179,7 +179,7 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	if l.accept.lastLogged == 0 || now-l.accept.lastLogged > time.Second {
 		l.accept.lastLogged = now
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
-			"cannot accept; trying again when a connection has closed, and regularly",
+			"cannot accept connections; retrying at intervals and whenever a connection closes",
 			slog.String("error", errno.Error()),
 			slog.Int64("open", l.engine.admission.OpenConns()))
 	}
@@ -199,7 +199,7 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
-			"a listener has been shut down from outside; nothing is accepted from it any more")
+			"a listener was shut down from outside the server; no more connections are accepted from the listener")
 	}
 }
 

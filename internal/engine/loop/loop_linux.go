@@ -414,7 +414,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	}
 	if c.DriverFlags()&Expiring == 0 {
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.sweeper.adjustExpiringCount(c.Slot(), 1)
+		l.sweeper.adjustCountOfConnsAboutToExpire(c.Slot(), 1)
 	}
 	l.timers.addTimerIfSoon(c)
 }
@@ -422,7 +422,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.sweeper.adjustExpiringCount(c.Slot(), -1)
+		l.sweeper.adjustCountOfConnsAboutToExpire(c.Slot(), -1)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop that has seen
 // it stops watching its listeners and counts in AcceptPausedCount.
 //
-// ClosePeerConns walks the slots of each loop, a limited number per turn, in a remote call that enqueues its own
+// QueueCloseOfPeerConns walks the slots of each loop, a limited number per turn, in a remote call that enqueues its own
 // continuation. At most maxActiveExpels walks run, which limits the calls of each loop. Once a proxy has announced a
 // connection's client, the core no longer knows the proxy's address; with proxies, the kernel is asked for the address
 // of each connection.
@@ -92,7 +92,7 @@ func (w *connWalk) markLoopDone() {
 	}
 }
 
-func (e *loopEngine) ClosePeerConns(exactAddrPort netip.AddrPort) error {
+func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 	if e.activeExpels.Add(1) > maxActiveExpels {
 		e.activeExpels.Add(-1)
 		return engine.ErrFull

@@ -19,11 +19,11 @@ func TestExpelIsBounded(t *testing.T) {
 	peer := netip.MustParseAddrPort("192.0.2.1:80")
 	for round := range 2 {
 		for i := range maxActiveExpels {
-			if err := g.ClosePeerConns(peer); err != nil {
+			if err := g.QueueCloseOfPeerConns(peer); err != nil {
 				t.Fatalf("round %d, %d: %v", round, i, err)
 			}
 		}
-		if err := g.ClosePeerConns(peer); err != engine.ErrFull {
+		if err := g.QueueCloseOfPeerConns(peer); err != engine.ErrFull {
 			t.Errorf("round %d, one too many: %v, want %v", round, err, engine.ErrFull)
 		}
 		for _, l := range g.loops {
@@ -37,7 +37,7 @@ func TestExpelIsBounded(t *testing.T) {
 		l.closed = true
 	}
 	for range maxActiveExpels + 1 {
-		if err := g.ClosePeerConns(peer); err != nil {
+		if err := g.QueueCloseOfPeerConns(peer); err != nil {
 			t.Fatalf("with loops that have ended: %v", err)
 		}
 	}

@@ -86,7 +86,7 @@ func (l *Loop) saveRejectionAndCloseReason(rejection error) {
 	l.submitQueue.closeReason = engine.ErrPoolClosed
 	l.engine.poolClosedLogged.Do(func() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
-			"the pool of Server.Workers was closed before the server: connections are closed when their handler would be called")
+			"the pool of Server.Workers was closed before the server: each connection is closed at its next handler call")
 	})
 }
 

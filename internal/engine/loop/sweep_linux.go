@@ -66,8 +66,9 @@ const (
 	maxSweepPause   = 16
 )
 
-// adjustExpiringCount adds delta to the number of connections about to expire, in total and in the chunk of slot.
-func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
+// adjustCountOfConnsAboutToExpire adds delta to the number of connections about to expire, in total and in the chunk of
+// slot.
+func (s *expirySweeper) adjustCountOfConnsAboutToExpire(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)
 	s.expiringConns += delta

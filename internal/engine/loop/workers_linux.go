@@ -102,8 +102,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropMailAndCloseOnReturn drops the deferred output of c, and closes c when a worker returns c.
-func (l *Loop) dropMailAndCloseOnReturn(c *engine.Conn) {
+// dropDeferredOutputAndAbortOnReturn drops the deferred output of c, and closes c when a worker returns c.
+func (l *Loop) dropDeferredOutputAndAbortOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()

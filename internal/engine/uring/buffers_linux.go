@@ -47,11 +47,11 @@ func newBufferRing(r *ring) (*bufferRing, error) {
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
 	var err error
 	if p.ring, err = unix.Mmap(-1, 0, maxBuffers*int(unsafe.Sizeof(bufferEntry{})), prot, flags); err != nil {
-		return nil, fmt.Errorf("io_uring: memory for the ring of buffers: %w", err)
+		return nil, fmt.Errorf("io_uring: allocating the buffer ring: %w", err)
 	}
 	if p.memory, err = unix.Mmap(-1, 0, maxBuffers*bufferSize, prot, flags); err != nil {
 		_ = unix.Munmap(p.ring)
-		return nil, fmt.Errorf("io_uring: memory for buffers: %w", err)
+		return nil, fmt.Errorf("io_uring: allocating buffers: %w", err)
 	}
 	if err := p.registerWith(r); err != nil {
 		p.close()
@@ -78,7 +78,7 @@ func (p *bufferRing) registerWith(r *ring) error {
 			return fmt.Errorf("io_uring: registering buffers: %w", errno)
 		}
 	}
-	return fmt.Errorf("the kernel's io_uring is too old: it has no rings of buffers: %w", unix.EINVAL)
+	return fmt.Errorf("the kernel's io_uring is too old: it needs buffer rings (Linux 5.19): %w", unix.EINVAL)
 }
 
 // close frees the memory of the buffers. The io_uring that uses the buffers must be closed first.

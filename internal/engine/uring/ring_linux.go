@@ -139,11 +139,11 @@ func newRing() (*ring, error) {
 func describeSetupError(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS:
-		return fmt.Errorf("the kernel has no io_uring, or a seccomp filter hides it: %w", errno)
+		return fmt.Errorf("the kernel does not support io_uring, or a seccomp filter hides io_uring: %w", errno)
 	case unix.EPERM:
-		return fmt.Errorf("io_uring is forbidden here, by sysctl kernel.io_uring_disabled or a seccomp filter: %w", errno)
+		return fmt.Errorf("io_uring is forbidden by sysctl kernel.io_uring_disabled or by a seccomp filter: %w", errno)
 	case unix.EINVAL:
-		return fmt.Errorf("the kernel's io_uring is too old: it needs Linux 6.6: %w", errno)
+		return fmt.Errorf("the kernel's io_uring is too old; expected Linux 6.6 or later: %w", errno)
 	case unix.ENOMEM:
 		return fmt.Errorf("%s: %w", lockedMemoryAdvice(), errno)
 	}
@@ -154,10 +154,10 @@ func describeSetupError(errno syscall.Errno) error {
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
-		return "no memory for an io_uring"
+		return "not enough memory for an io_uring"
 	}
-	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
-		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll",
+	return fmt.Sprintf("not enough memory for an io_uring, or the locked-memory limit is exceeded: ulimit -l %d is enough for %d loops "+
+		"across all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll",
 		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 

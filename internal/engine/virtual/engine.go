@@ -175,7 +175,7 @@ func (e *Engine) PauseAccept(paused bool) error {
 	})
 }
 
-func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
+func (e *Engine) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return e.updateRequestsAndWake(func(w *pendingRequests) error {
 		if len(w.peersToClose) == maxQueuedRequests {
 			return engine.ErrFull
@@ -252,7 +252,7 @@ func (e *Engine) runUntilIdle() {
 			return
 		}
 	}
-	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
+	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds; expected them to become idle", maxSettleRounds))
 }
 
 // runRound handles pending requests and updates each connection once. It reports whether there was anything to do.

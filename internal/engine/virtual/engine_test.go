@@ -99,7 +99,7 @@ func TestRequestLimits(t *testing.T) {
 	times(maxPendingDials, func() error {
 		return e.Dial(engine.DialRequest{Target: netip.MustParseAddrPort("192.0.2.2:80"), Count: 1})
 	})
-	times(maxQueuedRequests, func() error { return e.ClosePeerConns(netip.MustParseAddrPort("198.51.100.9:1")) })
+	times(maxQueuedRequests, func() error { return e.QueueCloseOfPeerConns(netip.MustParseAddrPort("198.51.100.9:1")) })
 	times(10, func() error { return p.conn.Ref().Send([]byte("x")) })
 }
 
@@ -111,7 +111,7 @@ func TestCallsAfterEnd(t *testing.T) {
 	}
 	e.Wait()
 	for what, err := range map[string]error{
-		"Broadcast": e.BroadcastToAllWorkers(nil), "Hold": e.PauseAccept(true), "Expel": e.ClosePeerConns(netip.AddrPort{}),
+		"Broadcast": e.BroadcastToAllWorkers(nil), "Hold": e.PauseAccept(true), "Expel": e.QueueCloseOfPeerConns(netip.AddrPort{}),
 		"Dial": e.Dial(engine.DialRequest{Target: netip.MustParseAddrPort("192.0.2.2:80"), Count: 1}),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {

@@ -39,7 +39,7 @@ func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	defer e.mu.Unlock()
 	switch {
 	case len(e.peers) == maxPeers:
-		return nil, fmt.Errorf("there were %d peers; expected no more from one server", maxPeers)
+		return nil, fmt.Errorf("this server has had %d peers, the maximum; use a new server", maxPeers)
 	case e.draining:
 		return nil, syscall.ECONNREFUSED
 	}
@@ -64,7 +64,7 @@ func (p *Peer) Send(b []byte) error {
 	case p.done || p.inputEnded:
 		return syscall.EPIPE
 	case len(p.incoming)+len(b) > MaxInFlight:
-		return fmt.Errorf("%d bytes wait already for a server that does not read; expected at most %d with %d more", len(p.incoming), MaxInFlight, len(b))
+		return fmt.Errorf("sent %d bytes while %d are still unread; expected at most %d in total: let the server read first", len(b), len(p.incoming), MaxInFlight)
 	}
 	p.incoming = append(p.incoming, b...)
 	return nil

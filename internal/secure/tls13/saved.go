@@ -8,7 +8,7 @@ import (
 // savedVersion is the version of the format that AppendState writes.
 const savedVersion = 1
 
-var errBadState = errors.New("tls13: saved state is truncated, invalid or of another version")
+var errBadState = errors.New("tls13: saved state is truncated, invalid or of a different version")
 
 // AppendState appends the complete state of the connection to dst, for RestoreConn. Do not use c after RestoreConn.
 // Keep the state secret: it lets anyone read and change the traffic.

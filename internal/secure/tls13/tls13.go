@@ -63,7 +63,7 @@ type Output interface {
 }
 
 // ErrAgain is returned by Conn.Read if more ciphertext is needed.
-var ErrAgain = errors.New("tls13: nothing to read now")
+var ErrAgain = errors.New("tls13: no plaintext is available yet")
 
 // ErrBroken is returned by the methods of a Conn after an error has broken the connection.
 var ErrBroken = errors.New("tls13: the connection has failed")

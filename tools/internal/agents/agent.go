@@ -75,10 +75,10 @@ func (a *Agent) Serve(ctx context.Context) error {
 	host, _ := os.Hostname()
 	w.Name = cmp.Or(a.Name, host, "agent")
 	if len(w.Name) > maxName || strings.ContainsFunc(w.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("agents: the name %q; expected at most %d bytes, without control characters", w.Name, maxName)
+		return fmt.Errorf("agents: --name is %q; expected at most %d bytes without control characters", w.Name, maxName)
 	}
 	if len(w.Allow) > MaxAllowed {
-		return fmt.Errorf("agents: %d targets are allowed; expected at most %d", len(w.Allow), MaxAllowed)
+		return fmt.Errorf("agents: --allow is given %d times; expected at most %d", len(w.Allow), MaxAllowed)
 	}
 	if err := w.Check(); err != nil {
 		return fmt.Errorf("agents: %w", err)
@@ -96,7 +96,7 @@ func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
 		if requireCredentialsOrLoopback(c) == nil { // otherwise, processUntilStopped returns the error
-			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
+			w.Logf("ready as %s for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
 	w.conn, err = nats.Connect(w.URL, append(w.natsConnOptions("myriad agent "+w.Name),
@@ -131,8 +131,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. If a run is then in progress, processUntilStopped waits until
-// the coordinator has received the result. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends and the current run's result is delivered. With Agent.Once, it
+// returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
@@ -173,12 +173,12 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 			return nil
 		}
 		if w.Once && w.run == nil && !w.unreachableSince.IsZero() && time.Since(w.unreachableSince) > DefaultSilence {
-			return fmt.Errorf("agents: NATS at %s can't be reached", redactCredentialsInURLs(w.URL))
+			return fmt.Errorf("agents: cannot reach NATS at %s; expected the address of the coordinator or of a NATS server", redactCredentialsInURLs(w.URL))
 		}
 	}
 }
 
-// stopTime limits how long an agent tries to deliver a result to the coordinator after ctx has ended.
+// stopTime limits the delivery of a result to the coordinator after ctx has ended.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
@@ -189,12 +189,10 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 	if finalReport.Event != nil {
 		how = cmp.Or(how, fmt.Sprintf("%d answered", finalReport.Event.Result.Answered))
 	}
-	w.Logf("run %s: over, %s", shortID(w.run.id), how)
+	w.Logf("run %s has ended: %s", shortID(w.run.id), how)
 	w.run.sendHeartbeatOrPendingReport()
 }
 
-// sendHeartbeatOrLeaveLostRun sends a heartbeat to the coordinator, or ends the run if the coordinator is considered
-// lost.
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
@@ -208,7 +206,7 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 		return
 	}
 	if silent := now.Sub(w.run.heard); silent > w.run.silence {
-		w.Logf("run %s: nothing heard of the coordinator for %v; the run ends", shortID(w.run.id), silent.Round(time.Millisecond))
+		w.Logf("run %s: no message from the coordinator for %v; ending the run", shortID(w.run.id), silent.Round(time.Millisecond))
 		w.cancelAndLeaveRun("the coordinator is lost")
 		return
 	}
@@ -229,7 +227,6 @@ func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootIDOrHostname(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// bootIDOrHostname returns the ID of the machine's current boot. If the ID is unknown, it returns the hostname.
 func bootIDOrHostname() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
@@ -247,10 +244,10 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	info := w.newAgentInfo()
 	switch {
 	case err != nil:
-		info.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
+		info.Refuses = fmt.Sprintf("version %s differs from the version %s of the coordinator", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
 		w.logUnlessRepeated("refused a coordinator: %s", info.Refuses)
 	case w.run != nil:
-		info.Refuses = "it is in another run"
+		info.Refuses = "already in another run"
 	case w.lastCall == m.From:
 		info = w.info
 	case m.decodeBodyStrictly(&c) != nil:

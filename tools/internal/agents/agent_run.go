@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// agentRun is one agent's state in a run. mu guards some of its fields. Only the goroutine of Serve may use the other
-// fields.
+// agentRun is one agent's state in a run. Fields that mu does not guard belong to the goroutine of Serve.
 type agentRun struct {
 	agent   *agentWorker
 	id      string
@@ -45,8 +44,7 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// joinRunAndProcessMessage processes a message to this agent. If the agent is not in a run, a clockRequest makes it
-// join the sender's run.
+// joinRunAndProcessMessage processes a message, and joins a run on its first clockRequest.
 func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -130,7 +128,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until deadline, or until the channel ended is closed, but at most maxSilence.
+// waitUntilDeadlineOrEnded waits until the deadline or until the channel is closed, but at most maxSilence.
 func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -175,15 +173,14 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. write appends an event to the file, and closeFile closes the
-// file. If EventDir is "" or the file cannot be created, both functions do nothing.
+// openEventFile creates the run's file in Agent.EventDir. Without a file, write and closeFile do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
 	}
 	file, err := os.OpenFile(filepath.Join(r.agent.EventDir, r.id+".jsonl"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		r.agent.Logf("run %s is not kept: %v", shortID(r.id), err)
+		r.agent.Logf("run %s: cannot store its events: %v", shortID(r.id), err)
 		return func(load.Event) {}, func() {}
 	}
 	lines := json.NewEncoder(file)
@@ -197,13 +194,12 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 			err = e
 		}
 		if err != nil {
-			r.agent.Logf("run %s is not kept completely: %v", shortID(r.id), err)
+			r.agent.Logf("run %s: stored events are incomplete: %v", shortID(r.id), err)
 		}
 	}
 }
 
-// sendAndRecordUnlessDone sends an event to the coordinator, unless the event is Done. It also records an event that
-// heartbeats must repeat.
+// sendAndRecordUnlessDone sends an event to the coordinator and records what heartbeats must repeat.
 func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -237,8 +233,7 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends the report that the coordinator has not confirmed yet. If there is no such report,
-// it sends a heartbeat. After the run, each call sends the last report.
+// sendHeartbeatOrPendingReport sends the unconfirmed report or, without one, a heartbeat.
 func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

@@ -347,14 +347,14 @@ func TestLost(t *testing.T) {
 	if a.Connected != 3 || r.Connected != 3 || r.Connections != 6 {
 		t.Errorf("%+v of %d connections; want 3 of 6, those of a", a, r.Connections)
 	}
-	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "agent b is lost, with 3 of 6 connections") {
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "lost agent b with 3 of 6 connections") {
 		t.Errorf("the result says %v; want that b is lost", err)
 	}
 	var text strings.Builder
 	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
-	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("nothing heard of the coordinator") })
+	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("no message from the coordinator") })
 }
 
 // TestInterrupted interrupts a run from the coordinator, and from an agent.
@@ -413,7 +413,7 @@ func TestCoordinatorGone(t *testing.T) {
 			break
 		}
 	}
-	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("nothing heard of the coordinator for") })
+	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("no message from the coordinator for") })
 	r, err := RunOnAgents(t.Context(), f.newOptions(1), load.Config{Target: target, Connections: 2, Messages: 1})
 	if err != nil || r.Answered != 2 {
 		t.Errorf("the next run: %v, %+v", err, r)
@@ -430,11 +430,11 @@ func TestRefused(t *testing.T) {
 		cfg   load.Config
 		want  string // of what is said, or the error
 	}{
-		"version":     {agent: Agent{version: "v9"}, want: "it has version v9, and the coordinator (devel)"},
-		"network":     {agent: Agent{Allow: parseAllowedList(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed here"},
-		"unix":        {cfg: load.Config{Target: "unix:/nowhere"}, want: "target unix:/nowhere is not allowed here"},
+		"version":     {agent: Agent{version: "v9"}, want: "version v9 differs from the version (devel) of the coordinator"},
+		"network":     {agent: Agent{Allow: parseAllowedList(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed on this machine"},
+		"unix":        {cfg: load.Config{Target: "unix:/nowhere"}, want: "target unix:/nowhere is not allowed on this machine"},
 		"name":        {cfg: load.Config{Target: "nobody.invalid:1"}, want: `target "nobody.invalid:1"`},
-		"connections": {agent: Agent{MaxConnections: 9}, cfg: load.Config{Connections: 10}, want: "the agents carry 9 of 10 connections: x 9 (--max-connections)"},
+		"connections": {agent: Agent{MaxConnections: 9}, cfg: load.Config{Connections: 10}, want: "the agents can open only 9 of 10 connections: x 9 (--max-connections)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
@@ -444,7 +444,7 @@ func TestRefused(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o.Logf = func(format string, args ...any) {
-				if f.log.logf(format, args...); f.log.contains("can't take part") {
+				if f.log.logf(format, args...); f.log.contains("cannot take part") {
 					cancel() // it would wait for others
 				}
 			}
@@ -513,7 +513,7 @@ func TestTooFew(t *testing.T) {
 		if err == nil {
 			t.Fatal("a run of two agents, with one")
 		}
-		if strings.Contains(err.Error(), fmt.Sprintf("1 of 2 agents after %v: alone", wait)) {
+		if strings.Contains(err.Error(), fmt.Sprintf("1 of 2 agents joined within %v: alone", wait)) {
 			return
 		}
 	}

@@ -44,13 +44,13 @@ func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets to addresses. It returns an error if Allow does not permit a target. An empty
-// Allow permits all targets except unix sockets. addrs contains no unix sockets.
+// resolveAndCheckAllowed resolves targets to addresses, without unix sockets. It returns an error for a target that
+// Allow does not permit.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
 			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.path == path }) {
-				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+				return nil, fmt.Errorf("target %s is not allowed on this machine; start the agent with --allow for it", target)
 			}
 			continue
 		}
@@ -72,7 +72,7 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 		for i := range found {
 			found[i] = found[i].Unmap()
 			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.network.Contains(found[i].WithZone("")) }) && len(a.Allow) > 0 {
-				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
+				return nil, fmt.Errorf("target %s is not allowed on this machine; start the agent with --allow for it", target)
 			}
 		}
 		slices.SortStableFunc(found, func(x, y netip.Addr) int { return x.BitLen() - y.BitLen() }) // IPv4 first, as in package load
@@ -81,7 +81,6 @@ func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (a
 	return addrs, nil
 }
 
-// examineMachineForCall determines whether this machine can generate the load that c describes.
 func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
 	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)
@@ -101,7 +100,7 @@ func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	case err != nil:
 		h.Refuses = strings.TrimPrefix(err.Error(), "doctor: ")
 	case report.Holds == 0:
-		h.Refuses = "its machine carries no connection: " + report.First
+		h.Refuses = "its machine cannot hold any connection: " + report.First
 	case report.Holds != doctor.Unlimited:
 		h.Holds, h.Wall = report.Holds, report.First
 	}
@@ -116,7 +115,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 		return cfg, err
 	}
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
-		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
+		return cfg, fmt.Errorf("%d connections for this agent; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
 	if _, err := a.resolveAndCheckAllowed(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
 		return cfg, err
@@ -124,7 +123,7 @@ func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Conf
 	if len(p.CA) > 0 && cfg.TLS != nil {
 		cfg.TLS.Config = &tls.Config{RootCAs: x509.NewCertPool()}
 		if !cfg.TLS.Config.RootCAs.AppendCertsFromPEM(p.CA) {
-			return cfg, errors.New("--tls-ca has no certificates; expected a PEM file")
+			return cfg, errors.New("--tls-ca contains no certificates; expected a PEM file")
 		}
 	}
 	cfg.Sources = a.Sources
@@ -138,7 +137,7 @@ func rejectKeysNamingLocalResources(configJSON []byte) error {
 	}
 	for key := range keys {
 		if strings.HasSuffix(key, "_file") || key == "tls_ca" || key == "src" {
-			return fmt.Errorf("the key %q; expected none that names something of this machine", key)
+			return fmt.Errorf("configuration key %q names a file or address of this machine; expected none", key)
 		}
 	}
 	return nil

@@ -26,7 +26,7 @@ func TestWrongToken(t *testing.T) {
 	running.Go(func() {
 		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", JoinTimeout: testkit.Timeout, Logf: func(format string, args ...any) {
 			coordinator.logf(format, args...)
-			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
+			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting at "); found {
 				at, _, _ := strings.Cut(rest, " ")
 				url <- at
 			}
@@ -38,8 +38,8 @@ func TestWrongToken(t *testing.T) {
 		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Logf: say.logf}).Serve(ctx) })
 	}
 	testkit.WaitFor(t, "all are named", func() bool {
-		return wrong.contains("Authorization Violation: the token is wrong") && without.contains("there are no credentials; expected the secret") &&
-			coordinator.contains("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
+		return wrong.contains("Authorization Violation: wrong token") && without.contains("no credentials; expected the secret") &&
+			coordinator.contains("NATS: rejected a client from 127.0.0.1: its token is wrong or missing")
 	})
 	if wrong.contains(secret) || wrong.contains("another") || coordinator.contains("another") {
 		t.Error("a token is shown")
@@ -76,12 +76,12 @@ func TestCheck(t *testing.T) {
 		want string
 	}{
 		{NATS{URL: "nats://127.0.0.1:4222,nats://[::1]:1,nats://localhost"}, ""},
-		{NATS{URL: "nats://192.0.2.1:4222"}, "there are no credentials for NATS at nats://192.0.2.1:4222, which is not on loopback; expected a secret (MYRIAD_AGENTS_SECRET)"},
+		{NATS{URL: "nats://192.0.2.1:4222"}, "no credentials for NATS at nats://192.0.2.1:4222, which is not on loopback; expected a secret (MYRIAD_AGENTS_SECRET)"},
 		{NATS{URL: "nats://u:p@192.0.2.1,tls://a.invalid"}, "NATS at tls://a.invalid"},
 		{NATS{URL: "nats://u:p@192.0.2.1"}, ""},
 		{NATS{URL: "nats://192.0.2.1", Token: secret}, ""},
 		{NATS{URL: "nats://192.0.2.1", Creds: "file"}, ""},
-		{NATS{URL: "nats://u:p@:x"}, "the URL nats://…@:x of NATS can't be parsed"},
+		{NATS{URL: "nats://u:p@:x"}, "cannot parse the NATS URL nats://…@:x"},
 	} {
 		err := (&Options{NATS: c.nats}).Check()
 		if c.want != "" && err != nil {

@@ -2,15 +2,13 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply. The local clock measures sent and received. The peer's clock
-// measures peerReceived and peerSent.
+// roundTrip contains the times of a request and its reply, by the local clock and the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead of the local clock. The error of offset is at most uncertainty,
-// even if request and reply take different times.
+// clockOffset returns how far the peer's clock is ahead, with an error of at most uncertainty.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

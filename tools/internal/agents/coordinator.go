@@ -138,13 +138,12 @@ func (o *Options) Check() error {
 		return o.NATS.Check()
 	}
 	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopbackAddr(listen) {
-		return fmt.Errorf("the NATS server at %s is not on loopback, and anyone who reaches it could control agents; expected a secret (%s), or an address on loopback", listen, SecretVariable)
+		return fmt.Errorf("the NATS server at %s is not on loopback, and any client that reaches it could control agents; expected a secret (%s) or a loopback address", listen, SecretVariable)
 	}
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and calls StartLocal. If no external NATS server is configured, it first
-// starts one. The caller must call stopLocalAgentsAndClose.
+// connectAndStartLocalAgents connects to NATS and calls StartLocal. The caller must call stopLocalAgentsAndClose.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -168,7 +167,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	if c.StartLocal == nil {
-		c.Logf("waiting on %s for agents: %d are wanted", redactCredentialsInURLs(url), c.Agents)
+		c.Logf("waiting at %s for %d agents", redactCredentialsInURLs(url), c.Agents)
 		return nil
 	}
 	if c.stopLocal, err = c.StartLocal(url); err != nil {
@@ -189,8 +188,7 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireSecureExternalServer returns an error if the NATS server is external, not on loopback, and requires no
-// credentials.
+// requireSecureExternalServer returns an error if a remote external NATS server requires no credentials.
 func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {
 		return nil
@@ -198,8 +196,7 @@ func (c *coordinator) requireSecureExternalServer() error {
 	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server until it is logged. It drops the warning if an earlier
-// one has not been logged yet. It is safe for concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server, unless one is pending. It is safe for concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -207,7 +204,6 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-// logPendingWarningUnlessRepeated logs the stored warning if it differs from the last warning that was logged.
 func (c *coordinator) logPendingWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
@@ -270,7 +266,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 			c.members = slices.DeleteFunc(c.members, func(m *memberAgent) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
-					c.Logf("agent %s is gone", m.Name)
+					c.Logf("agent %s has disconnected", m.Name)
 				}
 				return gone
 			})
@@ -301,7 +297,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	if info.Refuses != "" {
 		if refusalsByAgent[reply.From] != info.Refuses && len(refusalsByAgent) < maxRefused {
 			refusalsByAgent[reply.From] = info.Refuses
-			c.Logf("agent %s can't take part: %s", info.Name, info.Refuses)
+			c.Logf("agent %s cannot take part: %s", info.Name, info.Refuses)
 		}
 		return
 	}
@@ -311,7 +307,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	}
 	// Meanwhile, no heartbeat is sent to the other members, so the time is limited.
 	if err := c.requestUntilAnswered(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
-		c.Logf("agent %s can't take part: %v", m.Name, err)
+		c.Logf("agent %s cannot take part: %v", m.Name, err)
 		return
 	}
 	c.members = append(c.members, m)
@@ -322,7 +318,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	if m.Most > 0 {
 		text += fmt.Sprintf(", takes %s at most", format.Count(m.Most))
 	}
-	c.Logf("agent %s, %s, carries %s", m.Name, m.Host, text)
+	c.Logf("agent %s on %s can hold %s", m.Name, m.Host, text)
 }
 
 func (c *coordinator) findMember(id string) *memberAgent {
@@ -340,12 +336,12 @@ func (c *coordinator) errTooFewAgents(refusalsByAgent map[string]string) error {
 		text, separator = text+separator+m.Name, ", "
 	}
 	if len(refusalsByAgent) > 0 {
-		text += fmt.Sprintf("; %d more can't take part", len(refusalsByAgent))
+		text += fmt.Sprintf("; %d more cannot take part", len(refusalsByAgent))
 	}
 	if c.warned != "" {
 		text += "; " + c.warned
 	}
-	return fmt.Errorf("%d of %d agents after %v%s; start them with `myriad agent --nats URL`, with the same secret", len(c.members), c.Agents, c.JoinTimeout, text)
+	return fmt.Errorf("%d of %d agents joined within %v%s; start them with `myriad agent --nats URL` and the same secret", len(c.members), c.Agents, c.JoinTimeout, text)
 }
 
 const (
@@ -359,9 +355,9 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 		return err
 	}
 	if longest := min(c.conn.MaxPayload(), maxMessage); int64(len(data)) > longest {
-		return fmt.Errorf("its part of the configuration takes %d bytes; expected at most %d, the max_payload of NATS", len(data), longest)
+		return fmt.Errorf("configuration for the agent has %d bytes; expected at most %d, the max_payload of the NATS server", len(data), longest)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it has not answered for %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v", timeout))
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(ctx, askEvery)
@@ -370,7 +366,7 @@ func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, 
 		if err == nil {
 			reply, err := decodeMessageHeader(msg.Data, c.version)
 			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.decodeBodyStrictly(answer) != nil {
-				return errors.New("its answer is malformed")
+				return errors.New("malformed answer")
 			}
 			m.heard = time.Now()
 			return nil
@@ -425,8 +421,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures the offset of an agent's clock, and sends the agent its share of the load. It may
-// run concurrently for different agents.
+// measureClockAndSendPart measures an agent's clock offset and sends the agent its part. It may run concurrently for
+// different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
@@ -456,7 +452,6 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 	return nil
 }
 
-// sendOrdersAsHeartbeats sends each agent its orders. These messages also serve as the coordinator's heartbeats.
 func (c *coordinator) sendOrdersAsHeartbeats() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)

@@ -56,9 +56,7 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery, and the
-// coordinator evaluates the reports half an interval later. heartbeatEvery is the interval of the coordinator's
-// heartbeats.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -113,8 +111,8 @@ func (c *coordinator) processQueuedMessages() {
 	}
 }
 
-// orderNextStep orders all agents to begin the next step of their load at the same time. In a search, totalRate is the
-// number of messages per second for all agents together. 0 ends the search.
+// orderNextStep orders all agents to begin the next step together. totalRate is in messages per second; 0 ends the
+// search.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -132,8 +130,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest message rate that meets the goal. conclude turns the result of the whole run into
-// the result of the search.
+// searchRate searches for the highest message rate that meets the goal. conclude converts the run's result into the
+// search's result.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -151,8 +149,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BuildSearchResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate. If an agent is lost during the measurement, it repeats the
-// measurement without that agent.
+// measureRateUntilNoneLost measures a message rate, and repeats the measurement whenever an agent is lost.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -193,8 +190,6 @@ func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*me
 	c.processPhasesReachedByAll()
 }
 
-// markMemberLostAndStop marks an agent as lost. It also orders the agent to stop, because the agent may still be
-// running.
 func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
@@ -227,7 +222,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists phases that all active agents must reach before the coordinator merges the agents' events.
+// commonPhases lists phases that all active agents must reach before their events are merged.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -314,8 +309,7 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event of a phase. If an active agent has no such event,
-// it returns nil and removes nothing.
+// takeEventsIfAllReached removes and returns each agent's next event of a phase. It returns nil if one is missing.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -328,8 +322,7 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends all agents the number of messages that each publisher has published. It does
-// nothing until all active agents have reported these numbers.
+// sendPublishedCountsIfComplete sends the publishers' message counts to all agents once all counts are known.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -347,8 +340,6 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersAsHeartbeats()
 }
 
-// addRateAndEndIfSteady records the rate at which all agents together received data. If the rate has become steady, it
-// orders all agents to end the measurement.
 func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
@@ -410,8 +401,6 @@ func (c *coordinator) emitMergedInterval() {
 	c.emitEventWithTotals(e)
 }
 
-// mergeAvailableResultsAndEmitDone merges the agents' results, applies convertMerged to the merged result, and emits
-// the event Done.
 func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.emitMergedInterval()
 	var results []*load.Result
@@ -429,7 +418,7 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 		}
 	}
 	if len(results) == 0 {
-		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; %s: %s", c.members[0].Name, c.members[0].lost))
+		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; agent %s: %s", c.members[0].Name, c.members[0].lost))
 	}
 	result, err := load.Merge(results...)
 	if err != nil {
@@ -446,8 +435,7 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the time at which the first agent
-// began to measure.
+// buildResultEntry returns the agent's entry in Result.Agents.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

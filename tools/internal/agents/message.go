@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// protocol is the version of the message format. It must be changed when the meaning of a message changes.
+// protocol is the version of the message format. It must change with the meaning of any message.
 const protocol = 2
 
 const (
@@ -47,7 +47,7 @@ type message struct {
 // maxMessage is the maximum size of a message in bytes.
 const maxMessage = 8 << 20
 
-var errVersion = errors.New("its version is different")
+var errVersion = errors.New("different version of Myriad; expected the same version on all machines")
 
 func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	return json.Marshal(struct {
@@ -56,18 +56,18 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message without its body. If the sender has another version, it returns both the message
-// and errVersion.
+// decodeMessageHeader parses a message without its body. For another version, it returns both the message and
+// errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
-		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
+		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
 	m := new(message)
 	if err := json.Unmarshal(data, m); err != nil {
 		return nil, err
 	}
 	if id, err := hex.DecodeString(m.From); err != nil || len(id) != idBytes {
-		return nil, fmt.Errorf("the sender of a message is %.64q; expected an ID", m.From)
+		return nil, fmt.Errorf("message has the sender %.64q; expected an ID", m.From)
 	}
 	if m.Protocol != protocol || m.Version != version {
 		return m, errVersion
@@ -75,7 +75,7 @@ func decodeMessageHeader(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// decodeBodyStrictly parses the message's body. It rejects unknown fields and trailing data.
+// decodeBodyStrictly parses the message's body, and rejects unknown fields and trailing data.
 func (m *message) decodeBodyStrictly(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
@@ -83,7 +83,7 @@ func (m *message) decodeBodyStrictly(body any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("a message has data after its body")
+		return errors.New("message has data after its body")
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func newRandomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes the planned load. The coordinator sends it to find agents that can generate the load.
+// call describes a planned load, to find agents that can generate the load.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`
@@ -110,8 +110,8 @@ type agentInfo struct {
 	// Machine identifies the agent's machine. Agents with the same Machine share its resources.
 	Machine string `json:"machine"`
 	CPUs    int    `json:"cpus"`
-	// Holds is the number of connections that the machine can carry according to package doctor. Wall is the
-	// resource that limits this number. Most is the agent's own limit. 0 means no limit.
+	// Holds is the number of connections that the machine can carry, limited by Wall. Most is the agent's own limit. 0
+	// means no limit.
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
@@ -119,13 +119,12 @@ type agentInfo struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for its clock's time. An agent joins a run with the first clockRequest.
+// clockRequest asks an agent for its clock's time.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock is the reply to a clockRequest. Came is when the request arrived, and Left is when the reply was sent. Both are
-// Unix times in nanoseconds.
+// clock contains the arrival and the departure time of a clockRequest in Unix nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -140,8 +139,7 @@ type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// orders is the body of the coordinator's heartbeat. It describes what the agent must do, and when. Times are Unix
-// times in nanoseconds by the agent's clock. 0 means that a time is not set.
+// orders is the body of the coordinator's heartbeat. Times are Unix nanoseconds by the agent's clock; 0 means not set.
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
@@ -165,8 +163,7 @@ type report struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// agentState is the body of an agent's heartbeat. It repeats what the agent has already reported, because messages can
-// be lost.
+// agentState is the body of an agent's heartbeat.
 type agentState struct {
 	Connected bool `json:"connected,omitempty"`
 }

@@ -50,10 +50,10 @@ func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactCredentialsInURLs(text))
+			return fmt.Errorf("cannot parse the NATS URL %s; expected a URL such as nats://host:4222", redactCredentialsInURLs(text))
 		}
 		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopbackAddr(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
+			return fmt.Errorf("no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
 		}
 	}
 	return nil
@@ -62,8 +62,6 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and requires no credentials.
-// Any client of such a server could control the agents.
 func requireCredentialsOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
@@ -110,9 +108,9 @@ func (n *NATS) explainNATSError(err error) string {
 	case strings.Contains(n.URL, "@"):
 		return text + ": the user or password in the URL is wrong"
 	case n.Token != "":
-		return text + ": the token is wrong; expected the same secret as at the coordinator, or the token of the server"
+		return text + ": wrong token; expected the secret of the coordinator, or the token of the NATS server"
 	}
-	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
+	return text + ": no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
 func redactCredentialsInURLs(urls string) string {
@@ -128,10 +126,9 @@ func redactCredentialsInURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishIfNotTooLarge publishes a message. If the message is too large for the server, it returns an error.
 func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
-		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)
+		return fmt.Errorf("agents: message has %d bytes; expected at most %d, the server's max_payload", len(data), limit)
 	}
 	return c.Publish(subject, data)
 }

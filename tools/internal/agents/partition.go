@@ -11,11 +11,10 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs is the highest number of processors that counts for an agent. With larger numbers, sums could become inexact.
+// maxCPUs is the highest number of processors that counts for an agent.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits returns each agent's number of connections. An agent's number is proportional to its
-// processors, up to the agent's limits. Agents on the same machine share the machine's processors and limits.
+// divideConnsByCPUsWithinLimits divides connections among agents by processors, within each agent's limits.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
@@ -60,6 +59,6 @@ func errConnsExceedLimits(total int, members []agentInfo, limitByAgent []float64
 		all += limitByAgent[i]
 		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(limitByAgent[i])), wall)
 	}
-	return errors.New("the agents carry " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
-		"; `myriad doctor --side client` on their machines says how to move these walls, or start more agents")
+	return errors.New("the agents can open only " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
+		"; raise these limits as shown by `myriad doctor --side client` on the machines of the agents, or start more agents")
 }

@@ -16,8 +16,7 @@ func (s *plainServer) Stats() tcp.Stats {
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer starts an HTTP server for metrics of s on addr. If onListening is not nil, it receives the server's
-// address. stop ends the HTTP server.
+// startAdminServer starts an HTTP server for metrics on addr. onListening, if not nil, receives the server's address.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -183,7 +183,7 @@ func TestPreforkFails(t *testing.T) {
 		return
 	}
 	t.Setenv(asWorker, "fail")
-	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a process has ended: exit status 3"} {
+	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a worker process has exited: exit status 3"} {
 		o := Options{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 3, Command: []string{command}}}
 		ln, err := o.ListenForDesign(t.Context(), "127.0.0.1:0")
 		if err != nil {

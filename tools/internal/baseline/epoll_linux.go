@@ -31,16 +31,14 @@ import (
 const hasEpoll = true
 
 const (
-	// pollBatch is the number of events read at once. pollWait is the maximum time in milliseconds between two checks
-	// whether the server has ended.
+	// pollBatch is the number of events read at once. pollWait is the timeout of a wait in milliseconds.
 	pollBatch, pollWait = 100, 100
-	// reactorWorkers is the number of goroutines in the pool of a reactor. reactorQueue is the number of connections
-	// that can wait for these goroutines before the loop blocks.
+	// reactorWorkers is the number of goroutines of a reactor, and reactorQueue is the capacity of their queue.
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design. It returns one function per listener. The caller must call the
-// function with each connection of the listener.
+// startEpollLoops starts the event loops of a design. It returns one function per listener, which takes the listener's
+// connections.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -80,8 +78,7 @@ type epollConn struct {
 	raw         syscall.RawConn
 	fd          int32
 	partialLine []byte
-	// served tells Go's memory model that the accesses of successive workers are ordered. The kernel guarantees this
-	// order, but the memory model does not know it.
+	// served orders the accesses of successive workers for Go's memory model.
 	served atomic.Uint64
 }
 
@@ -98,7 +95,6 @@ func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// registerConnOrClose adds a connection to the event loop. If this fails, it closes the connection.
 func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -167,8 +163,8 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function has its own
-// buffer, so it must not be called concurrently.
+// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function must not be
+// called concurrently.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -178,7 +174,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts worker goroutines. enqueue passes a connection to one of them. stop ends all of them.
+// startReactorWorkers starts goroutines that serve the enqueued connections.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup
@@ -231,7 +227,7 @@ func (l *epollLoop) readOnceAndAnswer(c *epollConn, buf []byte) error {
 		in = in[end:]
 	}
 	if len(in) >= l.maxLine {
-		return errors.New("a line that is too long")
+		return errors.New("line longer than its buffer")
 	}
 	c.partialLine = append(c.partialLine[:0:0], in...) // no memory if there are no bytes to keep
 	return nil

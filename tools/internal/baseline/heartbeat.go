@@ -11,9 +11,8 @@ import (
 
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats and read deadlines to a handler, as the chat example of
-// gorilla/websocket does. Each connection gets a second goroutine with a time.Ticker, which sends the heartbeats. Each
-// Read sets a new read deadline.
+// withHeartbeatsAndReadDeadline adds heartbeats and read deadlines to a handler, as gorilla/websocket's chat example
+// does.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup

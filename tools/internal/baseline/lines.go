@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers contains a function for each app with a line protocol. The function returns the answer to a line. Both
-// the line and the answer include the line end. The answer may share memory with the line.
+// lineHandlers maps each app with a line protocol to its function. An answer may share memory with the line.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -28,8 +27,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a function that serves one connection until the connection ends. buffer is the size of
-// the read buffer in bytes.
+// newConnHandlerForApp returns a function that serves one connection. buffer is the size of the read buffer in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -80,8 +78,7 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write. Answers after the last flush are
-// lost when the connection ends, as in the published original.
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as in the published original.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

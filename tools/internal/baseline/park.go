@@ -9,9 +9,8 @@ import (
 
 const MaxParked = 64 << 20
 
-// ParkGoroutines starts n goroutines that wait on a channel, so that sample can measure their memory. n must be from 1
-// to MaxParked. ParkGoroutines calls sample("ready") before it starts the goroutines, and sample("parked") when all of
-// them wait. The process should do nothing else meanwhile.
+// ParkGoroutines starts n goroutines that wait on a channel, and calls sample to measure their memory. n must be from 1
+// to MaxParked. The argument of sample is "ready" before the start, and "parked" when all goroutines wait.
 //
 // If sample fails or ctx ends, ParkGoroutines returns an error. When it returns, all goroutines have ended.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {

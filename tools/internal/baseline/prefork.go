@@ -9,8 +9,8 @@ import (
 type PreforkOptions struct {
 	// Processes is the number of processes, from 1 to 1024.
 	Processes int
-	// Command is the command line of each process. The process must serve InheritedListener with the design OneEpoll,
-	// and exit on SIGTERM.
+	// Command is the command line of each process. The process must serve InheritedListener with a design other than
+	// Prefork, and exit on SIGTERM.
 	Command []string
 }
 
@@ -24,7 +24,7 @@ func (o *PreforkOptions) validatePrefork() error {
 		return fmt.Errorf("%d processes; expected 1 to %d", o.Processes, maxPreforkProcesses)
 	}
 	if len(o.Command) == 0 {
-		return fmt.Errorf("no command for the processes of %s; expected one", Prefork)
+		return fmt.Errorf("no command for the worker processes of %s; expected one", Prefork)
 	}
 	return nil
 }
@@ -42,7 +42,7 @@ func InheritedListener() (net.Listener, error) {
 	defer f.Close()
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return nil, fmt.Errorf("descriptor %d is no listener: %w", preforkDescriptor, err)
+		return nil, fmt.Errorf("descriptor %d is not a listener: %w", preforkDescriptor, err)
 	}
 	return ln, nil
 }

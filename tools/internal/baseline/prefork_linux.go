@@ -20,10 +20,7 @@ func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with several processes. Each process has its own listener, and all listeners share a port. The
-// kernel distributes new connections over the listeners. The first process inherits ln.
-//
-// The processes are killed when this process ends.
+// servePrefork serves with several processes, which end with this process. The first process inherits ln.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -75,5 +72,5 @@ func runPreforkProcess(ctx context.Context, listener *os.File, command []string)
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("a process has ended: %w", err)
+	return fmt.Errorf("a worker process has exited: %w", err)
 }

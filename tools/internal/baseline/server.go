@@ -36,7 +36,7 @@ const (
 	OneEpoll = "epoll"
 	// Epolls has several event loops, each with a listener. The listeners share the port.
 	Epolls = "epolls"
-	// Prefork has several processes, each with an event loop. The processes share the port.
+	// Prefork has several processes, each with another design. The processes share the port.
 	Prefork = "prefork"
 	// Reactor has one event loop, which hands connections to a pool of goroutines.
 	Reactor = "reactor"
@@ -47,8 +47,7 @@ var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 const (
 	// FlushEach writes every answer with a separate system call.
 	FlushEach = "each"
-	// FlushTenth buffers answers and flushes after every tenth answer. When a connection ends or falls silent, up to
-	// nine answers are never sent, which would be unacceptable in a real server.
+	// FlushTenth buffers answers and flushes after every tenth answer. Up to nine answers can remain unsent.
 	FlushTenth = "tenth"
 )
 
@@ -98,39 +97,39 @@ func (o Options) Validate() error {
 	lines := lineHandlers[o.App] != nil
 	switch {
 	case o.Buffer < MinBuffer || o.Buffer > MaxBuffer:
-		return fmt.Errorf("a buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
+		return fmt.Errorf("buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
 	case o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxHeartbeat):
-		return fmt.Errorf("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
+		return fmt.Errorf("heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxHeartbeat)
 	case o.Deadline < 0 || o.Deadline > 0 && (app.IsHTTP(o.App) || o.Heartbeat > 0 || o.Design != PerConn):
-		return fmt.Errorf("a deadline of %v with %s, design %s and heartbeats every %v; expected it without HTTP and heartbeats, with %s", o.Deadline, o.App, o.Design, o.Heartbeat, PerConn)
+		return fmt.Errorf("deadline of %v with app %s, design %s and heartbeats every %v; expected an app without HTTP, design %[5]s and no heartbeats", o.Deadline, o.App, o.Design, o.Heartbeat, PerConn)
 	case !slices.Contains(heartbeatShapes, o.HeartbeatBy), o.HeartbeatBy != HeartbeatTickers && o.Heartbeat == 0:
-		return fmt.Errorf("heartbeats every %v by %q; expected %s, or an interval with one of %s", o.Heartbeat, o.HeartbeatBy, HeartbeatTickers, strings.Join(heartbeatShapes, ", "))
+		return fmt.Errorf("heartbeats every %v by %q; expected %s, or one of %[4]s with an interval above 0", o.Heartbeat, o.HeartbeatBy, HeartbeatTickers, strings.Join(heartbeatShapes, ", "))
 	case app.IsHTTP(o.App) && o.Admin != "":
-		return fmt.Errorf("an address for metrics with %s; expected it with another app", o.App)
+		return fmt.Errorf("address for metrics with app %s; expected an app without HTTP", o.App)
 	case app.IsHTTP(o.App) && o.Heartbeat != 0:
-		return fmt.Errorf("heartbeats with %s; expected them with another app", o.App)
+		return fmt.Errorf("heartbeats with app %s; expected an app without HTTP", o.App)
 	case o.App == app.WebSocket:
-		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
+		return fmt.Errorf("app %s is not available on package net; expected another app", o.App)
 	case !app.IsAppName(o.App):
-		return fmt.Errorf("app %q; expected %s", o.App, app.List)
+		return fmt.Errorf("unknown app %q; expected %s", o.App, app.List)
 	case o.Flush != FlushEach && o.Flush != FlushTenth:
-		return fmt.Errorf("flush %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)
+		return fmt.Errorf("flush is %q; expected %s or %s", o.Flush, FlushEach, FlushTenth)
 	case o.Flush == FlushTenth && !lines:
-		return fmt.Errorf("a flush at every tenth answer with %s; expected %s or another app that answers lines", o.App, app.Lines)
+		return fmt.Errorf("flush at every tenth answer with app %s; expected %s or another app that answers lines", o.App, app.Lines)
 	case !slices.Contains(designs, o.Design):
-		return fmt.Errorf("design %q; expected %s", o.Design, strings.Join(designs, ", "))
+		return fmt.Errorf("unknown design %q; expected one of %s", o.Design, strings.Join(designs, ", "))
 	case (o.Design == Prefork) != (o.Prefork != nil):
-		return fmt.Errorf("options of %s for the design %s; expected them for %s, and for that only", Prefork, o.Design, Prefork)
+		return fmt.Errorf("options of %s with design %s; expected them if and only if the design is %s", Prefork, o.Design, Prefork)
 	case o.Loops < 1 || o.Loops > MaxLoops:
 		return fmt.Errorf("%d loops; expected 1 to %d", o.Loops, MaxLoops)
 	case o.Design == PerConn:
 		return nil
 	case !hasEpoll:
-		return fmt.Errorf("design %s on this system; expected %s, or Linux", o.Design, PerConn)
+		return fmt.Errorf("design %s requires Linux; expected %s", o.Design, PerConn)
 	case o.App == app.Sink || app.IsHTTP(o.App):
-		return fmt.Errorf("design %s with %s; expected %s, or another app", o.Design, o.App, PerConn)
+		return fmt.Errorf("design %s with app %s; expected design %s, or another app", o.Design, o.App, PerConn)
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
-		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
+		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected none of these, or design %s in one process", o.Design, PerConn)
 	}
 	return o.Prefork.validatePrefork()
 }
@@ -151,13 +150,11 @@ func (o Options) ListenForDesign(ctx context.Context, addr string) (net.Listener
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln. The design PerConn is what most people write with package net: an accept loop, and a
-// goroutine and a buffer per connection. Each Read or line is answered with one Write. The other designs follow
-// published servers. The designs Prefork and Epolls require a listener from ListenForDesign. Serve closes a connection
-// that sends a line longer than the buffer.
+// Serve serves an app on ln with one of the designs. The designs Prefork and Epolls require a listener from
+// ListenForDesign. Serve closes a connection that sends a line longer than the buffer.
 //
-// Serve returns nil after ctx has ended. It returns an error immediately if the options are invalid, and later if ln
-// fails. When Serve returns, ln and all connections are closed, and all goroutines of Serve have ended.
+// Serve returns nil after ctx has ended. It returns an error if the options are invalid or ln fails. When Serve
+// returns, ln and all connections are closed, and all goroutines of Serve have ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -237,8 +234,8 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 	}
 }
 
-// startDesignAndServeFuncs starts the event loops of a design, if the design has any. The event loops end with ctx. The
-// result contains one function per listener. The function serves a connection that the listener has accepted.
+// startDesignAndServeFuncs starts a design's event loops, which end with ctx. It returns one serving function per
+// listener.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -269,8 +266,7 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed records a connection, so that it is closed when the server ends. If the server has already
-// ended, the connection is closed immediately, and the result is false.
+// trackConnUnlessClosed records a connection for the server's end, or closes the connection if the server has ended.
 func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

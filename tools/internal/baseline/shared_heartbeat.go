@@ -26,9 +26,7 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds heartbeats to a handler. One goroutine sends the heartbeats of several connections; see
-// HeartbeatBatches and HeartbeatHeap. A client that does not read delays other clients' heartbeats by up to one
-// interval. Its connection is then closed.
+// withSharedHeartbeats adds heartbeats to a handler. One goroutine sends the heartbeats of several connections.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {
@@ -41,7 +39,7 @@ func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.
 	}
 }
 
-// sendHeartbeat sends a heartbeat within timeout. If this fails, it closes the connection and returns false.
+// sendHeartbeat sends a heartbeat within timeout. On failure, it closes the connection.
 func sendHeartbeat(conn net.Conn, timeout time.Duration) (sent bool) {
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := io.WriteString(conn, app.Heartbeat)

@@ -10,8 +10,7 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. The function Each calls emit once per sample,
-// with the value and the label values.
+// Metric describes a metric that is computed from a snapshot of type S.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -29,20 +28,20 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one value. of is a function that computes the value from a snapshot.
+// Gauge returns a gauge with one value, which the function computes from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one value. of is a function that computes the value from a snapshot.
+// Counter returns a counter with one value, which the function computes from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's values from a snapshot. The
-// keys of its result are the values of the label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's value for each value of the
+// label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -75,7 +74,7 @@ func NewCollector[S any](prefix string, labels prometheus.Labels, reserved strin
 ) *Collector[S] {
 	c := &Collector[S]{source: snapshot, metrics: metrics, distributions: distributions}
 	if _, ok := labels[reserved]; ok {
-		c.err = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
+		c.err = errors.New("metrics: label " + reserved + " is reserved for histograms and summaries; expected another name")
 	}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.Name, m.Help, m.Labels, labels))
@@ -111,7 +110,7 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 }
 
 // NewHistogramMetric returns a histogram. buckets contains the number of values in each bucket. bound returns the upper
-// bound of bucket i. The last bucket has no bound.
+// bound of a bucket other than the last.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

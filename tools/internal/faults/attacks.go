@@ -9,8 +9,7 @@ import (
 
 // The functions below create attacks. The fields of the returned Swarm can still be changed.
 
-// Slowloris sends an endless line, one byte per interval. A server that only checks for idle connections never closes
-// such a connection (RSnake, 2009).
+// Slowloris sends an endless line, one byte per interval (RSnake, 2009).
 func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
@@ -31,13 +30,13 @@ func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm 
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen connects, sends the bytes in first (which may be empty), and then stays silent.
+// HalfOpen connects, sends some bytes or none, and then stays silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm makes up to maxConns connections at the given rate. On each of them, it sends the bytes in first, which
-// may be empty, and then resets the connection.
+// ResetStorm makes up to maxConns connections at the given rate. It sends some bytes or none on each connection, and
+// then resets the connection.
 func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
@@ -46,7 +45,7 @@ func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first
 	}
 }
 
-// ConnectStorm makes all connections at once. Each connection then sends the bytes in first.
+// ConnectStorm makes all connections at once. Each connection then sends some bytes.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }

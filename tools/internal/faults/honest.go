@@ -22,7 +22,7 @@ const (
 )
 
 // HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and
-// continues. Each client has a goroutine. Set the fields before Start.
+// continues. Set the fields before Start.
 type HonestClients struct {
 	// Addr is the server's address, as for net.Dial.
 	Addr string
@@ -182,8 +182,8 @@ func (c *honestClient) exchangeLine(lineNumber int) error {
 	return c.latency.RecordValue(time.Since(begun).Microseconds())
 }
 
-// recordLossAndRedial records why a connection was lost. If Redial is set, it reconnects. It reports whether the client
-// has a connection again.
+// recordLossAndRedial records why a connection was lost, and reconnects if Redial is set. It reports whether the client
+// is connected.
 func (c *honestClient) recordLossAndRedial(cause error) bool {
 	c.mu.Lock()
 	if errors.Is(cause, errWrong) {

@@ -9,7 +9,7 @@ import (
 
 const (
 	maxSwarmConns = 1 << 20
-	// connectRate is the default number of new connections per second. It keeps a server busy, but not completely.
+	// connectRate is the default number of new connections per second.
 	connectRate = 10_000
 )
 
@@ -22,8 +22,8 @@ type Swarm struct {
 	Conns int
 	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
 	ConnectAtOnce bool
-	// Interval is the time between two acts of a connection. In an act, it sends, and reads what has arrived. The first
-	// act follows the connect. The default is a second.
+	// Interval is the time between two acts of a connection. In an act, it sends, and reads what has arrived. The
+	// default is a second.
 	Interval time.Duration
 	// First is sent once. Stream is then sent repeatedly, at most PieceSize bytes in each act. If PieceSize is 0, an
 	// act sends as much as the kernel accepts.

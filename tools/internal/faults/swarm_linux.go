@@ -12,14 +12,11 @@ import (
 
 const stepInterval = 5 * time.Millisecond
 
-// neverReadBuffer is the receive buffer of connections that never read. It has space for one loopback packet. With
-// less, the kernel drops even acknowledgements, and the connection is stuck in both directions.
-const neverReadBuffer = 80 << 10
+// neverReadBuffer is the receive buffer of connections that never read.
+const neverReadBuffer = 80 << 10 // with less, the kernel drops even acknowledgements
 
-// fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream. It is small because the kernel limits
-// the memory of all TCP connections together (net.ipv4.tcp_mem). Above that limit it resets connections of other
-// programs.
-const fullSpeedSendBuffer = 32 << 10
+// fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream.
+const fullSpeedSendBuffer = 32 << 10 // small, because net.ipv4.tcp_mem limits all connections together
 
 // eventBatch is the number of FullSpeed connections that act between two checks of the clock.
 const eventBatch = 64
@@ -92,8 +89,7 @@ func (w *swarmLoop) actOnEvents() {
 	}
 }
 
-// watchConn registers a FullSpeed connection for input. If it has data to send and not too many bytes in flight, it is
-// also registered for output.
+// watchConn registers a FullSpeed connection for input and, if it can send, for output.
 func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.conns[i], sock.Out
 	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {
@@ -152,8 +148,8 @@ func (w *swarmLoop) actOnce(i int) {
 	}
 }
 
-// dialConn starts to connect, unless MaxDials is used up or the connection is retired. It reports whether the
-// connection exists.
+// dialConn starts to connect unless MaxDials is used up or the connection is retired. It reports whether the connection
+// exists.
 func (w *swarmLoop) dialConn(i int) bool {
 	m := &w.conns[i]
 	if m.retired || w.counts.Dials >= w.MaxDials {
@@ -204,7 +200,7 @@ func (w *swarmLoop) startConnect() (int32, error) {
 	return int32(fd), nil
 }
 
-// sendNext sends as much of the next output as the kernel accepts. It reports whether the connection is still open.
+// sendNext sends what the kernel accepts, and reports whether the connection is still open.
 func (w *swarmLoop) sendNext(m *swarmConn) bool {
 	next := w.nextOutput(m)
 	if len(next) == 0 {
@@ -245,7 +241,7 @@ func (w *swarmLoop) nextOutput(m *swarmConn) []byte {
 	return next
 }
 
-// receiveInput reads what has arrived. It reports whether the connection is still open.
+// receiveInput reads what has arrived, and reports whether the connection is still open.
 func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	n, errno := sock.Recv(m.fd, w.scratch[:])
 	switch {

@@ -30,6 +30,10 @@ func BuiltInContenders() Contenders {
 		"channel":   newChannelPool,
 		"published": newPublishedPool,
 		"ours":      newMyriadPool,
+
+		managedServer: newServerContender,
+		plainServer:   newServerContender,
+		netHTTPServer: newServerContender,
 	}
 }
 
@@ -43,8 +47,7 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is the most common kind of pool: a fixed number of workers that read jobs from a buffered channel. If the
-// channel is full, the pool rejects the job.
+// channelPool has a fixed number of workers, and rejects jobs while its channel is full.
 type channelPool struct {
 	jobs    chan *Job
 	workers int
@@ -77,9 +80,7 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// publishedPool is a pool that works like go-adaptive-pool, according to that module's description. It starts with 100
-// workers. Once a second, if the queue is at least 70% full, the number of workers grows by a quarter. Workers above
-// 100 exit after 30 s without a job.
+// publishedPool works like go-adaptive-pool, according to that module's description.
 type publishedPool struct {
 	channelPool
 	running atomic.Int64
@@ -147,8 +148,7 @@ func (c *publishedPool) Close() {
 	c.channelPool.Close()
 }
 
-// myriadPool is Myriad's package pool with the limits of a Plan. It does not know in advance how long jobs take or how
-// much memory they need.
+// myriadPool is Myriad's package pool with the limits of a Plan.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

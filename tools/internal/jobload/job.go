@@ -10,11 +10,10 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. A pool that accepts a job must call exactly one of Execute, CountAsExpired and CountAsShed,
-// on any goroutine. After this call, the pool must not use the job. A pool that is being closed may drop jobs without a
-// call.
+// Job is a submitted job, and a context.Context that ends at the job's deadline.
 //
-// A Job is also a context.Context that ends at the job's deadline. No timer runs until Done or AfterFunc is called.
+// A pool that accepts a job must call exactly one of Execute, CountAsFinished, CountAsExpired and CountAsShed, on any
+// goroutine. After this call, the pool must not use the job. A pool that is being closed may drop jobs without a call.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -36,8 +35,14 @@ func (j *Job) Execute() {
 	now := r.now()
 	inMiddle := now >= r.windowStart+r.plan.Duration/3 && now < r.windowEnd-r.plan.Duration/3
 	pickTaskForJob(r.plan.Work, j.number).allocateComputeAndWait(r.plan.Iterations, inMiddle)
-	now = r.now()
-	if now > r.limit {
+	j.CountAsFinished()
+}
+
+// CountAsFinished counts a job that has run. A pool that runs jobs elsewhere calls it instead of Execute.
+func (j *Job) CountAsFinished() {
+	r := j.generator
+	now := r.now()
+	if r.over.Load() || now > r.limit {
 		return // too late to be counted
 	}
 	latency := now - j.submitted
@@ -97,8 +102,7 @@ func (j *Job) mustCountEndAndFreeSlot(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. It counts a job that has expired or was shed. With any other error, the job counts
-// as unfinished.
+// Dropped implements pool.Dropper. It counts a job that has expired or was shed.
 func (j *Job) Dropped(expiredOrShedErr error) {
 	switch {
 	case errors.Is(expiredOrShedErr, pool.ErrExpired):

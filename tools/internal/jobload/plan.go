@@ -30,6 +30,11 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
+	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections is from
+	// that number of further addresses.
+	Connections, Sources int
+	// Serve runs the server of a contender instead of submitting jobs.
+	Serve bool
 }
 
 const (
@@ -41,6 +46,9 @@ const (
 	minMemory     = 16 << 20
 	maxMemory     = 1 << 50
 	maxIterations = 1 << 40
+	// A process has at most 20,000 descriptors on many machines.
+	maxConnections = 16_000
+	maxSources     = 1 << 15
 )
 
 // Flags contains the methods that flag.FlagSet and pflag.FlagSet have in common.
@@ -48,6 +56,7 @@ type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)
 	Int64Var(p *int64, name string, value int64, usage string)
+	BoolVar(p *bool, name string, value bool, usage string)
 	Uint64Var(p *uint64, name string, value uint64, usage string)
 	Float64Var(p *float64, name string, value float64, usage string)
 	DurationVar(p *time.Duration, name string, value time.Duration, usage string)
@@ -59,13 +68,16 @@ func (p *Plan) AddFlags(f Flags, contenders Contenders) {
 	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second (default 0: a closed loop)")
 	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight in a closed loop (default: the value of --workers)")
 	f.IntVar(&p.Burst, "burst", 1, "multiply --rate by this in the first tenth of each second")
-	f.DurationVar(&p.Warmup, "warmup", 0, "first submit jobs without counting them, for this long (default 0s)")
+	f.DurationVar(&p.Warmup, "warmup", 0, "submit jobs for this long before counting them (default 0s)")
 	f.DurationVar(&p.Duration, "duration", 10*time.Second, "submit jobs for this long")
-	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait for the last jobs for this long")
-	f.DurationVar(&p.Deadline, "deadline", time.Second, "time from submission within which a job must end to be good")
+	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait at most this long for the last jobs")
+	f.DurationVar(&p.Deadline, "deadline", time.Second, "time after submission within which a job must finish to count as good")
 	f.IntVar(&p.Workers, "workers", 5000, "limit for the pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "limit for the pool's queue")
 	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES` (default 0: no limit)")
+	f.IntVar(&p.Connections, "connections", 2000, "connections of a contender that is a server")
+	f.IntVar(&p.Sources, "sources", 0, "open a tenth as many connections from `N` further addresses 127.1.x.x (default 0: all from one)")
+	f.BoolVar(&p.Serve, "serve", false, "serve the jobs over HTTP until the standard input ends, instead of submitting them")
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }
 
@@ -88,11 +100,11 @@ func (p *Plan) Validate(contenders Contenders) error {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also rejects NaN
 		return planErrorf("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
 	case p.Burst > 1 && p.Rate == 0:
-		return planErrorf("--burst is %d with a --rate of 0; expected a --rate", p.Burst)
+		return planErrorf("--burst is %d with a --rate of 0; expected a --rate above 0", p.Burst)
 	case p.Inflight > 0 && p.Rate > 0:
 		return planErrorf("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
 	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1 && p.Duration > 0:
-		return planErrorf("--rate is %v with a --duration of %v; expected at least one job", p.Rate, p.Duration)
+		return planErrorf("--rate is %v with a --duration of %v; expected values that result in at least one job", p.Rate, p.Duration)
 	case p.Memory != 0 && (p.Memory < minMemory || p.Memory > maxMemory):
 		return planErrorf("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
 	case p.Iterations > maxIterations:
@@ -101,6 +113,8 @@ func (p *Plan) Validate(contenders Contenders) error {
 	return cmp.Or(
 		checkFlagRange("burst", p.Burst, 0, maxBurst),
 		checkFlagRange("inflight", p.Inflight, 0, maxWorkers),
+		checkFlagRange("connections", p.Connections, 0, maxConnections),
+		checkFlagRange("sources", p.Sources, 0, min(p.Connections/11, maxSources)),
 		checkFlagRange("workers", p.Workers, 1, maxWorkers),
 		checkFlagRange("queue", p.Queue, 0, maxQueue),
 		checkFlagRange("warmup", p.Warmup, 0, maxTime),

@@ -13,9 +13,9 @@ import (
 // TestPlanErrors reaches every bound: each says what was wrong and what was expected.
 func TestPlanErrors(t *testing.T) {
 	for says, change := range map[string]func(p *Plan){
-		`--pool is "nix"; expected one of channel, naive, ours, published`:         func(p *Plan) { p.Pool = "nix" },
-		`--work is "nix"; expected one of cpu, mixed, published, short-cpu, steps`: func(p *Plan) { p.Work = "nix" },
-		"--rate is -1; expected 0 (a closed loop) to 100000000":                    func(p *Plan) { p.Rate = -1 },
+		`--pool is "nix"; expected one of channel, naive, ours, published, server, server-nethttp, server-off`: func(p *Plan) { p.Pool = "nix" },
+		`--work is "nix"; expected one of cpu, limited, mixed, published, short-cpu, steps`:                    func(p *Plan) { p.Work = "nix" },
+		"--rate is -1; expected 0 (a closed loop) to 100000000":                                                func(p *Plan) { p.Rate = -1 },
 		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
 		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
 		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
@@ -27,6 +27,8 @@ func TestPlanErrors(t *testing.T) {
 		"--duration is 0s; expected 1ms to 1h":                                     func(p *Plan) { p.Duration = 0 },
 		"--drain is -1ns; expected 0s to 1h":                                       func(p *Plan) { p.Drain = -1 },
 		"--deadline is 0s; expected 1ns to 1h":                                     func(p *Plan) { p.Deadline = 0 },
+		"--connections is 20000; expected 0 to 16000":                              func(p *Plan) { p.Connections = 20_000 },
+		"--sources is 10; expected 0 to 9":                                         func(p *Plan) { p.Connections, p.Sources = 100, 10 },
 		"--workers is 0; expected 1 to 1000000":                                    func(p *Plan) { p.Workers = 0 },
 		"--queue is -1; expected 0 to 16777216":                                    func(p *Plan) { p.Queue = -1 },
 		"--memory is 1; expected 0 (no limit), or 16777216 to":                     func(p *Plan) { p.Memory = 1 },
@@ -54,7 +56,7 @@ func TestFlags(t *testing.T) {
 	}
 	want := Plan{
 		Pool: "ours", Work: Published, Rate: 5, Burst: 1, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
-		Workers: 5000, Queue: 100_000, Memory: 20_000_000,
+		Workers: 5000, Queue: 100_000, Memory: 20_000_000, Connections: 2000,
 	}
 	if err := p.Validate(BuiltInContenders()); err != nil || p != want {
 		t.Errorf("got %+v, %v; want %+v", p, err, want)

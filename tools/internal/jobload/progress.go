@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// progressLineWriter writes progress lines, followed by a final line. It drops a progress line while another goroutine
-// is writing. It never drops the final line.
+// progressLineWriter writes progress lines and a final line. It drops a progress line while another goroutine writes.
 type progressLineWriter struct {
 	due atomic.Int64 // time of the next line
 
@@ -19,8 +18,7 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil records peaks of resource usage and writes progress lines at regular intervals, until stop
-// is closed.
+// sampleAndWriteLinesUntil records peaks of resource usage and writes progress lines until stop is closed.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -45,12 +43,11 @@ func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	if now < r.windowStart {
 		line = OutputLine{Warming: line.Progress}
 	}
-	r.lines.writeLineUnlessBusy(line, now)
+	r.lines.writeLineUnlessBusyOrOutdated(line, now)
 }
 
-// writeLineUnlessBusy writes a progress line. It drops the line if another goroutine is writing or a later line has
-// been written.
-func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
+// writeLineUnlessBusyOrOutdated writes a progress line, unless another goroutine is writing or has written a later line.
+func (s *progressLineWriter) writeLineUnlessBusyOrOutdated(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Result counts the outcomes of the jobs that were submitted to a pool in the window, which begins after the warm-up
-// and lasts for Duration. Jobs submitted in the warm-up are included only in the peaks and in Steady. Each submitted
+// Result counts the outcomes of the jobs that were submitted to a pool in the window after the warm-up. Each submitted
 // job has exactly one outcome:
 //
 //	Offered  = Accepted + Rejected
@@ -28,8 +27,7 @@ type Result struct {
 	// Rate is the planned number of jobs per second. 0 means a closed loop.
 	Rate float64 `json:"rate"`
 	// Warmup is the time of submissions before the window, and Duration the length of the window. Elapsed is the time
-	// from the start of the window to the end of its last job. If the wait for that job was given up, Elapsed ends
-	// there.
+	// from the start of the window to the end of its last job.
 	Warmup   time.Duration `json:"warmup"`
 	Duration time.Duration `json:"duration"`
 	Elapsed  time.Duration `json:"elapsed"`
@@ -38,9 +36,7 @@ type Result struct {
 
 	// Offered is the number of submitted jobs. Late is the number of jobs that were submitted more than 10 ms after
 	// they were due. LateP99 is the 99th percentile of the lateness, or 0 in a closed loop. Missed is the number of
-	// jobs that were due but never submitted, because the pool blocked the generator or all processors were busy. In a
-	// burst, all jobs that were due at the same time count once.
-	// Latencies do not include lateness.
+	// jobs that were due but never submitted.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
@@ -53,11 +49,9 @@ type Result struct {
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
 	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted in the
-	// warm-up. With a warm-up, the goodput is Steady divided by Duration. Jobs in progress at the start of the window
-	// then compensate for those in progress at its end.
+	// warm-up. With a warm-up, the goodput is Steady divided by Duration.
 	Steady uint64 `json:"steady"`
-	// Starting is the number of jobs that ended in the warm-up and within their deadline. The pool starts with the
-	// warm-up, so Starting divided by Warmup is the goodput from a standing start.
+	// Starting is the number of jobs that ended in the warm-up and within their deadline.
 	Starting uint64 `json:"starting"`
 	// Expired and Shed count jobs that the pool accepted and later reported as not run. Unfinished counts jobs that had
 	// not ended when the run ended.
@@ -76,11 +70,12 @@ type Result struct {
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
 
-	// Process is the resource usage of the process, including the generator: processor time since the window began,
-	// memory at the end, and peak memory.
+	// Process is the resource usage of the process, including the generator: processor time and context switches since
+	// the window began, memory at the end, and peak memory.
 	sample.Process
-	// GCShare is the part of the processor time since the window began that the garbage collector used. SchedP99 is the
-	// 99th percentile of the time for which goroutines were runnable before they ran.
+	// GCShare is the part of the processor time that the garbage collector used, from the last cycle before the window
+	// to the last cycle in the window. SchedP99 is the 99th percentile of the time for which goroutines were runnable
+	// before they ran.
 	GCShare  float64       `json:"gc_share,omitempty"`
 	SchedP99 time.Duration `json:"sched_p99,omitempty"`
 	// PeakGoroutines is the maximum number of goroutines, including those of the generator. PeakWorkers is the maximum
@@ -88,8 +83,25 @@ type Result struct {
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
+	// Sources is Plan.Sources.
+	Sources int `json:"sources,omitempty"`
+	// Server describes a contender that is a server.
+	Server *ServerFigures `json:"server,omitempty"`
+
 	// Overran is the reason why the run ended early or was terminated, or "".
 	Overran string `json:"overran,omitempty"`
+}
+
+// ServerFigures contains figures of a contender that is a server.
+type ServerFigures struct {
+	// CPU is the processor time of the server since the window began.
+	CPU time.Duration `json:"cpu"`
+	// Recovery is the time from the end of the last job's submission until new requests were served fast again.
+	Recovery time.Duration `json:"recovery"`
+	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
+	// addresses (Plan.Sources).
+	Finished         int64 `json:"finished,omitempty"`
+	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
 }
 
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress
@@ -106,10 +118,10 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result: %w", b, err)
+		return OutputLine{}, fmt.Errorf("jobload: invalid line of output %q: %w", b, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return OutputLine{}, fmt.Errorf("jobload: %q is more than a line of a result", b)
+		return OutputLine{}, fmt.Errorf("jobload: line of output %q has data after the JSON object; expected one object", b)
 	}
 	n := 0
 	for _, r := range []*Result{l.Warming, l.Progress, l.Result} {
@@ -118,7 +130,7 @@ func ParseOutputLine(b []byte) (l OutputLine, err error) {
 		}
 	}
 	if n != 1 {
-		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result; expected one of warming, progress and result", b)
+		return OutputLine{}, fmt.Errorf("jobload: line of output %q has none of the keys warming, progress and result; expected one", b)
 	}
 	return l, nil
 }

@@ -30,33 +30,27 @@ import (
 
 const (
 	lateAfter = 10 * time.Millisecond
-	// submitInterval is the minimum time between two submissions of a generator that is not late; each submits all jobs
-	// that are due. A late generator works for workSlice and then sleeps for workPause. Without the sleep, Go would
-	// preempt its goroutine after 10 ms. The goroutine has no thread of its own: each of its wake-ups would stop
-	// another thread. That costs up to a fifth of the processor time, and favours pools whose runnable goroutines keep
-	// the generator waiting.
+	// submitInterval is the minimum time between two submissions. A late generator works for workSlice and sleeps for
+	// workPause.
 	submitInterval = time.Millisecond
-	workSlice      = 4 * time.Millisecond
+	workSlice      = 4 * time.Millisecond // less than 10 ms, after which Go would preempt the goroutine
 	workPause      = 20 * time.Microsecond
-	// reserveSubmitters is the number of reserve goroutines. The first one submits jobs that are late by more than
-	// reserveDelay. For each further one, the delay is twice as long.
+	// reserveSubmitters is the number of goroutines that submit late jobs. The first submits jobs late by reserveDelay.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
 	// retryDelay is the pause of a closed loop after a rejection.
 	retryDelay = 100 * time.Microsecond
-	// sampleInterval is the time between two counts of goroutines and workers. reportInterval is the time between two
-	// lines of output. It is short because a killed process leaves only the counts that it has already reported.
+	// sampleInterval is the time between two counts of goroutines. reportInterval is the time between two output lines.
 	sampleInterval = 50 * time.Millisecond
-	reportInterval = 250 * time.Millisecond
+	reportInterval = 250 * time.Millisecond // short, because a killed process leaves only reported counts
 	pollInterval   = time.Millisecond
-	// rejectionSampling means that one of this number of submissions is timed.
+	// One of rejectionSampling submissions is timed.
 	rejectionSampling = 16
-	// submitTimeout limits the wait for a submission in progress at the end. closeTimeout limits the wait for the
-	// pool's Close.
+	// submitTimeout and closeTimeout limit the waits at the end: for a submission, and for the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
-// jobRun is the state of one run. All its times count from the start of the run.
+// jobRun is the state of one run. Times count from the start of the run.
 type jobRun struct {
 	plan                   Plan
 	contender              Contender
@@ -113,9 +107,12 @@ func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) erro
 	if p.Iterations == 0 {
 		p.Iterations = MeasureSpinsPerMillisecond()
 	}
+	if p.Serve {
+		return serveJobs(ctx, p, out)
+	}
 	side, err := contenders[p.Pool](p)
 	if err != nil {
-		return fmt.Errorf("jobload: making the pool %s: %w", p.Pool, err)
+		return fmt.Errorf("jobload: cannot create the pool %s: %w", p.Pool, err)
 	}
 	return newJobLoadRun(p, side, out).submitJobsAndWriteResult(ctx)
 }
@@ -136,6 +133,9 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	reporter.Wait()
 	r.samplePeaksIfDue(math.MaxInt64)
 	result := r.buildResultSoFar(end)
+	if s, ok := r.contender.(*serverContender); ok {
+		s.setFigures(result)
+	}
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
 	}
@@ -160,8 +160,7 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits until all counted jobs have ended, or until the planned time has passed. If ctx ends first,
-// earlyEndReason says why; otherwise, it is "".
+// waitForJobsOrLimit waits for all counted jobs, or for the planned time. earlyEndReason is "" unless ctx ends first.
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -193,8 +192,7 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit the plan's jobs until ctx ends. For jobs with a planned rate, there are
-// reserve goroutines that submit jobs while the first goroutine is blocked.
+// startSubmitters starts goroutines that submit the plan's jobs until ctx ends.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
@@ -204,6 +202,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 		}
 	}
 	for _, loop := range loops {
+		// The goroutine has no thread of its own: each of its wake-ups would stop another thread.
 		r.generators.Go(func() {
 			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()
@@ -227,8 +226,7 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. For the first goroutine,
-// minLateness is 0. Reserve goroutines have a positive minLateness, so they submit only while the first is blocked.
+// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
@@ -262,7 +260,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	}
 }
 
-// jobsDueAt returns the number of jobs to submit at a planned time. It is greater than one during a burst.
+// jobsDueAt returns the number of jobs to submit at a planned time.
 func (r *jobRun) jobsDueAt(due time.Duration) int {
 	if due%time.Second < time.Second/10 {
 		return max(r.plan.Burst, 1)
@@ -290,8 +288,7 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 	}
 }
 
-// countAndSubmitJob submits a job and reports whether the pool accepted it. If inWindow is set, it also counts the job
-// and records its lateness.
+// countAndSubmitJob submits a job. If inWindow is set, it also counts the job and records its lateness.
 func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
@@ -335,11 +332,13 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// samplePeaksIfDue counts goroutines and workers, unless it has done this within sampleInterval. Its first call in the
-// measured window also records the resource usage.
+// samplePeaksIfDue counts goroutines and workers at most once per sampleInterval.
 func (r *jobRun) samplePeaksIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
+		if s, ok := r.contender.(*serverContender); ok {
+			s.startWindow()
+		}
 	}
 	before := r.sampled.Load()
 	if now-time.Duration(before) < sampleInterval || !r.sampled.CompareAndSwap(before, int64(now)) {
@@ -360,7 +359,7 @@ func raiseToAtLeast(v *atomic.Int64, n int64) {
 func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{
-		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
+		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Sources: p.Sources, Warmup: p.Warmup, Duration: p.Duration,
 		Elapsed: max(0, now-r.windowStart), Iterations: p.Iterations,
 	}
 	res.setFiguresFromShards(r.shards)
@@ -378,8 +377,9 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	}
 	res.Process = used.Process
 	res.User, res.System = used.User-before.User, used.System-before.System
-	if cpu := res.CPU().Seconds(); cpu > 0 {
-		res.GCShare = (used.gcSeconds - before.gcSeconds) / cpu
+	res.Voluntary, res.Involuntary = used.Voluntary-before.Voluntary, used.Involuntary-before.Involuntary
+	if busy := used.busySeconds - before.busySeconds; busy > 0 {
+		res.GCShare = (used.gcSeconds - before.gcSeconds) / busy
 	}
 	res.SchedP99 = used.schedulerLatencyQuantile(before, 0.99)
 	return res

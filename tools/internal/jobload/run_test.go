@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"sync"
@@ -17,7 +19,20 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "offer" { // this process is the server of a serverContender
+		var p Plan
+		f := flag.NewFlagSet("offer", flag.ExitOnError)
+		p.AddFlags(f, BuiltInContenders())
+		_ = f.Parse(os.Args[2:]) // exits on an error
+		if err := Run(context.Background(), p, BuiltInContenders(), os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	testkit.Main(m)
+}
 
 // fakePool is a side that accepts a job if it returns true.
 type fakePool func(j *Job) bool
@@ -187,6 +202,9 @@ func TestLatency(t *testing.T) {
 		if want := []uint64{8, 7, 1, 7, 4, 4, 0, 0}; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v: %+v", got, want, r)
 		}
+		if r.GCShare < 0 || r.GCShare > 1 {
+			t.Errorf("the collector's share is %v", r.GCShare)
+		}
 		if r.PeakWorkers != 1 || r.PeakGoroutines < 2 {
 			t.Errorf("%d workers, %d goroutines", r.PeakWorkers, r.PeakGoroutines)
 		}
@@ -196,6 +214,9 @@ func TestLatency(t *testing.T) {
 // TestOwn runs the sides with few jobs and no room for all of them.
 func TestOwn(t *testing.T) {
 	for name := range BuiltInContenders() {
+		if strings.HasPrefix(name, managedServer) {
+			continue // see TestServerContenders
+		}
 		for work := range shapes {
 			t.Run(name+" "+work, func(t *testing.T) {
 				p := newTestPlan(2000, 50*time.Millisecond)
@@ -355,7 +376,7 @@ func TestProgressOfJobs(t *testing.T) {
 		time.Sleep(reportInterval)
 		do()
 		r.lines.mu.Unlock()
-		r.lines.writeLineUnlessBusy(OutputLine{Progress: r.buildResultSoFar(0)}, 0)
+		r.lines.writeLineUnlessBusyOrOutdated(OutputLine{Progress: r.buildResultSoFar(0)}, 0)
 		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {

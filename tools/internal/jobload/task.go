@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Shapes of jobs. A shape defines what each job does.
+// Shapes (kinds) of jobs.
 const (
 	// Published jobs wait for 20 ms and hold 500 KB of memory, as in the experiment of go-adaptive-pool.
 	Published = "published"
@@ -22,6 +22,8 @@ const (
 	ShortCPU = "short-cpu"
 	// Steps jobs wait for 2 ms, in the middle third of the window for 200 ms.
 	Steps = "steps"
+	// Limited jobs wait for 20 ms. Servers run at most 100 of them at the same time.
+	Limited = "limited"
 )
 
 type jobTask struct {
@@ -30,7 +32,7 @@ type jobTask struct {
 	bytes         int
 }
 
-// shapes lists the tasks of each shape. percent is the percentage of jobs that perform the task.
+// shapes lists the tasks of each shape, with the percentage of jobs that perform the task.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask
@@ -38,6 +40,7 @@ var shapes = map[string][]struct {
 	Published: {{100, jobTask{wait: 20 * time.Millisecond, bytes: 500_000}}},
 	CPU:       {{100, jobTask{compute: time.Millisecond}}},
 	ShortCPU:  {{100, jobTask{compute: 20 * time.Microsecond}}},
+	Limited:   {{100, jobTask{wait: 20 * time.Millisecond}}},
 	Steps:     {{100, jobTask{wait: 2 * time.Millisecond, waitInMiddle: 200 * time.Millisecond}}},
 	Mixed: {
 		{80, jobTask{compute: 200 * time.Microsecond}},
@@ -46,7 +49,6 @@ var shapes = map[string][]struct {
 	},
 }
 
-// pickTaskForJob returns the task of the job with the given number. The task depends only on shape and number.
 func pickTaskForJob(shape string, number uint64) jobTask {
 	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {
@@ -58,8 +60,7 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task: it allocates memory, computes, and waits. iterationsPerMillisecond is the
-// number of loop iterations per millisecond of computing. inMiddle is set in the middle third of the measured window.
+// allocateComputeAndWait performs the task. inMiddle is set in the middle third of the measured window.
 func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddle bool) {
 	if inMiddle && t.waitInMiddle > 0 {
 		t.wait = t.waitInMiddle
@@ -92,7 +93,7 @@ func MeasureSpinsPerMillisecond() uint64 {
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed is a variable that keeps the compiler from removing the loop in spinCPU.
+// computed keeps the compiler from removing the loop in spinCPU.
 var computed atomic.Bool
 
 func spinCPU(iterations uint64) {

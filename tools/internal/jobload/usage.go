@@ -11,28 +11,37 @@ import (
 // processUsage is the resource usage of this process since its start.
 type processUsage struct {
 	sample.Process
-	gcSeconds float64 // processor time of the garbage collector until its last cycle
+	// gcSeconds and busySeconds are the processor time of the garbage collector and of all goroutines, until the
+	// collector's last cycle. Go's runtime estimates them, so they are comparable only with each other.
+	gcSeconds, busySeconds float64
 	// schedulerLatencies counts the times for which goroutines were runnable before they ran.
 	schedulerLatencies *metrics.Float64Histogram
 }
 
-// ownProcessUsage returns the resource usage of this process. Figures that the system does not report are 0.
+// ownProcessUsage returns the resource usage of this process. Unknown figures are 0.
 func ownProcessUsage() (u processUsage) {
-	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
+	s, _ := sample.TakeSample(sample.CPU|sample.Memory|sample.Switches, os.Getpid())
 	u.Process = s.SumOfProcesses()
-	read := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/sched/latencies:seconds"}}
-	metrics.Read(read)
-	if v := read[0].Value; v.Kind() == metrics.KindFloat64 {
-		u.gcSeconds = v.Float64()
+	read := []metrics.Sample{
+		{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/total:cpu-seconds"}, {Name: "/cpu/classes/idle:cpu-seconds"},
+		{Name: "/sched/latencies:seconds"},
 	}
-	if v := read[1].Value; v.Kind() == metrics.KindFloat64Histogram {
+	metrics.Read(read)
+	seconds := func(i int) float64 {
+		if read[i].Value.Kind() != metrics.KindFloat64 {
+			return 0
+		}
+		return read[i].Value.Float64()
+	}
+	u.gcSeconds, u.busySeconds = seconds(0), seconds(1)-seconds(2)
+	if v := read[3].Value; v.Kind() == metrics.KindFloat64Histogram {
 		u.schedulerLatencies = v.Float64Histogram()
 	}
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. before is the usage at the
-// start of the period. If the period has no latencies, the result is 0.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. The first parameter is the
+// usage at the period's start.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit returns the first line of in, which belongs to a head or trailer. line excludes the line end,
-// but n counts it. If the line is incomplete, n is 0. If the whole head is longer than maxHead bytes, err is set.
+// cutLineWithinHeadLimit cuts the first line from a head or trailer. n includes the line end, or is 0 for an incomplete
+// line.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
@@ -17,8 +17,7 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine returns the first line of in. line excludes the line end, and n is the length with the line end. If no line
-// ends within maxBytes, n is 0.
+// cutLine cuts the first line from the input. n includes the line end, or is 0 without a line within maxBytes.
 func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -31,8 +30,7 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line declares about the body. expected is "" if the line is valid. Otherwise,
-// expected describes a valid line.
+// applyBodyHeader records what a header line declares about the body. expected is "" unless the line is invalid.
 func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
@@ -69,8 +67,7 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. It returns nil if there is no colon, or if a blank precedes or
-// follows the name.
+// splitHeaderOrNil splits a header line at its colon. It returns nil for an invalid line.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

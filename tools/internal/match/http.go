@@ -4,8 +4,7 @@ import "bytes"
 
 // Limits of an HTTP response.
 const (
-	// maxHead limits the size in bytes of the status line, the header and any interim responses before them, all
-	// together. The same limit applies to the trailer.
+	// maxHead limits the size in bytes of all lines before a body, and of a trailer.
 	maxHead = 64 << 10
 	// maxChunkLine limits the length in bytes of the line before a chunk.
 	maxChunkLine = 4096
@@ -13,22 +12,21 @@ const (
 	maxBody = 1 << 40
 )
 
-// Values of Error.Want for HTTP responses. They describe the expected input.
+// Values of Error.Want for HTTP responses.
 const (
 	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
 	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
-	wantHeader    = "a header line of a name, a colon and a value"
+	wantHeader    = "a header line with a name, a colon and a value"
 	wantBody      = "one Content-Length of 0 to 1099511627776 bytes"
-	wantEncoding  = "one Transfer-Encoding, chunked"
+	wantEncoding  = "the Transfer-Encoding chunked, only once"
 	wantChunk     = "a chunk of 0 to 1099511627776 bytes, in hexadecimal digits"
 	wantChunkLine = "the end of a chunk's first line of at most 4096 bytes"
-	wantChunkEnd  = "a line end after a chunk"
+	wantChunkEnd  = "a line break after a chunk"
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). It assumes that no request
-// uses HEAD or CONNECT. The only allowed transfer encoding is chunked. Lines may end in "\n" alone. Continuation lines
-// (obs-fold) are errors. Interim responses (1xx except 101) are skipped.
+// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). No request may use HEAD or
+// CONNECT.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -44,8 +42,8 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response. in must not be empty. n is the number of bytes used, or 0
-// if more input is needed. done reports whether the response is complete.
+// parseNextResponsePart parses the next part of a response. The input must not be empty. n is 0 if more input is
+// needed.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
@@ -72,7 +70,7 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err er
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipRestOfBodyOrChunk skips input that belongs to the current body or chunk. It returns the number of bytes skipped.
+// skipRestOfBodyOrChunk skips input of the current body or chunk, and returns the number of bytes skipped.
 func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n

@@ -19,19 +19,18 @@ type lengthPrefix struct {
 	offset int64
 }
 
-// lengthPattern matches a length rule such as 4be+8@3: 4 bytes, big-endian, offset 8, position 3. The groups are size,
-// byte order, offset and position.
+// lengthPattern matches a length rule such as 4be+8@3: 4 bytes, big-endian, offset 8, position 3.
 var lengthPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
 func parseLengthPrefix(text string) (n lengthPrefix, err error) {
 	found := lengthPattern().FindStringSubmatch(text)
 	if found == nil || (found[1] == "1") != (found[2] == "") {
-		return n, fmt.Errorf("match: length %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3", text)
+		return n, fmt.Errorf("match: length is %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3", text)
 	}
 	offset, errOffset := strconv.ParseInt(cmp.Or(found[3], "0"), 10, 64)
 	at, errAt := strconv.Atoi("0" + found[4])
 	if errOffset != nil || errAt != nil || max(offset, -offset) > MaxOffset || at > MaxOffset {
-		return n, fmt.Errorf("match: length %q; expected an offset of -%d to +%d, and a position of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
+		return n, fmt.Errorf("match: length is %q; expected an offset of -%d to +%d, and a position of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
 	}
 	return lengthPrefix{skip: at, size: int(found[1][0] - '0'), littleEndian: found[2] == "le", offset: offset}, nil
 }
@@ -54,7 +53,6 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// prefixEnd returns the number of bytes up to the end of the length field.
 func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
 // consumeAnswers implements AnswerRule.ConsumeInput for answers with a length field.

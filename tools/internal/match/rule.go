@@ -19,8 +19,8 @@ import (
 const (
 	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length",
-	// the prefix is not included. The limit helps to detect bytes that are not a length.
+	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length", the
+	// prefix is not included.
 	MaxAnswer = 1 << 30
 	// MaxOffset limits two numbers in a "length" rule: the offset, and the position of the length in the answer.
 	MaxOffset = 4096
@@ -83,7 +83,7 @@ func (r *AnswerRule) parseAndSetText(ruleName, escaped string) (err error) {
 		return fmt.Errorf("match: %s: %w", ruleName, err)
 	}
 	if n := len(r.text); n < 1 || n > MaxText {
-		return fmt.Errorf("match: a %s of %d bytes; expected 1 to %d", ruleName, n, MaxText)
+		return fmt.Errorf("match: %s has %d bytes; expected 1 to %d", ruleName, n, MaxText)
 	}
 	r.spec = ruleName + ":" + escapeText(r.text)
 	return nil
@@ -92,7 +92,7 @@ func (r *AnswerRule) parseAndSetText(ruleName, escaped string) (err error) {
 func (r *AnswerRule) parseAndSetSize(text string) error {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < 1 || n > MaxAnswer {
-		return fmt.Errorf("match: answers of %q bytes; expected 1 to %d", text, MaxAnswer)
+		return fmt.Errorf("match: answer length is %q bytes; expected 1 to %d", text, MaxAnswer)
 	}
 	r.size = int64(n)
 	r.spec = "bytes:" + strconv.FormatUint(n, 10)

@@ -35,9 +35,8 @@ const (
 	flagLength                          // Content-Length; the value is in StreamState.remaining
 )
 
-// ServerCloses reports whether the server closes the connection after the last completed answer. This is true for an
-// HTTP response with "Connection: close" or HTTP/1.0 without keep-alive. It is also true for an HTTP response that
-// ended with the connection. After such a response, further input is an error.
+// ServerCloses reports whether the server closes the connection after the last completed answer. After such an answer,
+// further input is an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
 func (s *StreamState) reportStatusAndResetOrClose(onStatus func(status int)) {

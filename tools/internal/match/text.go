@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countOccurrences counts the occurrences of text in the input. text must not be empty. usedBeforePartial is the length
-// of the input without a partial occurrence at its end.
+// countOccurrences counts the occurrences of a non-empty text in the input. usedBeforePartial excludes a partial
+// occurrence at the end.
 func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the longest suffix of in that is a prefix of text. in must not contain the
-// whole text.
+// suffixThatStartsText returns the length of the input's longest suffix that is a prefix of text. The input must not
+// contain text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
@@ -59,7 +59,7 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText converts b to printable ASCII. unescapeText reverses the conversion.
+// escapeText converts bytes to printable ASCII.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

@@ -13,16 +13,16 @@ func TestErrors(t *testing.T) {
 		`\{ws.ping}`:             `unknown expression "ws.ping"; expected `,
 		`\{ws.text "a"}`:         `unknown expression "ws.text \"a\""; expected `,
 		`\{<file.txt>}`:          `unknown expression "<file.txt>"; expected `,
-		`a\{seq`:                 `\{seq at byte 1: no end; expected a } after it, or \\{ for a literal \{`,
-		`\{connection.uid % 10}`: `"% 10" after the name; expected nothing`,
+		`a\{seq`:                 `\{seq at byte 1 has no end; expected a closing }, or \\{ for a literal \{`,
+		`\{connection.uid % 10}`: `"% 10" after the name of the expression; expected nothing`,
 		`\{re [a-z]{5}}`:         `unknown expression "re [a-z]{5"; expected `,
-		`\{uuid 4}`:              `"4" after the name; expected nothing`,
-		`\{message.marker 4}`:    `"4" after the name; expected nothing`,
-		`\{random}`:              `"" characters; expected random and a number from 1 to 1048576`,
-		`\{hex 0}`:               `"0" characters; expected hex and a number from 1 to 1048576`,
-		`\{number 5}`:            `range of "5"; expected number A-B with A and B from 0 to 9223372036854775807, and A not above B`,
-		`\{number 6-5}`:          `range of "6-5"; expected number A-B`,
-		`\{number -1-5}`:         `range of "-1-5"; expected number A-B`,
+		`\{uuid 4}`:              `"4" after the name of the expression; expected nothing`,
+		`\{message.marker 4}`:    `"4" after the name of the expression; expected nothing`,
+		`\{random}`:              `number of characters is ""; expected random and a number from 1 to 1048576`,
+		`\{hex 0}`:               `number of characters is "0"; expected hex and a number from 1 to 1048576`,
+		`\{number 5}`:            `range is "5"; expected number A-B with A and B from 0 to 9223372036854775807 and A not above B`,
+		`\{number 6-5}`:          `range is "6-5"; expected number A-B`,
+		`\{number -1-5}`:         `range is "-1-5"; expected number A-B`,
 	} {
 		if _, err := Parse(text); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s gives the error\n\t%v, want\n\t%s", text, err, want)
@@ -33,9 +33,9 @@ func TestErrors(t *testing.T) {
 // TestBounds reaches each limit and exceeds it by one.
 func TestBounds(t *testing.T) {
 	for _, c := range []struct{ name, good, bad, want string }{
-		{"text", strings.Repeat("x", MaxText), strings.Repeat("x", MaxText+1), "template of 1048577 bytes; expected at most 1048576"},
-		{"expressions", strings.Repeat(`\{seq}`, MaxExpressions), strings.Repeat(`\{seq}`, MaxExpressions+1), "template of more than 256 expressions; expected at most that many"},
-		{"characters", `\{random 1048576}`, `\{random 1048577}`, `"1048577" characters; expected random and a number from 1 to 1048576`},
+		{"text", strings.Repeat("x", MaxText), strings.Repeat("x", MaxText+1), "template has 1048577 bytes; expected at most 1048576"},
+		{"expressions", strings.Repeat(`\{seq}`, MaxExpressions), strings.Repeat(`\{seq}`, MaxExpressions+1), "template has more than 256 expressions; expected at most that many"},
+		{"characters", `\{random 1048576}`, `\{random 1048577}`, `\{random 1048577} at byte 0: number of characters is "1048577"; expected random and a number from 1 to 1048576`},
 		{"length", `x\{random 1048575}`, `x\{random 1048576}`, "messages of up to 1048577 bytes; expected at most 1048576"},
 		{"literal behind", `\{random 1048575}x`, `\{random 1048575}xx`, "messages of up to 1048577 bytes; expected at most 1048576"},
 	} {

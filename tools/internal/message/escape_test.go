@@ -41,7 +41,7 @@ func TestUnescapeErrors(t *testing.T) {
 		`\x4`:     `"\\x4"; expected one of \n`,
 		`\x+1`:    `"\\x+1"; expected one of \n`,
 		`ab\0400`: `"\\0400"; expected at most \0377 at byte 2`,
-		`\{seq`:   `\{seq at byte 0: no end; expected a } after it, or \\{ for a literal \{`,
+		`\{seq`:   `\{seq at byte 0 has no end; expected a closing }, or \\{ for a literal \{`,
 	} {
 		if got, err := UnescapeKeepingExpressions(text); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s gives %q and the error\n\t%v, want\n\t%s", text, got, err, want)

@@ -75,8 +75,7 @@ var printable = func() string {
 	return string(all)
 }()
 
-// parseExpression parses an expression, which is the text between \{ and }. It ignores white space around the
-// expression.
+// parseExpression parses the text between \{ and }.
 func parseExpression(untrimmed string, expressionIndex int) (templatePiece, error) {
 	expressionText := strings.Trim(untrimmed, blank)
 	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
@@ -119,7 +118,7 @@ func errUnknownExpression(body string) error {
 
 func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q after the name; expected nothing", truncateForError(argument))
+		return fmt.Errorf("%q after the name of the expression; expected nothing", truncateForError(argument))
 	}
 	return nil
 }
@@ -127,25 +126,23 @@ func rejectArgument(argument string) error {
 func parseCharCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", truncateForError(argument), name, MaxLen)
+		return 0, fmt.Errorf("number of characters is %q; expected %s and a number from 1 to %d", truncateForError(argument), name, MaxLen)
 	}
 	return int(n), nil
 }
 
-// parseIntegerRange parses a range such as 1-6. The range includes both ends.
+// parseIntegerRange parses a range such as 1-6, which includes both ends.
 func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
 	high, err2 := strconv.ParseUint(strings.Trim(to, blank), 10, 63)
 	if err1 != nil || err2 != nil || low > high {
-		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", truncateForError(argument), int64(math.MaxInt64))
+		return 0, 0, fmt.Errorf("range is %q; expected number A-B with A and B from 0 to %d and A not above B", truncateForError(argument), int64(math.MaxInt64))
 	}
 	return low, high, nil
 }
 
-// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message. The first 7 digits are the
-// connection's number, and the other 9 digits are the message's number. Markers are unique for up to 268 million
-// connections with 68 billion messages each.
+// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

@@ -6,14 +6,12 @@ import (
 )
 
 // splitMix is a splitmix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
-// It maps each value of a counter to a random number. Each random expression in each message has its own generator.
 type splitMix struct{ counter uint64 }
 
 // gamma is the increment of a splitMix counter: 2^64 divided by the golden ratio, rounded to an odd number.
 const gamma = 0x9e3779b97f4a7c15
 
-// mix64 is the output function of splitmix64. It is a bijection. Each bit of the result depends on each bit of x. The
-// constants are from David Stafford's variant 13.
+// mix64 is the output function of splitmix64, with the constants of David Stafford's variant 13.
 func mix64(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -26,7 +24,7 @@ func messageKey(id ID) uint64 {
 
 func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// newRandom returns the random generator for the expression p in the message with the given key.
+// newRandom returns the random generator for the expression in the message with the given key.
 func (p *templatePiece) newRandom(messageKey uint64) splitMix {
 	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }
@@ -36,16 +34,15 @@ func (r *splitMix) next() uint64 {
 	return mix64(r.counter)
 }
 
-// belowN returns a random number from 0 to n-1. It uses Lemire's multiplication (Fast Random Integer Generation in an
-// Interval, 2019) without the rejection step. The bias is therefore at most n/2^64.
+// belowN returns a random number from 0 to n-1, with a bias of at most n/2^64.
 func (r *splitMix) belowN(n uint64) uint64 {
+	// Lemire, Fast Random Integer Generation in an Interval (2019), without the rejection step.
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
 
-// charsPerDraw is the number of characters that are generated from 64 random bits. Even with 256 different characters,
-// the bias is at most 2^-16.
-const charsPerDraw = 6
+// charsPerDraw is the number of characters that are generated from 64 random bits.
+const charsPerDraw = 6 // bias at most 2^-16 for 256 different characters
 
 // appendChars appends n random characters of class. class must contain at most 256 characters.
 func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {

@@ -51,7 +51,7 @@ type Template struct {
 // Parse parses a template. If text is empty, the messages of the template are empty.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
-		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
+		return nil, fmt.Errorf("template has %d bytes; expected at most %d", len(text), MaxText)
 	}
 	t := &Template{}
 	expressions := 0
@@ -64,7 +64,7 @@ func Parse(text string) (*Template, error) {
 			continue
 		}
 		if expressions++; expressions > MaxExpressions {
-			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
+			return nil, fmt.Errorf("template has more than %d expressions; expected at most that many", MaxExpressions)
 		}
 		size, err := lenBeforeClosingBrace(text, at)
 		if err != nil {
@@ -82,8 +82,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text that starts at text[at:]. If an expression follows, atExpression is
-// true, and next is the index after the \{ of the expression. Otherwise, next is the index after the literal text.
+// parseLiteralUpToExpression parses literal text from text[at:] up to the next expression. next is the index after the
+// literal text or after \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
@@ -102,7 +102,7 @@ func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, 
 func lenBeforeClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d has no end; expected a closing }, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)
 	}
 	return size, nil
 }
@@ -115,8 +115,6 @@ func truncateForError(text string) string {
 	return text
 }
 
-// addOrJoinPiece appends a piece to the template. It joins adjacent pieces of literal text. It returns an error if
-// messages would exceed MaxLen.
 func (t *Template) addOrJoinPiece(p templatePiece) error {
 	low, high := p.generatedLengthRange()
 	t.minLen += low

@@ -8,7 +8,7 @@ import (
 // Never is a time that is later than all other times.
 const Never = time.Duration(math.MaxInt64)
 
-// maxCurveTime is the maximum time from RateCurve.Begin to a message. No message is due later.
+// maxCurveTime is the maximum time from RateCurve.Begin to a message.
 const maxCurveTime = 60 * 24 * time.Hour
 
 // RateCurve is the rate of messages as a function of time. All times are measured by the same clock. A RateCurve must
@@ -40,7 +40,7 @@ func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// secondsUntilDueWithRamp returns the time in seconds from Begin until a message is due. It requires that c.To is set.
+// secondsUntilDueWithRamp returns the time in seconds from Begin until a message is due. c.To must be set.
 func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
@@ -67,7 +67,7 @@ func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countMessagesBefore returns the number of messages that are due before end. The count starts with message nextNumber.
+// countMessagesBefore counts the messages, from nextNumber on, that are due before the given time.
 func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
 	if c.DueTimeOrNever(nextNumber) >= end {
 		return 0

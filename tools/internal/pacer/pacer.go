@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// RandomAt returns the n-th random number in the sequence of a seed. It uses the output function of SplitMix64 (Steele,
-// Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014). RandomAt has no state, so the results do not
-// depend on the order of the calls.
+// RandomAt returns the n-th random number of a seed's SplitMix64 sequence (Steele, Lea, Flood: "Fast Splittable
+// Pseudorandom Number Generators", 2014).
 func RandomAt(seed, n uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (n+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -36,8 +35,8 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the time at. phase is the delay of the first message in intervals (0 to 1).
-// If c.Poisson is set, this delay is random instead. poissonSeed determines all random times.
+// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message in intervals (0 to
+// 1). If c.Poisson is set, poissonSeed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -61,8 +60,7 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the due messages that have not been taken. A message is due if its time is at most now and
-// before end. If times are random, the number is an estimate.
+// CountDueAndUntaken counts the due messages that have not been taken. If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -75,9 +73,8 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end, and counts them: messages due before windowStart as Before, and
-// others as Within. If times are random, Skip draws at most *randomDrawsLeft times, and subtracts the number of draws
-// from *randomDrawsLeft. The number of further messages is estimated.
+// Skip drops the messages that are due before end, and counts them before and in the window. It draws at most
+// *randomDrawsLeft random times, and estimates the number of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s

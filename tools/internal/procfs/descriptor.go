@@ -49,8 +49,7 @@ type DescriptorTable struct {
 }
 
 // CountDescriptorsByTable counts the open descriptors in each descriptor table of a process. The first element is the
-// first thread's table. Each other table is assumed to belong to only one thread. The caller needs the right to trace
-// the process (kcmp(2)). The call takes about 5 µs per thread, plus the time of CountDescriptors for each table.
+// first thread's table. The caller needs the right to trace the process (kcmp(2)).
 func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {

@@ -18,30 +18,24 @@ import (
 const (
 	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
-	// maxScannedDescriptors limits the descriptors that are scanned in one process. Listeners are opened early, so
-	// their numbers are low. maxScannedInAll limits the descriptors that are scanned in all processes. Each takes
-	// about a microsecond.
+	// maxScannedDescriptors limits the scanned descriptors of one process, and maxScannedInAll those of all processes.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
-	// maxScannedPerThread limits the descriptors that are scanned in one thread with its own descriptor table.
-	// Nearly all descriptors of such a thread are connections; listeners are among the first few hundred.
+	// maxScannedPerThread limits the scanned descriptors of a thread with its own descriptor table.
 	maxScannedPerThread = 1 << 10
 )
 
-var errRows = errors.New("more rows than are read")
+var errRows = errors.New("too many sockets to search")
 
-var errNobody = errors.New("no process of this network namespace listens there")
+var errNobody = errors.New("no process in this network namespace listens at this address")
 
-// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order. Like
-// the kernel, it ignores sockets bound to the wildcard address if a socket is bound to addr itself. Several processes
-// can share a port, by inheriting a socket or by SO_REUSEPORT.
+// FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order.
+// Listeners on the wildcard address count only if no socket is bound to the address itself.
 //
-// addr must be an address of this machine. For any other address, FindListenerPIDs finds the processes that listen on
-// the wildcard address. It returns an error if it finds no process. It cannot find processes of another user, network
-// namespace or process namespace. It searches only the first 16,384 descriptors of a process.
+// addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
+// processes of another user, network namespace or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors. If it finds no listening
-// process, it scans up to 262,144 descriptors of threads that have their own descriptor table.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors, and 16,384 of one process.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -101,7 +95,7 @@ func findUnixListenerInode(path, absolutePath string) (oneInodeOrNone []string, 
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// It returns the inode and the path of a listening socket. For other rows, it returns "".
+// It returns the inode and the path of a listening socket, or "" for other rows.
 func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
@@ -115,8 +109,7 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well the address of a listening socket matches the address dialed. Rank 3 means equal, 2
-// the wildcard of the same address family, and 1 the IPv6 wildcard. Rank 0 means no match.
+// addrMatchRank returns how well a bound address matches the dialed address. 0 means no match.
 func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
@@ -153,11 +146,10 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 			return s.pids, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
+	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have descriptors of certain sockets. links contains the names of these
-// sockets in /proc, such as "socket:[1073]".
+// socketOwnerSearch searches for processes that have descriptors of certain sockets.
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

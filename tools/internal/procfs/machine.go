@@ -46,9 +46,8 @@ type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was runnable but waited for a processor. This time is the kernel's average
-	// over the processors that had work, with a resolution of a microsecond. It is 0 before Linux 4.20, or without
-	// pressure stall information.
+	// Stalled is the time in which some task was runnable but waited for a processor. It is 0 if the kernel does not
+	// report it.
 	Stalled time.Duration
 }
 
@@ -65,7 +64,7 @@ func ReadCPUTimeAndPressure() (c CPUTime, err error) {
 	return c, err
 }
 
-// secondsToTickDuration converts seconds to a duration. It rounds to the kernel's resolution of 10 ms.
+// secondsToTickDuration converts seconds to a duration, rounded to the kernel's resolution of 10 ms.
 func secondsToTickDuration(seconds float64) time.Duration {
 	return ticksToDuration(uint(math.Round(seconds * 100)))
 }
@@ -89,7 +88,6 @@ func ReadMemory() (Memory, error) {
 	}, err
 }
 
-// derefOrZero returns *n, or 0 if n is nil.
 func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
@@ -121,8 +119,7 @@ func readNumberList(path string) (first, count int, err error) {
 	return parseNumberList(text)
 }
 
-// parseNumberList parses an ascending list of numbers such as "0-3,8". It returns the first number and the count of
-// numbers.
+// parseNumberList parses an ascending list such as "0-3,8", and returns the first number and the count.
 func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
@@ -132,7 +129,7 @@ func parseNumberList(list string) (first, count int, err error) {
 		from, err := strconv.ParseUint(low, 10, 16)
 		to, toErr := strconv.ParseUint(high, 10, 16)
 		if err != nil || toErr != nil || to < from {
-			return 0, 0, fmt.Errorf("procfs: list of numbers is %.60q; expected one such as 0-3,8", list)
+			return 0, 0, fmt.Errorf("procfs: list of numbers is %.60q; expected a list such as 0-3,8", list)
 		}
 		if i == 0 {
 			first = int(from)
@@ -144,14 +141,13 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if the interface
-// does not have the index wantIndex and the hardware address wantAddress, because /sys then belongs to another network
-// namespace.
+// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if index or
+// address differ, because /sys then belongs to another network namespace.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {
 		if got, err := readTrimmedFile(dir + "/" + file); err != nil || want != "" && got != want {
-			return 0, 0, fmt.Errorf("procfs: %s is of another network namespace: its %s is %q, not %q", dir, file, got, want)
+			return 0, 0, fmt.Errorf("procfs: %s belongs to another network namespace: %s is %q; expected %q", dir, file, got, want)
 		}
 	}
 	for queue, err := range dirEntryNames(dir + "/queues") {
@@ -159,7 +155,7 @@ func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (recei
 		case err != nil:
 			return 0, 0, err
 		case receive+send == maxQueues:
-			return 0, 0, fmt.Errorf("procfs: %s: more than %d queues", dir, maxQueues)
+			return 0, 0, fmt.Errorf("procfs: %s contains more than %d queues; expected at most that many", dir, maxQueues)
 		case strings.HasPrefix(queue, "rx-"):
 			receive++
 		case strings.HasPrefix(queue, "tx-"):

@@ -13,14 +13,12 @@ import (
 
 // Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
 type Network struct {
-	// Established, Open and TimeWait count TCP sockets of the namespace. Open includes sockets that listen, are
-	// connected or are connecting. Orphans and TCPBuffers cover the whole machine: Orphans counts sockets that no
-	// process has, and TCPBuffers is the memory of TCP buffers in bytes.
+	// Established, Open and TimeWait count TCP sockets of the namespace. Orphans counts the machine's sockets that no
+	// process has. TCPBuffers is the memory of the machine's TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts, since the creation of the namespace, events which show that a limit was reached. The keys are
-	// names from /proc/net/netstat, such as ListenOverflows, and nf_conntrack_drop, nf_conntrack_insert_failed,
-	// nf_conntrack_early_drop and softnet_dropped. Counters that the kernel does not support are missing.
+	// Counters counts events in the namespace that show that a limit was reached. The keys are names such as
+	// ListenOverflows and nf_conntrack_drop. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }
 
@@ -72,7 +70,7 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readTCPCounters reads limitCounters and the number of established connections into n.
+// readTCPCounters reads limitCounters and the number of established connections.
 func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
@@ -88,8 +86,7 @@ func (n *Network) readTCPCounters() error {
 	return err
 }
 
-// readCounterLines returns counters by name. The file contains them in two lines that begin with linePrefix. The first
-// line contains names, such as "Tcp: RtoMin CurrEstab". The second line contains values, such as "Tcp: 200 17".
+// readCounterLines returns the counters in the two lines (names and values) that begin with linePrefix.
 func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 	text, err := readTrimmedFile(file)
 	if err != nil {
@@ -112,7 +109,7 @@ func readCounterLines(file, linePrefix string) (map[string]int64, error) {
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
+	return nil, fmt.Errorf("procfs: %s does not contain two lines that begin with %s", file, linePrefix)
 }
 
 func (n *Network) readBacklogAndConntrackDrops(thread prom.FS) error {

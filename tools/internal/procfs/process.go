@@ -17,8 +17,7 @@ type Stat struct {
 	// User and System are the processor time that the process has used, including its ended threads. Children is
 	// the processor time of children for which the process has waited. All three have a resolution of 10 ms.
 	User, System, Children time.Duration
-	// Ended reports that the process is a zombie: it has released its sockets and memory, but its parent has not
-	// yet waited for it.
+	// Ended reports that the process is a zombie, which has released its sockets and memory.
 	Ended bool
 	// Released reports that the process is ending and has released its memory. Its files in /proc then belong to root.
 	Released bool
@@ -104,9 +103,8 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all processes with the effective user ID user. By contrast,
-// RLIMIT_NPROC counts tasks by real user ID. Processes that this process cannot see are not counted. Counting takes
-// about 3 µs per process.
+// CountTasksOfUser counts the tasks (threads) of all visible processes with an effective user ID. By contrast,
+// RLIMIT_NPROC counts tasks by real user ID.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -134,7 +132,7 @@ func ReadProcessMemory(pid int) (ProcessMemory, error) {
 }
 
 // CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
-// began to wait. Other switches are involuntary. The call takes about 30 µs per thread.
+// began to wait.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -26,8 +26,7 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// threadCountAndOwner returns a process's effective user ID and number of threads. taskDir is the directory
-// /proc/PID/task.
+// threadCountAndOwner returns a process's effective user ID and number of threads. taskDir is /proc/PID/task.
 func threadCountAndOwner(taskDir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(taskDir, &st); err != nil {
@@ -50,7 +49,7 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited returns limit, or -1 if limit means unlimited. A number above 2^62 means unlimited.
+// minusOneIfUnlimited returns limit, or -1 for a limit above 2^62.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
@@ -58,9 +57,8 @@ func minusOneIfUnlimited(limit uint64) int64 {
 	return int64(limit)
 }
 
-// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. rss counts shared pages in full. pss
-// counts 1/n of each page that n processes share. Reading takes 3 ms per GiB. During this time, the process cannot map
-// memory.
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables. pss counts 1/n of each page that n
+// processes share. Reading takes 3 ms per GiB, during which the process cannot map memory.
 func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
 	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
@@ -76,8 +74,8 @@ func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetworkNamespace calls f in the network namespace of a process. It calls f on a temporary thread, or on the
-// calling thread if that thread is already in this namespace. The caller needs the right to trace the process.
+// CallInNetworkNamespace calls f in the network namespace of a process, if necessary on a temporary thread. The caller
+// needs the right to trace the process.
 func CallInNetworkNamespace(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {

@@ -99,7 +99,7 @@ func TestMachine(t *testing.T) {
 	if receive, send, err := CountInterfaceQueues("lo", 1, "00:00:00:00:00:00"); err == nil && (receive != 1 || send != 1) {
 		t.Errorf("lo has %d and %d queues", receive, send)
 	}
-	if _, _, err := CountInterfaceQueues("lo", 77, ""); err == nil || !strings.Contains(err.Error(), "of another network namespace") {
+	if _, _, err := CountInterfaceQueues("lo", 77, ""); err == nil || !strings.Contains(err.Error(), "belongs to another network namespace") {
 		t.Errorf("an interface of another network namespace: %v", err)
 	}
 	for in, want := range map[string][2]int{"0": {0, 1}, "2-5,8": {2, 5}, "3,7-8": {3, 3}} {

@@ -51,8 +51,7 @@ func ReadRights(pid int) (ProcessRights, error) {
 	return ProcessRights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAllUsersToThemselves(users)}, nil
 }
 
-// mapsAllUsersToThemselves reports whether uidMap maps each user ID to itself. uidMap is the content of
-// /proc/PID/uid_map.
+// mapsAllUsersToThemselves reports whether a user ID map from /proc/PID/uid_map changes no user ID.
 func mapsAllUsersToThemselves(uidMap string) bool {
 	return slices.Equal(strings.Fields(uidMap), []string{"0", "0", "4294967295"})
 }

@@ -6,11 +6,9 @@ import (
 	prom "github.com/prometheus/procfs"
 )
 
-// slabDir is the directory in which the kernel lists its caches of small objects (slabs). Each cache is a directory.
-// Additional names of a cache are links to its directory.
+// slabDir is the directory with one subdirectory per kernel cache of small objects (slab).
 const slabDir = "/sys/kernel/slab"
 
-// maxSlabs limits how many names of slab caches are read. A kernel has several hundred.
 const maxSlabs = 16 << 10
 
 // Slab is a kernel cache of small objects of equal size.
@@ -22,7 +20,7 @@ type Slab struct {
 }
 
 // ReadSlabCaches returns the kernel's slab caches by name. A cache with several names appears under each of them.
-// Usually, only root may read slab caches. Reading takes some milliseconds.
+// Usually, only root may read slab caches.
 func ReadSlabCaches() (map[string]Slab, error) {
 	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {
@@ -39,7 +37,7 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds the further names of each cache. In dir, all names of a cache are links to the same target.
+// addMergedCacheNames adds the further names of each cache.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
 	left := maxSlabs
@@ -51,6 +49,7 @@ func addMergedCacheNames(dir string, caches map[string]Slab) {
 		if err != nil {
 			continue // a directory
 		}
+		// All names of a cache are links to the same target.
 		if slab, ok := caches[name]; ok {
 			shown[target] = slab
 		} else {

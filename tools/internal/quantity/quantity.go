@@ -26,7 +26,7 @@ const (
 // int64.
 const Max = 1 << 53
 
-// multiples lists the suffixes of numbers with their factors. Longer suffixes come first.
+// multiples lists the suffixes of numbers with their factors, longer suffixes first.
 var multiples = []struct {
 	suffix string
 	factor float64

@@ -181,7 +181,7 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is the source of a program that uses the modules. The program must build and run.
+// userProgram is the source of a program that uses the modules.
 const userProgram = `package main
 
 import (

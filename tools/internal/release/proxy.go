@@ -14,7 +14,7 @@ import (
 
 const root = "github.com/myriad-go/myriad"
 
-// released lists the directories of the published modules. A module follows the modules that it requires.
+// released lists the directories of the published modules, each after the modules that it requires.
 var released = []string{".", "hub", "tools"}
 
 // private lists the folders of modules that are used only in a checkout.
@@ -27,8 +27,7 @@ func modulePathOfFolder(folder string) string {
 	return root + "/" + folder
 }
 
-// writeModuleProxy writes a directory that serves as a module proxy (GOPROXY=file://dir). The proxy contains the
-// checkout's published modules, all with the given version.
+// writeModuleProxy writes a module proxy (GOPROXY=file://dir) that contains the published modules.
 func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePathOfFolder(folder), Version: version}
@@ -64,8 +63,7 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version of the checkout's modules that all go.mod files require. It returns an error if
-// the required versions differ, or if a go.mod file has a replace directive.
+// checkGoModFiles returns the version that all go.mod files require, or an error if they are inconsistent.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

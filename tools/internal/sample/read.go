@@ -11,8 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readRequestedParts reads the parts that s.Parts selects. It reads processor times first, because reading the other
-// parts uses processor time.
 func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
@@ -26,6 +24,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 			errs = append(errs, fmt.Errorf("sample: %w", err))
 		}
 	}
+	// Processor times come first, because reading the other parts uses processor time.
 	for _, pid := range pids {
 		stat, err := procfs.ReadStat(pid)
 		if err == nil && !stat.Ended {
@@ -71,7 +70,6 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// isEnding reports whether err shows that the process has ended or is about to end.
 func isEnding(pid int, err error) bool {
 	if errors.Is(err, fs.ErrPermission) {
 		var stat procfs.Stat
@@ -82,8 +80,6 @@ func isEnding(pid int, err error) bool {
 	return procfs.IsNotFoundOrExited(err)
 }
 
-// setThreadsAndExactCPUTime sets the number of threads and the processor time. For the calling process, User and System
-// are exact to the microsecond. For another process, only the sum of User and System is exact.
 func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
@@ -99,7 +95,7 @@ func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	}
 }
 
-// readAndMarkIfSlow calls read. If the call is slow and part is in costlyParts, readAndMarkIfSlow marks part as slow.
+// readAndMarkIfSlow calls read, and marks a costly part as slow if the call was slow.
 func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

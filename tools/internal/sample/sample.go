@@ -23,8 +23,8 @@ const (
 	CPU Parts = 1 << iota
 	// Memory is RSS, PeakRSS and Anonymous. It costs 100 µs, however large the process is.
 	Memory
-	// PSS is memory in which a page shared by n processes counts 1/n. It costs 3 ms per GiB. During that time, the
-	// kernel walks the page tables, and the process cannot map memory.
+	// PSS is memory in which a page shared by n processes counts 1/n. It costs 3 ms per GiB, during which the process
+	// cannot map memory.
 	PSS
 	// Switches are context switches. They cost 30 µs per thread.
 	Switches
@@ -43,8 +43,7 @@ const (
 	Network
 )
 
-// costlyParts contains the parts that take longer for larger processes. A Sampler reads these parts less often if they
-// are slow.
+// costlyParts contains the parts that take longer for larger processes.
 const costlyParts = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded reports that all processes have ended.
@@ -64,16 +63,14 @@ type Sample struct {
 // tags.
 type Process struct {
 	PID int `json:"-"` // 0 for several
-	// User and System are processor time since the process began, including ended threads. For this process they are
-	// exact to the microsecond. For another process, their sum is exact to the nanosecond, but each of them has steps
-	// of about 10 ms. Children is the processor time of children that the process has waited for.
+	// User and System are processor time since the process began, including ended threads. Children is the processor
+	// time of children that the process has waited for.
 	User     time.Duration `json:"user,omitempty" merge:"sum"`
 	System   time.Duration `json:"system,omitempty" merge:"sum"`
 	Children time.Duration `json:"children,omitempty" merge:"sum"`
 	Threads  int           `json:"threads,omitempty" merge:"gauge"`
-	// RSS is resident memory including shared pages. It is inexact by some pages per thread unless PSS was also read.
-	// PeakRSS is the maximum of RSS. Anonymous is the part of RSS that no file backs, such as heap and stacks. PSS
-	// counts 1/n of a page that n processes share.
+	// RSS is resident memory including shared pages, and PeakRSS is its maximum. Anonymous is the part of RSS that no
+	// file backs, such as heap and stacks. PSS counts 1/n of a page that n processes share.
 	RSS       int64 `json:"rss,omitempty" merge:"gauge"`
 	PeakRSS   int64 `json:"peak_rss,omitempty" merge:"gauge"`
 	Anonymous int64 `json:"anonymous,omitempty" merge:"gauge"`
@@ -117,7 +114,7 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of other, multiplied by sign (1 or -1). Counters are the figures that only grow.
+// addCountersTimes adds the counters of another process, multiplied by sign (1 or -1).
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -138,7 +135,7 @@ type Interval struct {
 }
 
 // DifferenceSince returns the difference from an earlier sample. A process that began or ended between the samples adds
-// nothing to the counters. Every increase is at least 0.
+// nothing to the counters.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
@@ -185,14 +182,13 @@ func TakeSample(parts Parts, pids ...int) (Sample, error) {
 }
 
 const (
-	// A part is slow if reading it takes at least slowRead. A slow part is read at most once in slowEvery.
+	// Reading a slow part takes at least slowRead. A slow part is read at most once per slowEvery.
 	slowRead  = 5 * time.Millisecond
 	slowEvery = 5 * time.Second
 )
 
-// Sampler samples the same processes at regular intervals. Reading some parts takes more than 5 ms for large processes.
-// A Sampler reads such a slow part at most once in 5 s, and omits the part from other samples (see Sample.Parts). The
-// zero value is ready for use. A Sampler is not safe for concurrent use.
+// Sampler samples the same processes at regular intervals. It reads parts that take more than 5 ms at most once in 5 s.
+// The zero value is ready for use. A Sampler is not safe for concurrent use.
 type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }

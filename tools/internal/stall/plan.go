@@ -33,11 +33,11 @@ type StallPlan struct {
 func (p StallPlan) Check() error {
 	switch {
 	case !(p.Capacity == 0 || p.Capacity >= MinCapacity && p.Capacity <= MaxCapacity):
-		return fmt.Errorf("stall: capacity of %v lines a second; expected 0, for no bound, or 1 a minute to %d a second", p.Capacity, MaxCapacity)
+		return fmt.Errorf("stall: capacity is %v lines a second; expected 0 for no limit, or 1 a minute to %d a second", p.Capacity, MaxCapacity)
 	case p.Stall < 0 || p.Stall > MaxTime:
-		return fmt.Errorf("stall: stalls of %v; expected 0s to %v", p.Stall, MaxTime)
+		return fmt.Errorf("stall: length is %v; expected 0s to %v", p.Stall, MaxTime)
 	case p.Stall > 0 && (p.Every <= p.Stall || p.Every > MaxTime):
-		return fmt.Errorf("stall: stalls of %v every %v; expected more than they take, and at most %v", p.Stall, p.Every, MaxTime)
+		return fmt.Errorf("stall: interval is %v with stalls of %v; expected more than %[2]v and at most %[3]v", p.Every, p.Stall, MaxTime)
 	}
 	return nil
 }

@@ -59,14 +59,14 @@ func TestCheck(t *testing.T) {
 		plan StallPlan
 		says string
 	}{
-		{StallPlan{Capacity: -1}, "capacity of -1 lines"},
+		{StallPlan{Capacity: -1}, "capacity is -1 lines"},
 		{StallPlan{Capacity: nan / nan}, "NaN"},
 		{StallPlan{Capacity: MinCapacity / 2}, "expected 0"},
 		{StallPlan{Capacity: MaxCapacity + 1}, "to 1000000 a second"},
-		{StallPlan{Stall: -1}, "stalls of -1ns"},
+		{StallPlan{Stall: -1}, "length is -1ns"},
 		{StallPlan{Stall: MaxTime + 1, Every: 2 * MaxTime}, "expected 0s to 1h"},
-		{StallPlan{Stall: 1}, "every 0s"},
-		{StallPlan{Stall: ms, Every: ms}, "1ms every 1ms"},
+		{StallPlan{Stall: 1}, "interval is 0s"},
+		{StallPlan{Stall: ms, Every: ms}, "interval is 1ms with stalls of 1ms"},
 		{StallPlan{Stall: ms, Every: MaxTime + 1}, "at most 1h"},
 	} {
 		if err := c.plan.Check(); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -15,14 +15,13 @@ const (
 )
 
 // ErrFull is returned if the queue of a LineStation is full.
-var ErrFull = fmt.Errorf("stall: too many lines wait; expected at most %d, with %d bytes", MaxLines, MaxBytes)
+var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d with at most %d bytes in all", MaxLines, MaxBytes)
 
-// spinTime is how long a LineStation polls the clock, after sleeping, until a service ends. Sleeps usually end late by
-// about spinTime.
+// spinTime is how long a LineStation polls the clock before the end of a service.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service.
-// Delays of the machine do not accumulate. All methods are safe for concurrent use.
+// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service. All
+// methods are safe for concurrent use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start
@@ -47,9 +46,8 @@ func NewStation(p StallPlan, epoch time.Time) *LineStation {
 	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
-// Enqueue queues a line that arrives now. It returns immediately. The station keeps retainedLine until the line has
-// been served, and then calls onServed with retainedLine. Calls of onServed do not overlap. If the queue is full,
-// Enqueue returns ErrFull and drops the line.
+// Enqueue queues a line that arrives now. The station keeps the line until it has been served, and then calls onServed.
+// Calls of onServed do not overlap. If the queue is full, Enqueue returns ErrFull.
 func (s *LineStation) Enqueue(retainedLine []byte, onServed func(retainedLine []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,8 +75,6 @@ func (s *LineStation) serveUntilQueueEmpty() {
 	}
 }
 
-// dequeueOrEndServing removes and returns the first service in the queue. If the queue is empty, dequeueOrEndServing
-// records that serving has ended.
 func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

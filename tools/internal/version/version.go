@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// commit is the source commit of a build without VCS information, for example from a tarball or by "go run". Such a
-// build sets commit with -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=...".
+// commit is the source commit of a build without VCS information, set with -ldflags.
 var commit string
 
 // MyriadVersion returns the version of Myriad in this executable, or "" if it is unknown.
@@ -20,7 +19,7 @@ func MyriadVersion() string {
 	return myriadVersionOrCommit(info, commit)
 }
 
-// myriadVersionOrCommit returns the version of Myriad. If the version is unknown, it returns the commit.
+// myriadVersionOrCommit returns the version of Myriad, or the commit if the version is unknown.
 func myriadVersionOrCommit(info *debug.BuildInfo, fallbackCommit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {

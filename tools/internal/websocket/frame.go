@@ -21,10 +21,8 @@ const (
 // MaxControl is the maximum payload of a Ping, Pong or Close in bytes.
 const MaxControl = wsframe.MaxControl
 
-// AppendMaskedFrame appends one masked frame of a client: a whole message, a Ping, a Pong or a Close. RFC 6455 requires
-// an unpredictable mask for each frame, to protect proxies from content that browsers send. A load generator may derive
-// masks from a seed. payload must not overlap the free capacity of dst. AppendMaskedFrame panics if a Ping, Pong or
-// Close has more than MaxControl bytes. It allocates only if dst lacks capacity.
+// AppendMaskedFrame appends one masked frame of a client. The payload must not overlap the free capacity of dst.
+// AppendMaskedFrame panics if a Ping, Pong or Close has more than MaxControl bytes.
 func AppendMaskedFrame(dst []byte, op Opcode, mask [4]byte, payload []byte) []byte {
 	if op >= OpClose && len(payload) > MaxControl {
 		panic(fmt.Sprintf("websocket: AppendMaskedFrame: a control frame with %d bytes; expected at most %d", len(payload), MaxControl))

@@ -32,8 +32,7 @@ type Part struct {
 	Last bool
 }
 
-// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of a stream. A
-// FrameReader needs 16 bytes of memory. It stores no payload, so messages may have any size.
+// FrameReader parses a server's frames from a stream of bytes. The zero value is at the beginning of a stream.
 type FrameReader struct {
 	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64
@@ -58,7 +57,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 		return r.takeFramePayload(in, 0)
 	}
 	if r.closed {
-		return Part{}, 0, errors.New("websocket: the server sends more after its close frame; expected nothing")
+		return Part{}, 0, errors.New("websocket: the server sent data after its close frame; expected nothing")
 	}
 	h, err := r.parseHeadRejectingEarly(in)
 	switch {
@@ -73,8 +72,7 @@ func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 
 func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takeFramePayload returns the current frame's payload, as far as it has arrived. The payload begins at
-// in[payloadStart].
+// takeFramePayload returns the part of the current frame's payload that has arrived.
 func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
 	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
@@ -109,12 +107,12 @@ func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part
 	return part, n, nil
 }
 
-// parseHeadRejectingEarly parses a frame's head. It rejects a wrong byte even if the head is incomplete. Therefore the
-// error does not depend on how the stream is divided.
+// parseHeadRejectingEarly parses a frame's head, and rejects a wrong byte even in an incomplete head.
 func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
 	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
 	}
+	// The error must not depend on how the stream is divided.
 	for n := 1; n < min(len(in), 3); n++ {
 		if _, first := r.parseAndCheckHead(in[:n]); first != nil {
 			return h, first
@@ -123,20 +121,20 @@ func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err er
 	return h, err
 }
 
-// parseAndCheckHead parses a frame's head. It returns an error if the frame may not follow the previous frames.
+// parseAndCheckHead parses a frame's head and checks that the frame may follow the previous frames.
 func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {
 	case err != nil:
 		err = fmt.Errorf("websocket: %w", err)
 	case h.ReservedBits() != 0:
-		err = fmt.Errorf("websocket: a frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
+		err = fmt.Errorf("websocket: frame with reserved bits (first byte %#02x); expected none without an extension", h.First)
 	case h.Opcode() == wsframe.OpContinuation && !r.inMessage:
-		err = errors.New("websocket: a continuation frame with no message begun; expected a text or binary frame")
+		err = errors.New("websocket: continuation frame outside a message; expected a text or binary frame")
 	case h.Opcode() != wsframe.OpContinuation && !h.IsControl() && r.inMessage:
-		err = errors.New("websocket: a new message within another; expected a continuation frame")
+		err = errors.New("websocket: new message inside another; expected a continuation frame")
 	case h.Masked:
-		err = errors.New("websocket: a masked frame; expected unmasked frames from a server")
+		err = errors.New("websocket: masked frame; expected unmasked frames from a server")
 	}
 	return h, err
 }
@@ -154,10 +152,10 @@ func CloseCode(payload []byte) int {
 
 func checkCloseLengthAndCode(payload []byte) error {
 	if len(payload) == 1 {
-		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")
+		return errors.New("websocket: close frame of 1 byte; expected no bytes, or a code of 2 bytes and a reason")
 	}
 	if code := CloseCode(payload); len(payload) > 0 && !wsframe.ValidCloseCode(code) {
-		return fmt.Errorf("websocket: a close frame with code %d; expected 1000 to 1003, 1007 to 1014 or 3000 to 4999", code)
+		return fmt.Errorf("websocket: close frame with code %d; expected 1000 to 1003, 1007 to 1014 or 3000 to 4999", code)
 	}
 	return nil
 }

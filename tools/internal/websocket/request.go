@@ -21,9 +21,8 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// AppendRequest appends the request of a handshake. host is the value of the Host header and omits a default port. An
-// empty path means "/". Header lines are sorted by name, so equal headers result in equal bytes. Names are sent
-// unchanged. The caller must have checked path and header with CheckPathAndHeader.
+// AppendRequest appends the request of a handshake. host omits a default port. An empty path means "/". The caller must
+// have checked path and header with CheckPathAndHeader.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
@@ -53,8 +52,8 @@ func CheckPathAndHeader(path string, header http.Header) error {
 	}
 	size := len(path)
 	for name, values := range header {
-		if use, ours := reservedHeaders[strings.ToLower(name)]; ours {
-			return fmt.Errorf("websocket: a header %s; expected none, %s", name, use)
+		if why, ours := reservedHeaders[strings.ToLower(name)]; ours {
+			return fmt.Errorf("websocket: header %s is given; expected none, because %s", name, why)
 		}
 		for _, value := range values {
 			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
@@ -64,11 +63,11 @@ func CheckPathAndHeader(path string, header http.Header) error {
 			size += len(name) + len(value) + len(": \r\n")
 		}
 		if name == "" || strings.Trim(name, tokenChars) != "" {
-			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", truncateForError(name))
+			return fmt.Errorf("websocket: header name is %q; expected an HTTP token, such as letters, digits and -", truncateForError(name))
 		}
 	}
 	if size >= maxHead {
-		return fmt.Errorf("websocket: path and header have %d bytes; expected less than %d", size, maxHead)
+		return fmt.Errorf("websocket: path and header have %d bytes; expected fewer than %d", size, maxHead)
 	}
 	return nil
 }
@@ -79,10 +78,10 @@ func checkOptionalPath(path string) error {
 	}
 	strange := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '#' }
 	if path[0] != '/' || strings.ContainsFunc(path, strange) {
-		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", truncateForError(path))
+		return fmt.Errorf("websocket: path is %q; expected a slash, then printable ASCII without spaces and #", truncateForError(path))
 	}
 	if _, err := url.ParseRequestURI(path); err != nil {
-		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", truncateForError(path))
+		return fmt.Errorf("websocket: path is %q; expected valid percent-encoding", truncateForError(path))
 	}
 	return nil
 }
@@ -91,12 +90,12 @@ const tokenChars = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghi
 
 // reservedHeaders contains the header names that are not allowed, each with the reason.
 var reservedHeaders = map[string]string{
-	"host":                     "the target gives it",
+	"host":                     "the target sets it",
 	"upgrade":                  "it is always sent",
 	"connection":               "it is always sent",
 	"sec-websocket-key":        "each connection has its own",
-	"sec-websocket-version":    "it is always 13",
-	"sec-websocket-extensions": "there are none here",
+	"sec-websocket-version":    "its value is always 13",
+	"sec-websocket-extensions": "no extensions are supported",
 	"sec-websocket-accept":     "only a server sends it",
 	"content-length":           "the request has no body",
 	"transfer-encoding":        "the request has no body",

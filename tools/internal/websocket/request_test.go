@@ -44,18 +44,18 @@ func TestCheckHeader(t *testing.T) {
 	for _, bad := range []struct {
 		path, name, value, err string
 	}{
-		{path: "a", err: `path "a"`},
-		{path: "http://a/", err: `path "http://a/"`},
+		{path: "a", err: `path is "a"`},
+		{path: "http://a/", err: `path is "http://a/"`},
 		{path: "/a b", err: "space"},
-		{path: "/a\r\nX: y", err: `path "/a\r\nX: y"`},
-		{path: "/#a", err: `path "/#a"`},
+		{path: "/a\r\nX: y", err: `path is "/a\r\nX: y"`},
+		{path: "/#a", err: `path is "/#a"`},
 		{path: "/é", err: "printable ASCII"},
-		{path: "/%zz", err: "escaped"},
-		{name: "", value: "x", err: `named ""`},
-		{name: "a b", err: `named "a b"`},
-		{name: "a:", err: `named "a:"`},
-		{name: "a\r\nb", err: `named "a\r\nb"`},
-		{name: "é", err: `named "é"`},
+		{path: "/%zz", err: "percent-encoding"},
+		{name: "", value: "x", err: `header name is ""`},
+		{name: "a b", err: `header name is "a b"`},
+		{name: "a:", err: `header name is "a:"`},
+		{name: "a\r\nb", err: `header name is "a\r\nb"`},
+		{name: "é", err: `header name is "é"`},
 		{name: "X", value: "a\r\nb: c", err: "control characters"},
 		{name: "X", value: "a\x00", err: "control characters"},
 		{name: "X", value: "a\x7f", err: "control characters"},
@@ -68,7 +68,7 @@ func TestCheckHeader(t *testing.T) {
 		{name: "Sec-WebSocket-Accept", value: "a", err: "header Sec-WebSocket-Accept"},
 		{name: "Content-Length", value: "1", err: "header Content-Length"},
 		{name: "Transfer-Encoding", value: "chunked", err: "header Transfer-Encoding"},
-		{path: fixed, name: "X", value: strings.Repeat("x", room+1), err: "16384 bytes; expected less than 16384"},
+		{path: fixed, name: "X", value: strings.Repeat("x", room+1), err: "16384 bytes; expected fewer than 16384"},
 		{path: "/" + strings.Repeat("x", maxHead-1), err: "16384 bytes"},
 	} {
 		var header http.Header

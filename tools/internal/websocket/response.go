@@ -10,12 +10,12 @@ import (
 	"github.com/myriad-go/myriad/internal/wsframe"
 )
 
-// CheckHandshakeResponse checks the server's response to the handshake request with the key k. in must begin with the
-// response. If the server accepts, n is the size of the response in bytes. in may contain frames after the response.
+// CheckHandshakeResponse checks the server's response to the handshake request with the key k. The input must begin
+// with the response, and may contain frames after it. If the server accepts, n is the size of the response in bytes.
 //
 // If the response is incomplete, n is 0 and err is nil. The caller must then call again with more input. If the server
 // refuses or the response is invalid, err is set. A response of more than 16 KiB is invalid. CheckHandshakeResponse
-// does not keep a reference to in.
+// does not keep a reference to the input.
 func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
@@ -26,7 +26,7 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
 	switch {
 	case at < 0 && len(in) >= maxHead:
-		return 0, fmt.Errorf("websocket: the server's answer does not end within %d bytes; expected an empty line", maxHead)
+		return 0, fmt.Errorf("websocket: the server's response header is longer than %d bytes; expected an empty line at its end", maxHead)
 	case at < 0:
 		return 0, nil
 	}
@@ -38,7 +38,7 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	}
 	header, err := head.ReadMIMEHeader()
 	if err != nil {
-		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
+		return 0, fmt.Errorf("websocket: the server's response: %w", err)
 	}
 	text := k.encodeBase64()
 	err = wsframe.CheckResponseHeader(header, string(text[:]))
@@ -52,5 +52,5 @@ func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 }
 
 func errUnexpectedStatus(line string) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
+	return fmt.Errorf("websocket: the server's response is %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
 }

@@ -43,11 +43,11 @@ func TestResponse(t *testing.T) {
 
 func TestBadResponse(t *testing.T) {
 	for name, c := range map[string]struct{ in, err string }{
-		"status":            {"HTTP/1.1 404 Not Found\r\n\r\n", `answers "HTTP/1.1 404 Not Found"; expected "HTTP/1.1 101`},
-		"status of 4 signs": {replaceInResponse("101", "1010"), `answers "HTTP/1.1 1010`},
-		"HTTP/1.0":          {replaceInResponse("1.1", "1.0"), `answers "HTTP/1.0 101`},
-		"not HTTP":          {"220 mail", `answers "220 mail"`},
-		"not HTTP, soon":    {"+", `answers "+"`},
+		"status":            {"HTTP/1.1 404 Not Found\r\n\r\n", `response is "HTTP/1.1 404 Not Found"; expected "HTTP/1.1 101`},
+		"status of 4 signs": {replaceInResponse("101", "1010"), `response is "HTTP/1.1 1010`},
+		"HTTP/1.0":          {replaceInResponse("1.1", "1.0"), `response is "HTTP/1.0 101`},
+		"not HTTP":          {"220 mail", `response is "220 mail"`},
+		"not HTTP, soon":    {"+", `response is "+"`},
 		"a long status":     {"HTTP/1.1 200 " + strings.Repeat("x", 1000) + "\r\n\r\n", `xxx..."`},
 		"no colon":          {replaceInResponse("Connection: ", "Connection "), "malformed"},
 		"space in name":     {replaceInResponse("Connection: ", "Connection : "), `Connection is ""`},
@@ -59,7 +59,7 @@ func TestBadResponse(t *testing.T) {
 		"two proofs":        {replaceInResponse(proof, proof+"\r\nSec-WebSocket-Accept: "+proof), "once"},
 		"extension":         {replaceInResponse("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), "none was offered"},
 		"too long": {replaceInResponse("\r\n\r\n", "\r\nX: "+strings.Repeat("x", maxHead-len(agreed)-len("\r\nX: ")+1)+"\r\n\r\n"),
-			"does not end within 16384 bytes"},
+			"header is longer than 16384 bytes"},
 	} {
 		n, err := CheckHandshakeResponse([]byte(c.in), sample)
 		if n != 0 || err == nil || !strings.Contains(err.Error(), c.err) {

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// maxCauses limits the number of error causes that are counted separately. Further causes count as "other".
+// maxCauses limits the number of error causes that are counted separately.
 const maxCauses = 64
 
 // New returns a Prometheus collector for a run of the load generator. Pass the run's events to its method Observe. The
@@ -58,7 +58,7 @@ type loadState struct {
 	latency, connect durations
 }
 
-// durations contains the number and the sum (in seconds) of the times measured in a whole run.
+// durations contains the number and the sum (in seconds) of the measured times.
 type durations struct {
 	count uint64
 	sum   float64

@@ -34,9 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value, and adds each value to want. The keys of want are
-// the paths of the fields. The values of want are the texts that a collector must output. *next is the last number that
-// was used.
+// Fill sets each number, duration and string in v to a unique value. It adds the text that a collector must output to
+// want, by the path of the field. *next is the last number that was used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -80,8 +79,7 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// countValuesAndLabels counts how often each metric value and each label value occurs in families. The value of a
-// histogram's bucket is the number of values in that bucket alone.
+// countValuesAndLabels counts how often each metric value and each label value occurs.
 func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {

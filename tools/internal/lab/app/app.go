@@ -28,17 +28,15 @@ const (
 	Web = "web"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
-	// Pow answers each line with the line, a space and a nonce of 16 hexadecimal digits: the smallest nonce for which
-	// the SHA-256 of line and nonce (8 bytes, big-endian) begins with PowZeros zero bits. Pow represents a handler that
-	// needs processor time.
+	// Pow answers each line with the line and a proof of work with PowZeros zero bits; see package proof. It represents
+	// a handler that needs processor time.
 	Pow = "pow"
 	// Sha answers each line with the hexadecimal SHA-256 of the line, cut to the line's length, and a line end.
 	Sha = "sha"
 	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
 	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING. PubSub is
-	// not in Names, because none of the example servers supports it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING.
 	PubSub = "pubsub"
 )
 
@@ -120,48 +118,45 @@ func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	return nil
 }
 
-// sendTenAndCheckAnswers sends m ten times and checks the ten answers. At least one compared server flushes its output
-// only after every tenth answer.
 func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
-	const times = 10
+	const times = 10 // a compared server flushes only after every tenth answer
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
 		return err
 	}
 	want := strings.Repeat(m.Answer, times)
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(conn, got); err != nil {
-		return fmt.Errorf("ten times %q was not answered but for %q: %w", m.Text, got[:n], err)
+		return fmt.Errorf("incomplete answer to ten times %q: %q: %w", m.Text, got[:n], err)
 	}
 	if string(got) != want {
-		return fmt.Errorf("ten times %q was answered with %q; expected %q", m.Text, got, want)
+		return fmt.Errorf("answer to ten times %q is %q; expected %q", m.Text, got, want)
 	}
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line on conn and closes conn for writing. It checks that the server then closes the
-// connection. Until then, the server may send only heartbeats.
+// checkSinkClosesWithClient sends a line, closes conn for writing, and checks that the server closes the connection.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
 	}
 	half, ok := conn.(interface{ CloseWrite() error })
 	if !ok {
-		return fmt.Errorf("a connection of type %T; expected one that can be half-closed", conn)
+		return fmt.Errorf("connection has the type %T; expected one with CloseWrite", conn)
 	}
 	if err := half.CloseWrite(); err != nil {
 		return err
 	}
 	got, err := io.ReadAll(io.LimitReader(conn, 1024))
 	if err != nil {
-		return fmt.Errorf("the end was not answered with the end: %w", err)
+		return fmt.Errorf("the server did not close the connection after the client: %w", err)
 	}
 	if rest := strings.ReplaceAll(string(got), Heartbeat, ""); rest != "" {
-		return fmt.Errorf("a line was answered with %q; expected nothing but %q", rest, Heartbeat)
+		return fmt.Errorf("answer to a line is %q; expected nothing but %q", rest, Heartbeat)
 	}
 	return nil
 }
 
-// checkPubSubPing sends PING and checks the answer. The server may send a greeting before the answer.
+// checkPubSubPing sends PING and checks the answer, which may follow a greeting.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -170,32 +165,32 @@ func checkPubSubPing(conn net.Conn) error {
 	for range 2 {
 		switch line, err := lines.ReadString('\n'); {
 		case err != nil:
-			return fmt.Errorf("PING was answered with %q: %w", line, err)
+			return fmt.Errorf("answer to PING is %q: %w", line, err)
 		case line == "+PONG\r\n" || line == "PONG\r\n":
 			return nil
 		case !strings.HasPrefix(line, "INFO "):
-			return fmt.Errorf("PING was answered with %q; expected PONG", line)
+			return fmt.Errorf("answer to PING is %q; expected PONG", line)
 		}
 	}
-	return errors.New("PING was not answered with PONG")
+	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
-// checkHTTPHello sends a GET request and checks that the response has status 200 and the body HelloText.
+// checkHTTPHello sends a GET request and checks for status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return fmt.Errorf("a GET was not answered: %w", err)
+		return fmt.Errorf("no answer to GET: %w", err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, int64(len(HelloText)+1)))
 	if err != nil {
-		return fmt.Errorf("a GET was not answered: %w", err)
+		return fmt.Errorf("no answer to GET: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK || string(text) != HelloText {
-		return fmt.Errorf("a GET was answered with %s and %q; expected 200 and %q", answer.Status, text, HelloText)
+		return fmt.Errorf("answer to GET is %s and %q; expected 200 and %q", answer.Status, text, HelloText)
 	}
 	return nil
 }

@@ -186,7 +186,7 @@ func TestPlanSaysWhatIsWrong(t *testing.T) {
 		"--free is 99 %; expected 0 to 95":    func(g *Goal) { g.Free = 0.99 },
 		"--network is 1 bit/s; expected 1,0":  func(g *Goal) { g.Network = 1 },
 		"--rate is 10,000,000; expected 0 to": func(g *Goal) { g.Rate = 1e7 },
-		"holds no connection: CPU":            func(g *Goal) { g.Cores, g.Loops, g.Rate = 1, 1024, 1e5 },
+		"cannot hold any connection: CPU":     func(g *Goal) { g.Cores, g.Loops, g.Rate = 1, 1024, 1e5 },
 	} {
 		g := newGoal()
 		change(&g)
@@ -286,11 +286,11 @@ func TestFromStream(t *testing.T) {
 		t.Errorf("got %+v, %v, want 100 bytes each and %+v", m, err, want)
 	}
 	s.Plan.Server = nil
-	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "what the server took") {
+	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "no measurements of the server") {
 		t.Errorf("without a server: %v", err)
 	}
 	s.Result = nil
-	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "cut off") {
+	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "no final result") {
 		t.Errorf("cut off: %v", err)
 	}
 }

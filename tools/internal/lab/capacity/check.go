@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction compares predicted figures with measured ones. To is the measurement that contains the measured figures.
-// From is a measurement with fewer connections, from which the figures were predicted.
+// Prediction compares the figures of a measurement with figures predicted from a smaller measurement.
 type Prediction struct {
 	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
 	From    MeasuredCosts    `json:"from"`
@@ -35,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup groups measurements by setup. From the measurement with the fewest connections, it
-// predicts the other measurements of the group.
+// PredictFromSmallestOfSameSetup predicts measurements from the measurement of the same setup with the fewest
+// connections.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

@@ -36,9 +36,8 @@ type MeasuredCosts struct {
 	Kernel       float64 `json:"kernel,omitempty"`
 	// Connect is the server's processor time to establish a connection, or 0 if it was not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// IdleCoresPerConn is the number of processors that an idle connection keeps busy. It is 0 if that was not
-	// measured, or if a server without connections used as much. In the second case, MaxIdleCoresPerConn is an upper
-	// limit; otherwise MaxIdleCoresPerConn is 0.
+	// IdleCoresPerConn is the number of processors that an idle connection keeps busy, or 0 if unknown.
+	// MaxIdleCoresPerConn is an upper limit if only that is known, and otherwise 0.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
 	// Points contains the costs of messages, by ascending rate.
@@ -57,16 +56,15 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies the runs that belong to one measurement. Such runs may differ only in round and message
-// rate.
+// measuredSetup identifies the runs that belong to one measurement.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It ignores runs in which a
-// figure is missing. If this applies to all runs, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. If no run has all figures, it
+// returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -90,7 +88,7 @@ func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 		all = append(all, k.measuredMedians(groups[k]))
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no run that has measured memory and messages; expected one of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
+		return nil, errors.New("no run measured both memory and messages; expected a report of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
 	}
 	return all, nil
 }
@@ -102,7 +100,6 @@ func flagValue(command []string, flag string) string {
 	return ""
 }
 
-// hasCapacityFigures reports whether a run has all figures that a measurement needs.
 func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 	p := w.FindPhase(scenario.Load)
 	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&
@@ -161,8 +158,7 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit computes the CPU usage per idle connection. If connections increased the idle server's CPU
-// usage in every run, it sets IdleCoresPerConn. Otherwise it sets MaxIdleCoresPerConn, an upper limit.
+// setIdleCoresOrUpperLimit sets the CPU usage per idle connection, or an upper limit of this usage.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -182,8 +178,7 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate. It then raises figures so that no figure decreases as the rate
-// increases.
+// sortPointsAndMakeMonotonic sorts the points by rate, and raises figures that would decrease with the rate.
 func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -198,11 +193,11 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
 	case r == nil:
-		return MeasuredCosts{}, errors.New("the stream is cut off; expected a complete run")
+		return MeasuredCosts{}, errors.New("the run has no final result; expected a complete run")
 	case r.Window <= 0 || r.Answered == 0:
-		return MeasuredCosts{}, errors.New("no message was answered; expected a run with messages, for what they take")
+		return MeasuredCosts{}, errors.New("no message was answered; expected a run with messages, to measure their cost")
 	case s.Plan == nil || s.Plan.Server == nil:
-		return MeasuredCosts{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
+		return MeasuredCosts{}, errors.New("the run contains no measurements of the server; expected a server on the same machine, run by the same user")
 	}
 	m := MeasuredCosts{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.RSS)}
 	var cpu, length time.Duration
@@ -219,7 +214,7 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 		}
 	}
 	if length == 0 || cpu == 0 || connected == m.Base {
-		return MeasuredCosts{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
+		return MeasuredCosts{}, errors.New("the run has no interval with all connections before or within the measurement; expected --hold-before 2s and a --duration of several seconds")
 	}
 	m.BytesPerConn = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
 	m.Points = []Point{{Rate: r.Rate(), Cores: cpu.Seconds() / length.Seconds(), Buffers: max(most-connected, 0)}}
@@ -227,10 +222,7 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 }
 
 // PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// it assumes the measured number of event loops.
-//
-// PredictCores assumes that with a higher rate, total CPU usage does not fall and the cost per message does not rise.
-// Between two measured rates, it returns the maximum under these assumptions.
+// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -242,8 +234,7 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate predicts the number of busy processors at a message rate. It applies to the measured numbers of
-// event loops and connections.
+// coresUpperBoundAtRate predicts the number of busy processors at a message rate.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -256,8 +247,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose rate is at most rate, or -1 if there is no such
-// point.
+// lastPointIndexUpToRate returns the index of the last point up to a rate, or -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -266,9 +256,7 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a server process in bytes. Buffers are assumed to take the memory
-// measured at the given or the next higher rate. Above the highest measured rate, they are assumed to grow with the
-// rate.
+// PredictUserMemory predicts the resident memory of a server process in bytes at a message rate.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

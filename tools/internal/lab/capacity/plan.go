@@ -67,8 +67,8 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Its figures are those of one machine while Goal.Spare other
-// machines are down.
+// Plan describes the machines that a goal requires. Its figures are for one machine. They assume that as many other
+// machines are down as Goal.Spare allows.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
@@ -126,8 +126,6 @@ func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
 	return x
 }
 
-// predictServerLoops returns the number of event loops that a server starts on a planned machine. It ignores limits on
-// open descriptors.
 func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
@@ -162,17 +160,14 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: IPv4 takes 20 bytes, and TCP
-	// with timestamps 32. wireBytes is the overhead of a frame: both headers, 14 bytes for Ethernet's header, and 24
-	// for preamble, checksum and gap.
+	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the overhead of a frame.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
-	// recordBytes is the number of bytes that TLS 1.3 adds to a record. A record has at most maxRecordBytes.
+	// TLS 1.3 adds recordBytes bytes to each record of at most maxRecordBytes bytes.
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// predictNetworkTraffic returns the traffic of a server that answers each message with a message of the same size. The
-// traffic includes acknowledgments, one for every two segments.
+// predictNetworkTraffic returns the traffic of a server that echoes messages, including acknowledgments.
 func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
@@ -205,8 +200,7 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that prevents
-// more.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {
@@ -228,7 +222,7 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	}
 	holds, stops := p.maxConnsPerMachine(&g)
 	if holds < 1 {
-		return nil, fmt.Errorf("a machine of %s and %d processors holds no connection: %s; expected a larger one, or less to be left free", format.Bytes(float64(g.Memory)), g.Cores, stops)
+		return nil, fmt.Errorf("a machine with %s of memory and %d processors cannot hold any connection: %s; expected a larger machine, or a lower --free", format.Bytes(float64(g.Memory)), g.Cores, stops)
 	}
 	needed := ceilDiv(g.Connections, holds)
 	x := p.planOneMachine(&g, ceilDiv(g.Connections, needed))
@@ -248,8 +242,7 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of source addresses that a proxy needs for conns connections to one port. It
-// returns 0 if the number is unknown.
+// proxyAddrsNeeded returns the number of source addresses that a proxy needs for one port, or 0 if unknown.
 func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation

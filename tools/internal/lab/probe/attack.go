@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// attackProbe lists figures of honest clients during an attack. SetAttackFigures sets these figures.
+// attackProbe lists figures of honest clients during an attack.
 var attackProbe = Probe{
 	Figures: []Figure{
 		{Name: "answers", Heading: "answers", Better: Higher, Main: true},

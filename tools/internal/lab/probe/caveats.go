@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Rules that a run can break. docs/scenarios.md explains each rule.
+// Rules that a run can break (see docs/scenarios.md).
 const (
 	RuleLittle     = "little"
 	RuleMismatch   = "mismatch"
@@ -36,8 +36,8 @@ const (
 // breaks such a rule.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules that make figures trustworthy. Reports call figures uncertain if their run broke one
-// of these rules.
+// UncertainRules lists the rules whose violation makes figures uncertain. A report marks the figures of a run that broke
+// one of these rules.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -99,7 +99,6 @@ func hasFigure(r *result.Run, figure string) bool {
 	return ok
 }
 
-// addCaveatsForLoadErrors adds caveats for problems that the load generator reported.
 func addCaveatsForLoadErrors(r *result.Run, loadResult *load.Result, wantConns int) {
 	if loadResult.Mismatched > 0 {
 		first := ""
@@ -129,8 +128,7 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyCaveats adds a caveat if a flood got no answers, and another if the rate of answers varied
-// much.
+// addUnansweredOrUnsteadyCaveats adds caveats for a flood without answers or with an unsteady rate of answers.
 func addUnansweredOrUnsteadyCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:

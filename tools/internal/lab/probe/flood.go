@@ -6,8 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe computes figures of clients that send without waiting for answers. It assumes that each answer is as long
-// as app.Ping.
+// floodProbe computes figures of clients that send without waiting for answers.
 var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},
@@ -51,7 +50,8 @@ var floodProbe = Probe{
 			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)
 		}
 		if from, to, ok := in.windowSamples(); ok {
-			set("system-share", ratioOrZero(to.Server.System-from.Server.System, to.Server.CPU()-from.Server.CPU()))
+			// The kernel reports the two parts of processor time in steps, so a short window may have less than none.
+			set("system-share", max(ratioOrZero(to.Server.System-from.Server.System, to.Server.CPU()-from.Server.CPU()), 0))
 			if segments := float64(to.SegmentsOut - from.SegmentsOut); segments > 0 {
 				set("answers-per-packet", received/window*to.At.Sub(from.At).Seconds()/float64(len(app.Ping))/segments)
 			}

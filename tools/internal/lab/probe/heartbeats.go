@@ -5,8 +5,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// heartbeatProbe computes figures of connections that only answer heartbeats. If a server holds fewer connections than
-// requested, beat-cpu-all is extrapolated to the requested number.
+// heartbeatProbe computes figures of connections that only answer heartbeats.
 var heartbeatProbe = Probe{
 	Figures: []Figure{
 		{Name: "beat-connections", Heading: "connections"},

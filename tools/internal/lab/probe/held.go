@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases and checkpoints of a run with held (long-open) connections, in order. Before is a checkpoint
-// without any connection. Left is a checkpoint after the server and the load generator have ended.
+// Names of the phases and checkpoints of a run with long-open connections, in order.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -29,8 +28,7 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may keep busy. If they use more, resources that remain
-	// after a run do not count as a leak.
+	// maxForeignCPUs is the number of CPUs that other processes may use in a check for leaks.
 	maxForeignCPUs = 0.10
 )
 
@@ -87,6 +85,12 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	if h.result != nil {
 		set("verify-missing", h.countFailedVerifications())
 		h.setHeartbeatFigures(set)
+		if p, open := r.FindPhase(Heartbeats), h.openConnsAfterConnect(); p != nil && p.Rate > 0 {
+			set("beat-connections", float64(open))
+			set("beats", p.Rate)
+			set("beat-cpu-each", p.ServerCPU/p.Rate*1e6)
+			set("beat-cpu-all", p.ServerCPU/p.Rate*float64(h.Workload.Connections)/h.Workload.HeartbeatInterval().Seconds())
+		}
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
 			missing := max(h.openConnsAfterConnect()-b.Heard, b.Heard-h.openConnsAfterConnect()) + b.Again
 			if end := r.FindSample(Closed); end != nil && end.Counts != nil {
@@ -131,9 +135,8 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers to heartbeats it has
-// received. now contains the server's counters. verificationLines is the number of received lines that are no such
-// answers. Heartbeats and lines of the lab's own connection do not count.
+// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers it has received.
+// verificationLines is the number of other lines that the server has received.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -144,9 +147,6 @@ func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLi
 	return sent, answered
 }
 
-// setHeartbeatFigures sets the numbers of missing and lost heartbeats. It compares the server's counts with those of
-// the load generator. If heartbeats may have been in flight during the comparison, the number of lost heartbeats stays
-// unset.
 func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -187,7 +187,7 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 }
 
 // ExcessLeftoverResources returns how far resources have grown beyond the permitted growth since the checkpoint Before.
-// The result is a sum: the numbers of sockets, of connections in TIME_WAIT, of files, and of MiB of kernel memory.
+// The result is one sum of sockets, files and MiB of kernel memory.
 func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

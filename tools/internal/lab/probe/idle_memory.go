@@ -6,17 +6,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Checkpoints at which memory is sampled. Touched follows a warm-up and has no connections. Subscribed follows the last
-// subscription. Idle has idle connections. Exchanged follows one message on each connection.
+// Checkpoints at which memory is sampled.
 const (
-	Touched    = "touched"
-	Subscribed = "subscribed"
-	Idle       = "idle"
-	Exchanged  = "exchanged"
+	Touched    = "touched"    // after a warm-up, without connections
+	Subscribed = "subscribed" // after the last subscription
+	Idle       = "idle"       // with idle connections
+	Exchanged  = "exchanged"  // after one message on each connection
 )
 
-// memoryProbe computes the memory of idle connections. Server memory is RSS, because PSS decreases when another process
-// runs the same program.
+// memoryProbe computes the memory of idle connections.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
@@ -48,6 +46,7 @@ var memoryProbe = Probe{
 		each := func(name string, now *result.Sample, of func(*result.Sample) int64) {
 			set(name, float64(of(now)-of(base))/float64(r.Connected))
 		}
+		// RSS, because PSS decreases when another process runs the same program.
 		each("bytes-idle", idle, func(s *result.Sample) int64 { return s.Server.RSS })
 		if at := in.Run.FindSample(Subscribed); at != nil {
 			each("bytes-subscribed", at, func(s *result.Sample) int64 { return s.Server.RSS })

@@ -23,10 +23,14 @@ var jobsProbe = Probe{
 		{Name: "reject-p50", Heading: "rejected in p50", Unit: page.Seconds, Better: Lower},
 		{Name: "reject-p99", Heading: "rejected in p99", Unit: page.Seconds, Better: Lower},
 		{Name: "gc-share", Heading: "GC", Unit: page.Share, Better: Lower},
+		{Name: "switches", Heading: "switches/s", Better: Lower},
 		{Name: "sched-p99", Heading: "scheduler p99", Unit: page.Seconds, Better: Lower},
 		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, CustomFormat: formatMegabytes},
 		{Name: "peak-goroutines", Heading: "peak goroutines", Better: Lower},
 		{Name: "peak-workers", Heading: "peak workers"},
+		{Name: "recovery", Heading: "recovery", Unit: page.Seconds, Better: Lower},
+		{Name: "others-kept", Heading: "share kept by light sources", Unit: page.Share, Better: Higher},
+		{Name: "server-cores", Heading: "CPUs busy in the server", CustomFormat: formatTwoDecimals},
 		{Name: "cores", Heading: "CPUs busy", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "cores-system", Heading: "of them in the kernel", Better: Lower, CustomFormat: formatTwoDecimals},
 	},
@@ -50,6 +54,7 @@ var jobsProbe = Probe{
 		if j.Capacity > 0 {
 			set("of-capacity", good/j.Capacity)
 		}
+		setServerFigures(j, set)
 		for name, d := range map[string]time.Duration{"p50": r.P50, "p99": r.P99, "job-p999": r.P999, "mean": r.Mean} {
 			if d > 0 {
 				set(name, d.Seconds())
@@ -60,7 +65,7 @@ var jobsProbe = Probe{
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
 			"cores": ratioOrZero(r.CPU(), r.Elapsed), "cores-system": ratioOrZero(r.System, r.Elapsed),
-			"gc-share": r.GCShare, "sched-p99": r.SchedP99.Seconds(), "reject-p50": r.RejectP50.Seconds(), "reject-p99": r.RejectP99.Seconds(),
+			"switches": float64(r.Voluntary+r.Involuntary) / max(r.Elapsed.Seconds(), 1e-9), "gc-share": r.GCShare, "sched-p99": r.SchedP99.Seconds(), "reject-p50": r.RejectP50.Seconds(), "reject-p99": r.RejectP99.Seconds(),
 		} {
 			if v > 0 {
 				set(name, v)
@@ -69,9 +74,21 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobsPerSecondInDeadline returns the number of jobs per second that ended within their deadline. In a run with a
-// warm-up, these are the jobs that ended in the measured window. In other runs, they are the jobs that were submitted
-// in the window.
+// setServerFigures sets the figures of a contender that is a server. The light sources have a fair share of the finished
+// jobs, but never more than they have offered: one in eleven jobs.
+func setServerFigures(j *result.Jobs, set func(string, float64)) {
+	s := j.Result.Server
+	if s == nil {
+		return
+	}
+	set("recovery", s.Recovery.Seconds())
+	set("server-cores", ratioOrZero(s.CPU, j.Result.Elapsed))
+	if sources := float64(j.Result.Sources); sources > 0 {
+		fair := min(float64(j.Result.Offered)/11, float64(s.Finished)*sources/(sources+1))
+		set("others-kept", float64(s.FinishedOfOthers)/max(fair, 1))
+	}
+}
+
 func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good

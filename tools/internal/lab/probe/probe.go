@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection looks up a figure by name. exists reports whether the figure exists. better is true if either high
-// or low values of the figure count as better. HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether the named figure exists. better is true if either high or low values of this
+// figure are better. HasBetterDirection implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -141,15 +141,13 @@ func ratioOrZero(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples returns the samples at the start and at the end of the measured window. ok is false if one is missing.
 func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy with other programs than the server, the load generator and the lab.
-// stolenByHost is the number of CPUs that the host of a virtual machine took. Both are averages over the measured
-// window. For a run without a window, they are averages over the run.
+// CPUsUsedByOthers returns the average number of CPUs that were busy with other programs. stolenByHost is the number of
+// CPUs that the host of a virtual machine took.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -163,9 +161,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets figures of the server's Go runtime since the server's start. gc-share is the garbage
-// collector's share of CPU time. sched-p99 is the 99th percentile of the time that a runnable goroutine waits until it
-// runs.
+// setRuntimeFigures sets figures of the server's Go runtime since the server's start.
 func (in RunInput) setRuntimeFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

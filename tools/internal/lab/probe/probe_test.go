@@ -53,7 +53,7 @@ func newHeldRun() *result.Run {
 	at(VerifyAgain, 2000, 90000, newCounts(10, 51, 20))
 	at(Closed, 1000, 0, newCounts(0, 51, 20))
 	r.Samples = append(r.Samples, result.Sample{Checkpoint: Left})
-	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
+	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: Heartbeats, Rate: 5, ServerCPU: 0.001}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
 		Verifications: []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
 		Counts:        load.Counts{Heartbeats: 20}, Broadcast: &load.Broadcast{Heard: 10},
 	}}}
@@ -85,7 +85,7 @@ func newIdleRun() *result.Run {
 func newJobsRun(change func(*result.Jobs)) *result.Run {
 	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &jobload.Result{
 		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
-		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, Process: sample.Process{User: time.Second},
+		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, Process: sample.Process{User: time.Second, Voluntary: 30, Involuntary: 10},
 	}}
 	if change != nil {
 		change(j)
@@ -136,12 +136,12 @@ func TestMeasure(t *testing.T) {
 		{"memory", newIdleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,
 			"dial-rate": 10, "rss": 3000, "stack": 7}, nil},
 		{"memory that others gave back", func() *result.Run { r := newIdleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
-		{"jobs", newJobsRun(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
+		{"jobs", newJobsRun(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5, "switches": 20}, nil},
 		{"jobs of which none has run", newJobsRun(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", newJobsRun(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", newJobsRun(func(j *result.Jobs) { j.Killed = &result.Killed{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
 		{"held", newHeldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
-			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
+			"beats": 5, "beat-cpu-each": 200, "beat-cpu-all": 0.002, "verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
 		SetFiguresCaveatsAndError(RunInput{Run: c.run, Workload: c.w})
 		for name, want := range c.want {

@@ -5,8 +5,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe computes figures of publish/subscribe. Latency is the time from a message's planned send time to its
-// delivery.
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},

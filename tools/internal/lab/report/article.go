@@ -83,7 +83,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 	}
 	lines := strings.SplitAfter(m[6], "\n")
 	if len(lines) < 3 {
-		return "", errors.New("there is no header; expected two lines")
+		return "", errors.New("no table header; expected two lines")
 	}
 	text, workload := lines[0]+lines[1], ""
 	for _, row := range rows {
@@ -99,7 +99,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 			}
 			cells = append(cells, cell)
 		}
-		marks, _ := row.formatProblemFrequencies()
+		marks, _ := row.formatProblemsWithWorstTone()
 		text += "|" + strings.Join(append(cells, marks), "|") + "|\n"
 	}
 	return text + "\n" + formatOrigins(rows, a.words) + "\n", nil
@@ -121,7 +121,7 @@ func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []article
 	selected, err := regexp.Compile(pattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
 	if err != nil || i < 0 {
-		return nil, cmp.Or(err, errors.New("the results have no runs of this scenario; expected some"))
+		return nil, cmp.Or(err, errors.New("the results contain no runs of this scenario; expected some"))
 	}
 	r := a.set.Reports[i]
 	for w := range r.Scenario.Workloads {
@@ -130,20 +130,32 @@ func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []article
 			return !selected.MatchString(workload.Name + "/" + x.subject)
 		})
 		for i, x := range subjects {
-			for t := range r.Scenario.References {
-				reference := &r.Scenario.References[t]
-				for p := range reference.Rows {
-					published := &reference.Rows[p]
-					above := max(slices.IndexFunc(subjects, func(x subjectRuns) bool { return x.subject == published.Design }), 0)
-					if published.Workload == workload.Name && above == i {
-						rows = append(rows, articleRow{label: a.words.published, workload: workload, reference: reference, published: published})
-					}
-				}
-			}
+			rows = append(rows, a.publishedRowsAbove(r, workload, subjects, i)...)
 			rows = append(rows, articleRow{subjectRuns: x, label: "`" + x.subject + "`", report: r, workload: workload})
 		}
 	}
 	return rows, nil
+}
+
+// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are several,
+// their labels contain their names.
+func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
+	for t := range r.Scenario.References {
+		reference := &r.Scenario.References[t]
+		for p := range reference.Rows {
+			published := &reference.Rows[p]
+			design := max(slices.IndexFunc(subjects, func(x subjectRuns) bool { return x.subject == published.Design }), 0)
+			if published.Workload == workload.Name && design == i {
+				rows = append(rows, articleRow{label: a.words.published, workload: workload, reference: reference, published: published})
+			}
+		}
+	}
+	for i := range rows {
+		if len(rows) > 1 {
+			rows[i].label += ": " + rows[i].published.Name
+		}
+	}
+	return rows
 }
 
 // figureCell returns a figure of the row as text and as a number. The number is 0 if there is no figure. A published
@@ -160,7 +172,7 @@ func (row *articleRow) figureCell(figure string) (text string, value float64, er
 		}
 		return formatCountOrNoFigure(n), 0, nil
 	case !ok:
-		return "", 0, fmt.Errorf("there is no figure %q", figure)
+		return "", 0, fmt.Errorf("unknown figure %q", figure)
 	case row.published != nil:
 		i := slices.IndexFunc(row.reference.Columns, func(c scenario.Column) bool { return c.Figure == figure })
 		if i < 0 {

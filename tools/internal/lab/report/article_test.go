@@ -60,6 +60,13 @@ Commit `+"`abc`"+`; 2026-01-02; scale small; 2 CPUs; load average before 0.5.
 			t.Errorf("got the chart %s, want a background and two bars", svg)
 		}
 	}
+	set := articleSet(5)
+	rows := &set.Reports[0].Scenario.References[0].Rows
+	*rows = append(*rows, (*rows)[0])
+	(*rows)[1].Name = "another"
+	if got, _, err := UpdateArticle(page, set, true); err != nil || !strings.Contains(got, "|原文: another|") {
+		t.Errorf("two published rows of a design: got %v and\n%s\nwant their names in the labels", err, got)
+	}
 	for from, to := range map[string]string{"quick": "slow", "tps cpu -->": "tps gpu -->", "^echo": "(", "|---|---|---|---|---|---|\n": ""} {
 		if _, _, err := UpdateArticle(strings.Replace(page, from, to, 1), articleSet(5), false); err == nil {
 			t.Errorf("%q instead of %q: no error", to, from)

@@ -65,8 +65,8 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 // in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads whose names differ only in their size. all contains each group by name.
-// names lists the groups with at least two workloads.
+// familiesDifferingInSize groups workloads whose names differ only in their size. It returns a map of all groups, and
+// the names of the groups with at least two workloads.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {

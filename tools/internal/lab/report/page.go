@@ -391,7 +391,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 				line = append(line, ratio)
 			}
 		}
-		marks, tone := x.formatProblemFrequencies()
+		marks, tone := x.formatProblemsWithWorstTone()
 		t.AddRow(append(line, marks)...)
 		t.SetLastRowTone(len(line), tone)
 	}

@@ -102,7 +102,7 @@ func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratio
 		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, roundsDesignDidNothing, rounds)
 	}
 	for _, w := range []subjectRuns{ours, design} {
-		if marks, _ := w.formatProblemFrequencies(); marks != "" {
+		if marks, _ := w.formatProblemsWithWorstTone(); marks != "" {
 			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
 		}
 		if text, most := w.describeRuleBreaks(); most {
@@ -226,7 +226,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 	design := findSubjectRuns(rows, p.Design)
 	if len(design.runs) > 0 {
-		c.addMeasuredLine("its design here: "+p.Design, p, *w, rows, design, nil)
+		c.addMeasuredFiguresOfSubject("its design here: "+p.Design, p, *w, rows, design, nil)
 	}
 	before := len(c.comparisons)
 	var designs []string
@@ -238,7 +238,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 			continue
 		}
 		all := c.compareWithDesignByRowFigures(p, *w, ours, design)
-		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
+		c.addMeasuredFiguresOfSubject("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
 			c.comparisons = append(c.comparisons, all)
 		}
@@ -275,7 +275,7 @@ func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.R
 	}
 }
 
-func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
+func (c *publishedComparisonTable) addMeasuredFiguresOfSubject(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
 	if c.reference.Count != "" {
 		line = append(line, formatCountOrNoFigure(connsUnderWorkload(c.report, w, x.subject)))
@@ -289,7 +289,7 @@ func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.Refe
 		}
 		line = append(line, text)
 	}
-	marks, tone := x.formatProblemFrequencies()
+	marks, tone := x.formatProblemsWithWorstTone()
 	c.table.AddRow(append(line, marks, listRatiosWithFigureNames(all))...)
 	c.table.SetLastRowTone(len(line), tone)
 	if len(all) > 0 {

@@ -180,8 +180,8 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemFrequencies lists the problems of the runs with their frequencies. tone is that of the worst problem.
-func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
+// formatProblemsWithWorstTone lists the problems of the runs with their frequencies. tone is that of the worst problem.
+func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
 		for _, p := range problemsOfRun(run) {

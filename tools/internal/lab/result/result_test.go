@@ -32,8 +32,8 @@ func TestReadAndWrite(t *testing.T) {
 		t.Errorf("%d runs and %d claims failed, of %d", runs, claims, s.CountRuns())
 	}
 	for text, says := range map[string]string{
-		"x": "expected the report.json of a bench", `{"format": "y"}`: `format "y"; expected`, `{"format": "` + Format + `"} 1`: "something follows",
-		`{"format": "` + Format + `", "reports": [null]}`: "a report is null",
+		"x": "expected the report.json of a bench", `{"format": "y"}`: `format is "y"; expected`, `{"format": "` + Format + `"} 1`: "data after the report",
+		`{"format": "` + Format + `", "reports": [null]}`: "a report in the file is null",
 	} {
 		if _, err := ReadSet(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -171,8 +171,8 @@ type Runtime struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's number of connections, as the server reports it. If the server does not report it,
-// OpenConns returns the server's number of sockets.
+// OpenConns returns the server's number of connections or, if the server does not report it, the server's number of
+// sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -180,8 +180,7 @@ func (s *Sample) OpenConns() int {
 	return s.Server.Sockets
 }
 
-// Counts contains a server's counters since the server's start. Open is not a total, but the current number of
-// connections. For a server with several processes, each number is the sum over the processes.
+// Counts contains a server's counters since the server's start. Open is the current number of connections.
 type Counts struct {
 	Open       int64 `json:"open"`
 	Accepted   int64 `json:"accepted"`

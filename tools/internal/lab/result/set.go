@@ -219,19 +219,19 @@ func ReadSet(in io.Reader) (*Set, error) {
 	var s Set
 	err := decoder.Decode(&s)
 	if limited.N == 0 {
-		return nil, fmt.Errorf("more than %d bytes; expected the report.json of a bench", maxSetBytes)
+		return nil, fmt.Errorf("longer than %d bytes; expected the report.json of a bench", maxSetBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; expected the report.json of a bench", err)
 	}
 	if s.Format != Format {
-		return nil, fmt.Errorf("format %.40q; expected %q: a report.json of this version", s.Format, Format)
+		return nil, fmt.Errorf("format is %.40q; expected %q, a report.json of this version of Myriad", s.Format, Format)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the report; expected one report in a file")
+		return nil, errors.New("data after the report; expected one report in a file")
 	}
 	if slices.Contains(s.Reports, nil) {
-		return nil, errors.New("a report is null; expected the report.json of a bench")
+		return nil, errors.New("a report in the file is null; expected the report.json of a bench")
 	}
 	return &s, nil
 }

@@ -23,16 +23,13 @@ import (
 const (
 	maxAdminReplyBytes = 1 << 20 // in bytes
 	adminTimeout       = 5 * time.Second
-	// firstGCRuns is the number of garbage collections before the first sample, from which growth is measured. After
-	// two, up to 500 KB of startup memory remained, which the first connections would have reused. After nine, all of
-	// it was returned. Each later sample follows laterGCRuns collections, of which the second frees what the first
-	// request used.
-	firstGCRuns = 12
+	// firstGCRuns is the number of garbage collections before the first sample, and laterGCRuns before each later
+	// sample.
+	firstGCRuns = 12 // nine returned all startup memory
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from the server's admin address. It opens a new connection for each request, and
-// leaves no connection in TIME_WAIT.
+// adminClient reads a server's figures from its admin address, with a new connection per request.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -45,7 +42,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes the response body to parse. It passes at most maxAdminReplyBytes.
+// fetchAndParse requests a path and passes at most maxAdminReplyBytes of the response to parse.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -59,13 +56,12 @@ func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("admin address of the server: status %s; expected 200", resp.Status)
+		return fmt.Errorf("admin address of the server: status is %s; expected 200", resp.Status)
 	}
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC makes the server run several garbage collections and return memory to the system. times is the number
-// of collections. Errors are ignored.
+// forceServerGC makes the server collect garbage the given number of times. Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
 		_ = a.fetchAndParse(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
@@ -79,7 +75,7 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	var stats tcp.Stats
 	err = a.fetchAndParse(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
 	if err == nil && stats.Model == "" {
-		err = errors.New("the server's counters are missing: it does not serve")
+		err = errors.New("the admin address reports no counters; expected those of a server that serves")
 	}
 	return result.Counts{
 		Open: stats.Open, Accepted: stats.Accepted, Refused: stats.Refused.Total(),
@@ -88,8 +84,7 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout reads the counters repeatedly until accept returns true, timeout has passed or ctx ends.
-// It returns the result of the last request.
+// pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -102,8 +97,7 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of all metrics by name. For a metric with labels, the value is the sum over all
-// labels. readMetrics also returns a sum for each value of a label "cause" or "le", with a key such as closed{peer}.
+// readMetrics returns the values of all metrics by name. A key such as closed{peer} selects one value of a label.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -128,7 +122,6 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// readRuntimeTotals returns totals of the server's Go runtime, or nil if the request fails.
 func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result.Runtime) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {
@@ -146,8 +139,7 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime and event loops into usage. It omits memory figures if
-// the server has worker processes. If the request fails, usage stays unchanged.
+// readRuntimeUsageInto reads figures of the server's Go runtime into usage. On failure, usage stays unchanged.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

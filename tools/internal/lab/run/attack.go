@@ -2,9 +2,11 @@ package run
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,12 +19,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers lists the attacks. All attacks run at the same time.
-var attackers = []struct {
+type attacker struct {
 	name  string
 	conns int
 	make  func(target netip.AddrPort, conns int) *faults.Swarm
-}{
+}
+
+// attackers lists the attacks, which all run at the same time.
+var attackers = []attacker{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
 		// This input fills the kernel's buffers, about 4 MiB, within seconds.
@@ -37,16 +41,39 @@ var attackers = []struct {
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
+// stormAttackers returns the attacker of a storm.
+func stormAttackers(storm string) []attacker {
+	var first []byte
+	if storm == scenario.StormHello {
+		client, server := net.Pipe()
+		go func() {
+			_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() // ends with the pipe
+		}()
+		first = make([]byte, 4096)
+		n, _ := server.Read(first) // the first record
+		first = first[:n]
+		server.Close()
+	}
+	return []attacker{{storm + " storm", 200, func(t netip.AddrPort, n int) *faults.Swarm {
+		return &faults.Swarm{Target: t, Conns: n, Interval: time.Millisecond, First: first, MaxActs: 2, Redial: true}
+	}}}
+}
+
+func acceptAndClose(l net.Listener) {
+	for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+		_ = c.(*net.TCPConn).SetLinger(0) // fails only on a closed connection
+		c.Close()
+	}
+}
+
 const (
 	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// The server's resources may grow from the first to the last quarter of the phase, by a share of the initial value
-	// plus a slack for normal variation of the heap.
+	// The server's resources may grow during the attack by a share of the initial value plus a slack.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
-	// spareSockets is the number of server sockets that serve no honest client: listeners, eventfds and the connection
-	// to the admin address.
+	// spareSockets is the number of server sockets that serve no honest client.
 	spareSockets = 20
 )
 
@@ -63,8 +90,7 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackAndCheckServer attacks the server while honest clients use it. It returns an error if the attack affected
-// honest clients, or if the server's memory or number of descriptors grew too much.
+// runAttackAndCheckServer attacks the server and returns an error if honest clients or the server suffered.
 func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -72,10 +98,6 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	}
 	a := &attackRun{serverMeasurement: m, phase: p}
 	a.honest = &faults.HonestClients{Addr: m.server.addr, Conns: p.Honest, ThinkTime: 10 * time.Millisecond, Redial: true, Timeout: attackTimeout}
-	if err := a.honest.Start(); err != nil {
-		return err
-	}
-	defer a.honest.Stop()
 	var swarms []*faults.Swarm
 	stopSwarms := func() {
 		for _, s := range swarms {
@@ -84,7 +106,28 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	}
 	defer stopSwarms()
 	var words []string
-	for _, x := range attackers {
+	all := attackers
+	if p.Storm != "" {
+		all = stormAttackers(p.Storm)
+		a.honest.ThinkTime = time.Second
+	}
+	if p.Elsewhere {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		go acceptAndClose(l)
+		target = netip.MustParseAddrPort(l.Addr().String())
+	}
+	if m.step.Workload.TLS {
+		a.honest.Dial = func() (net.Conn, error) { return tls.Dial("tcp", m.server.addr, &tls.Config{InsecureSkipVerify: true}) }
+	}
+	if err := a.honest.Start(); err != nil {
+		return err
+	}
+	defer a.honest.Stop()
+	for _, x := range all {
 		swarm := x.make(target, x.conns)
 		swarm.Redial = true
 		if err := swarm.Start(); err != nil {
@@ -97,6 +140,11 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 	if err := a.sampleAndLogUntilAttackEnds(ctx); err != nil {
 		return err
 	}
+	for i, s := range swarms {
+		if n := s.Counts(); p.Storm != "" {
+			a.recordAndPrintf("%s: %s connections a second", all[i].name, format.Whole(float64(n.Connected)/p.For.Std().Seconds()))
+		}
+	}
 	stopSwarms()
 	return a.awaitClosesStopServerAndCheck(ctx)
 }
@@ -106,7 +154,6 @@ func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleAndLogUntilAttackEnds samples the server until the attack ends. It logs the latest figures at intervals.
 func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -116,7 +163,7 @@ func (a *attackRun) sampleAndLogUntilAttackEnds(ctx context.Context) error {
 	for {
 		f, err := faults.ReadFootprint(a.server.pid())
 		if err != nil {
-			return fmt.Errorf("sample the server: %w", err)
+			return fmt.Errorf("cannot sample the server: %w", err)
 		}
 		a.samples = append(a.samples, f)
 		err = sleepContext(ctx, max(whole/attackSampleCount, 100*time.Millisecond))
@@ -174,8 +221,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the server has closed the attackers' connections, and stops the server. It
-// returns one error that lists all problems, or nil.
+// awaitClosesStopServerAndCheck waits until the attackers' connections are closed, and stops the server. It returns all
+// problems as one error.
 func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -219,8 +266,7 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth compares the first and the last quarter of the attack. It calls addProblem if the
-// median of the server's memory or of its open descriptors has grown too much.
+// checkMemoryAndDescriptorGrowth reports too much growth of the server's memory or descriptors to addProblem.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -15,12 +15,11 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert writes a new ECDSA P-256 key and a certificate for 127.0.0.1 to one PEM file in dir. The
-// certificate is valid for a month.
+// writeSelfSignedCert writes a new key and certificate for 127.0.0.1 to one PEM file in dir.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("cannot make a certificate: %w", err)
+			err = fmt.Errorf("cannot create a certificate: %w", err)
 		}
 	}()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

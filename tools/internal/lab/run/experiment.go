@@ -27,7 +27,7 @@ type Options struct {
 	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
 	// is "", no report is written.
 	Dir string
-	// Write writes the reports to Dir after the runs. Evaluate first computes the verdicts. Both may be nil.
+	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
 	// Strict requires claims that are otherwise optional.
@@ -67,14 +67,24 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
+// EstimateRuns returns how many runs RunScenarios would execute, and how long they would take. It ignores
+// Options.Repeat.
+func EstimateRuns(all []scenario.Scenario, o Options) (runs int, duration time.Duration, err error) {
+	s, err := planExperiment(all, o)
+	if err != nil {
+		return 0, 0, err
+	}
+	return len(s.steps), estimateTotalDuration(s.steps), nil
+}
+
 func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
-		return scenario.Errorf("directory %q; expected a name without line ends", dir)
+		return scenario.Errorf("directory %q; expected a name without line breaks", dir)
 	}
 	info, missing := os.Stat(dir)
 	switch names, err := os.ReadDir(dir); {
 	case missing == nil && !info.IsDir(), errors.Is(missing, syscall.ENOTDIR):
-		return scenario.Errorf("%s is a file, or below one; expected an empty directory, or one that does not exist yet", dir)
+		return scenario.Errorf("%s is a file or has a file as its parent; expected an empty directory, or one that does not exist yet", dir)
 	case len(names) > 0:
 		return scenario.Errorf("directory %s is not empty; expected an empty one, or one that does not exist yet", dir)
 	case err != nil && !errors.Is(err, os.ErrNotExist):
@@ -86,7 +96,7 @@ func makeOrRequireEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment runs all steps of all scenarios in order and collects the reports. Only one goroutine may use it.
+// experiment runs all scenarios in order and collects the reports. Only one goroutine may use it.
 type experiment struct {
 	runner
 	options Options
@@ -95,7 +105,6 @@ type experiment struct {
 	reports []*result.Report // report of each step
 }
 
-// planExperiment applies the options to the scenarios and returns an experiment that is ready to run.
 func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
@@ -150,7 +159,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources that the runs need. The caller must call release, which is never nil.
+// prepareRuns creates the resources of the runs. The caller must call release, which is never nil.
 func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -215,8 +224,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step. If other programs disturbed the run, it repeats the step, up to Options.Repeat
-// times.
+// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {
@@ -234,7 +242,7 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError states which run was interrupted. It wraps the error of the context.
+// interruptedError states which run was interrupted, and wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

@@ -20,20 +20,18 @@ import (
 )
 
 const (
-	// countTimeout plus countTimeoutPerConn per connection limits how long the server takes to accept or close the
-	// load's connections. With 28 other processes on two processors, a server closed 11,000 per second.
+	// countTimeout plus countTimeoutPerConn per connection limits the wait until the server has accepted or closed
+	// connections.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits how long the release of resources may take.
+	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits the release of resources.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
-	// broadcastTimeout limits a wait: when all other connections have received the broadcast, the connection that
-	// requested it must receive it within this time.
+	// broadcastTimeout limits the wait for the broadcast on the connection that requested it.
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun runs the phases of a run with long-open connections. Only the run's goroutine may use it. Phases follow
-// each other without a gap.
+// heldConnsRun runs the phases of a run with long-open connections. Only the run's goroutine may use it.
 type heldConnsRun struct {
 	*serverMeasurement
 	stage       scenario.Stage
@@ -47,7 +45,7 @@ type heldConnsRun struct {
 
 func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	if m.admin == nil || !m.sampled {
-		return errors.New("held connections need Linux and {admin} in the command")
+		return errors.New("held connections require Linux and {admin} in the command")
 	}
 	stages, err := m.workload.SplitStagesAtConnects()
 	if err != nil {
@@ -120,8 +118,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits until the server has wantOpen open connections or a timeout has passed. It then ends the phase
-// Connect.
+// endConnectPhase waits for wantOpen open connections or a timeout, and ends the phase Connect.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -188,8 +185,7 @@ func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. If setFigures is not nil, it
-// fills in the record's figures.
+// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures may be nil.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -234,16 +230,14 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess makes the server run several garbage collections. times is the number of collections. It does
-// nothing if the server has several processes.
+// forceGCIfOneProcess makes a server with one process collect garbage the given number of times.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
 	}
 }
 
-// waitUntilOpenConnsAre waits up to serverCountTimeout until the server has want open connections. It returns the
-// number of open connections that the server reported last.
+// waitUntilOpenConnsAre waits up to serverCountTimeout for want open connections. It returns the last reported number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -253,8 +247,7 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits until the machine uses no more resources than before the first connection, or a
-// timeout has passed. Then it takes a sample.
+// awaitResourceReleaseAndSample waits until the machine has released the run's resources, and takes a sample.
 func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -277,7 +270,7 @@ func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) e
 func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the broadcast: %w", err)
+		return nil, fmt.Errorf("cannot request the broadcast: %w", err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(broadcastTimeout)) // Read returns the same error
 	talk, err := app.ConnForLines(conn, appName)
@@ -286,13 +279,12 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("asking for the broadcast: %w", err)
+		return nil, fmt.Errorf("cannot request the broadcast: %w", err)
 	}
 	return talk, nil
 }
 
-// awaitBroadcastAndClose reads from the connection that requested a broadcast, and closes the connection. It gives up
-// after timeout without input. Once the broadcast has arrived, it stops after 1 ms without input.
+// awaitBroadcastAndClose reads the broadcast on the connection that requested it, and closes the connection.
 func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -19,28 +19,18 @@ import (
 )
 
 const (
-	// jobsDrainTimeout limits the time in which a contender finishes its jobs after the last submission. A process that
-	// takes jobsOvertime longer than planned is terminated, and must then exit within jobsKillDelay.
+	// jobsDrainTimeout limits the time in which a contender finishes its jobs after the last submission.
 	jobsDrainTimeout = 5 * time.Second
-	jobsOvertime     = 30 * time.Second
-	jobsKillDelay    = time.Second
-	// maxAdaptiveWorkers limits the workers of a pool that adapts their number. It equals the limit in the published
-	// experiment.
-	maxAdaptiveWorkers = 5000
-	// A larger number of workers is preferred if it multiplies the rate by at least calibrationGain. Once the rate
-	// falls below the best rate times calibrationLoss, no larger number is tried.
+	jobsOvertime     = 30 * time.Second // additional time before a process is terminated
+	jobsKillDelay    = time.Second      // between termination and kill
+	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
+	maxAdaptiveWorkers = 5000 // as in the published experiment
+	// More workers are preferred if they multiply the rate by calibrationGain. The search ends below calibrationLoss.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
 
-// jobsRun submits more jobs to a pool than the pool can run. Each contender is a process that contains a pool and a
-// generator of jobs. All contenders get the same jobs, deadline and memory.
-//
-// Before the first run with a shape (kind) of jobs, the lab measures the shape's capacity and records it. The capacity
-// is the maximum rate of jobs that end within their deadline in a closed loop. It is the best result of several fixed
-// numbers of workers and the adaptive pool.
-//
-// Only one goroutine may use a jobsRun.
+// jobsRun submits more jobs to a pool than the pool can run. Only one goroutine may use it.
 type jobsRun struct {
 	*runner
 	phase       scenario.Phase
@@ -92,21 +82,23 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	add("queue", o.queue)
 	add("memory", j.phase.Memory)
 	add("workers", o.workers)
+	if j.phase.Connections > 0 {
+		add("connections", j.phase.Connections)
+		add("sources", j.phase.Sources)
+	}
 	if j.iterations > 0 {
 		add("iterations", j.iterations)
 	}
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process with limits on memory and time. It kills a process that exceeds
-// the memory limit. It terminates a process that exceeds the time limit, and uses the last counts that this process
-// reported.
+// runContenderUnderWatchdog runs a contender's process with limits on memory and time.
 func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
 	rec.Command = j.buildContenderCommand(s, run.Window, o)
 	bound := warmUp + run.Window + jobsDrainTimeout + j.overtime
-	late := fmt.Errorf("the side took longer than %v", bound)
+	late := fmt.Errorf("the job generator took longer than %v", bound)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
 	var line *timelineRecorder
@@ -152,15 +144,14 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 	case err != nil:
 		return err
 	case !complete:
-		return fmt.Errorf("%w; expected a line with its result before", p.newUnexpectedExitError("the side"))
+		return fmt.Errorf("%w; expected a line with its result first", p.newUnexpectedExitError("the job generator"))
 	case p.err != nil:
-		return p.newUnexpectedExitError("the side")
+		return p.newUnexpectedExitError("the job generator")
 	}
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the capacity for the shape (kind) of the jobs, from an earlier run if possible.
-// Otherwise, it measures the capacity and stores it in rec.
+// reuseOrMeasureShapeCapacity returns the capacity for the jobs' shape, from an earlier run if possible.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -176,7 +167,7 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 		j.progress.printFinalOrProgressLine(true, "calibrating "+j.phase.Shape)
 		c = j.measureCapacity(ctx)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
+			return nil, fmt.Errorf("interrupted while measuring the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
 		}
 		rec.Capacity = c
 	}
@@ -186,8 +177,7 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the machine's capacity with the contenders that the scenario selects. Contenders with a
-// fixed number of workers start with one worker per CPU. The number doubles until the rate of jobs falls.
+// measureCapacity measures the machine's capacity with the contenders that the scenario selects.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -215,8 +205,7 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker. It returns the goodput:
-// the rate of jobs that ended within their deadline.
+// measureContenderGoodput measures a contender's rate of jobs within their deadline in a closed loop.
 func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -244,7 +233,7 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacit
 	return perSecond
 }
 
-// memoryLimitKiller kills a process that exceeds a memory limit. It has a goroutine that must be ended with stop.
+// memoryLimitKiller kills a process that exceeds a memory limit. The caller must call stop.
 type memoryLimitKiller struct {
 	maxBytes int64 // bytes
 	cancel   context.CancelFunc
@@ -259,7 +248,7 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills p when its peak memory exceeds the limit. It returns after the kill, or when ctx ends.
+// killWhenOverLimit kills p if its peak memory exceeds the limit before ctx ends.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure

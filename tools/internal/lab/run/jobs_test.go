@@ -24,7 +24,7 @@ func TestSideThatStays(t *testing.T) {
 	// A machine can be too busy for the side to start, or to say anything, within a short time.
 	for mode, as := range map[string]func(*result.Jobs, error) bool{
 		"hang": func(got *result.Jobs, err error) bool {
-			return err != nil && got.Result == nil && strings.Contains(err.Error(), "the side took longer than")
+			return err != nil && got.Result == nil && strings.Contains(err.Error(), "the job generator took longer than")
 		},
 		"progress": func(got *result.Jobs, err error) bool {
 			return err == nil && got.Result != nil && got.Result.Finished == 7 && strings.Contains(got.Result.Overran, "its counts are of the first 0.8 s of its window")

@@ -14,22 +14,21 @@ import (
 )
 
 const (
-	// minReservedBytes and 1/reservedDivisor of all memory both limit, from below, what a run must leave free.
+	// A run must leave free at least minReservedBytes, and at least 1/reservedDivisor of all memory.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
-	// maxParkedBytes is an upper limit for the memory of a parked goroutine. It exceeds all measured values.
+	// maxParkedBytes is an upper limit for the memory of a parked goroutine.
 	maxParkedBytes = 4 << 10
-	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side. It exceeds all measured values.
+	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side.
 	maxTLSConnBytes = 16 << 10
-	// maxCompactTLSConnBytes is the same for a connection without crypto/tls on either side.
+	// maxCompactTLSConnBytes is the same limit without crypto/tls on either side.
 	maxCompactTLSConnBytes = 2 << 10
-	// memoryGuardInterval is the time between two checks. With 30,000 new connections per second of 9 KB each, memory
-	// grows by 27 MB between two checks.
+	// memoryGuardInterval is the time between two checks of the free memory.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. Free memory is memory that can still be allocated.
-// limitedBy is the name of the cgroup limit that restricts free, or "".
+// availableMemory contains the free and the total memory in bytes. limitedBy names the restricting cgroup limit, or is
+// "".
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -39,7 +38,7 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// limitedBySuffix returns " in " followed by limitedBy. It returns "" if limitedBy is "".
+// limitedBySuffix returns " in " and limitedBy, or "" if limitedBy is empty.
 func (r availableMemory) limitedBySuffix() string {
 	if r.limitedBy == "" {
 		return ""
@@ -47,8 +46,7 @@ func (r availableMemory) limitedBySuffix() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory returns the memory that this process can use. It takes the machine's memory and the limits of
-// cgroups into account. Half of the file pages that the kernel can drop count as free.
+// readAvailableMemory returns the memory that the machine and the limits of cgroups leave to this process.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
@@ -68,9 +66,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when less than half of the memory reserve is free. The
-// context's cause describes the lack of memory. The returned function cancels the context and waits until the memory
-// checks have stopped.
+// cancelWhenMemoryLow returns a context that is cancelled when memory runs low. The caller must call the returned
+// function.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

@@ -31,9 +31,7 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsByCore divides CPUs between the server and the load generator. The server gets at most half of the CPUs.
-// CPUs of the same core stay together, so that server and generator do not slow each other down. If there is only one
-// core, its CPUs are divided.
+// splitCPUsByCore divides CPUs between the server and the load generator, whole cores if possible.
 func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

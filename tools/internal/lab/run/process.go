@@ -22,14 +22,11 @@ import (
 )
 
 const (
-	// stopKillDelay is the time between SIGTERM and SIGKILL. It also limits how long the children of an ended process
-	// may keep its output open. A process that may have to close a million connections gets heldKillDelay instead, and
-	// a process whose output is read gets outputKillDelay.
+	// stopKillDelay is the time between SIGTERM and SIGKILL.
 	stopKillDelay   = 3 * time.Second
-	outputKillDelay = 30 * time.Second
-	heldKillDelay   = time.Minute
-	// groupExitTimeout limits the time that the kernel needs to end the remaining processes of a killed process group.
-	// Closing a million sockets of 68 processes took some seconds.
+	outputKillDelay = 30 * time.Second // for a process whose output is read
+	heldKillDelay   = time.Minute      // for a process with up to a million connections
+	// groupExitTimeout limits the end of the remaining processes of a killed process group.
 	groupExitTimeout = time.Minute
 	// maxTailBytes limits how much of a process's last output is stored. maxLineBytes limits an output line.
 	maxTailBytes = 4096
@@ -37,11 +34,7 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one dedicated OS thread. Each process is pinned to its CPUs from the start. On Linux,
-// the processes are killed when the lab is killed.
-//
-// Each process has its own process group. When the process has ended, the launcher kills the other processes in its
-// group.
+// launcher starts processes from one OS thread, each in its own process group and pinned to its CPUs.
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -64,7 +57,7 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. The caller must first wait until all started processes have ended.
+// close ends the launcher's thread. All started processes must have ended.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
@@ -78,8 +71,7 @@ func (l *launcher) takeLeftoverGroupError() error {
 	return err
 }
 
-// killGroupOrStoreError kills the processes that remain in the process group of the ended process pid. If they do not
-// end within groupExitTimeout, it stores an error in leftoverErr.
+// killGroupOrStoreError kills the rest of a process group, or stores an error in leftoverErr.
 func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -99,8 +91,7 @@ type command struct {
 	killDelay time.Duration // time between SIGTERM and SIGKILL
 }
 
-// process is a child process. It receives SIGTERM when its context ends. tail stores the last bytes of its standard
-// error.
+// process is a child process, which receives SIGTERM when its context ends.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
@@ -109,9 +100,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program. It sends the program's standard output to out, and closes out when the program
-// has ended. If out is nil, tail receives the output. The caller must call terminateAndWait, or wait for the channel
-// done.
+// startPinnedProcess starts a program and sends its standard output to out or, without one, to tail. The caller must
+// call terminateAndWait or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -150,15 +140,13 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// terminateAndWait terminates the process and waits until its process group has ended. It may be called repeatedly and
-// concurrently.
+// terminateAndWait terminates the process group and waits for its end. It may be called repeatedly and concurrently.
 func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// newUnexpectedExitError describes a process that ended by itself: its exit status and its last output. The caller must
-// first wait for the channel done.
+// newUnexpectedExitError describes a process that ended by itself. The caller must first wait for the channel done.
 func (p *process) newUnexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
@@ -170,7 +158,7 @@ func (p *process) newUnexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputWithColonPrefix returns ": " and the last output of the process, or "" if there is no output.
+// lastOutputWithColonPrefix returns ": " and the last output of the process.
 func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -178,9 +166,8 @@ func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	return ""
 }
 
-// runAndReadLines runs a program until it has ended. It calls onStart, if not nil, after the start. It calls onLine for
-// each line of standard output. If ctx ends, it terminates the program and returns the cause of ctx. If onLine returns
-// an error, it terminates the program and returns this error. The returned process is nil if the program did not start.
+// runAndReadLines runs a program and calls onLine for each line of standard output. If ctx ends or onLine fails, it
+// terminates the program. The returned process is nil if the program did not start.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,7 +186,7 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 		err = onLine(lines.Bytes())
 	}
 	if err == nil && lines.Err() != nil && ctx.Err() == nil {
-		err = fmt.Errorf("the output of %s: %w", c.args[0], lines.Err())
+		err = fmt.Errorf("cannot read the output of %s: %w", c.args[0], lines.Err())
 	}
 	if err != nil {
 		cancel(err)
@@ -229,7 +216,7 @@ func (t *lastOutputBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d or until ctx ends. If ctx ends first, it returns the cause of ctx.
+// sleepContext waits for d, or returns the cause of ctx if ctx ends first.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -242,9 +229,8 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readyTimeout limits the time until a server answers its first connection. On a busy machine, after a run with a
-	// million connections, this took more than 10 s.
-	readyTimeout   = 30 * time.Second
+	// readyTimeout limits the time until a server answers its first connection.
+	readyTimeout   = 30 * time.Second // took more than 10 s after a run with a million connections
 	attemptTimeout = time.Second
 )
 
@@ -255,8 +241,7 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that is cancelled when the server exits. The cause describes the exit. The
-// returned function cancels the context.
+// contextUntilServerExits returns a context that is cancelled when the server exits. The cause describes the exit.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -273,8 +258,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects to the server repeatedly until the server answers. It returns the connection that got
-// the answer.
+// waitUntilAppAnswers connects to the server until the server answers, and returns that connection.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -296,8 +280,6 @@ func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string,
 	}
 }
 
-// dialAndCheckApp connects to a server and checks that the server answers as the app. The answer also proves that the
-// server has accepted the connection.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -320,7 +302,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	return conn, nil
 }
 
-// dialWithoutTimeWait connects to addr. Closing the connection leaves no socket in TIME_WAIT.
+// dialWithoutTimeWait connects to addr so that no socket remains in TIME_WAIT after the close.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -336,8 +318,7 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port. The port is below the range that the kernel
-// assigns to outgoing connections, so outgoing connections do not take it.
+// freeAddrBelowEphemeralPorts returns a loopback address with a free port below the ephemeral ports.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs. If cpus is empty, the process uses the CPUs of this thread. The
-// caller must have locked the goroutine to its thread. The thread's affinity stays changed.
+// startOnCPUs starts a process on the given CPUs, and changes the thread's affinity. The goroutine must be locked to
+// its thread.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -28,7 +28,6 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	return cmd.Start()
 }
 
-// killGroup kills the processes in the process group pid, if there are any.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
 func isGroupAlive(group int) bool {
@@ -53,8 +52,6 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard limit, for this process and later
-// children.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

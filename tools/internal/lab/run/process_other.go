@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process. It ignores the CPUs, because this system cannot pin processes.
+// startOnCPUs starts a process and ignores the CPUs.
 func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}
@@ -16,7 +16,7 @@ func killGroup(int) {}
 func isGroupAlive(int) bool { return false }
 
 func readAllowedCPUs() ([]int, error) {
-	return nil, errors.New("not available on " + runtime.GOOS)
+	return nil, errors.New("CPU affinity is not available on " + runtime.GOOS)
 }
 
 func raiseDescriptorLimit() error { return nil }

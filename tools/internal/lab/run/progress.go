@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progressPrinter prints the progress of all scenarios. On a terminal, it rewrites one line. Elsewhere, it prints one
-// line per workload. It is safe for concurrent use.
+// progressPrinter prints the progress of all scenarios. It is safe for concurrent use.
 type progressPrinter struct {
 	w     io.Writer  // nil disables printing
 	width func() int // width of the terminal; nil without a terminal
@@ -37,8 +36,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step. On a terminal, it prints the progress. Elsewhere, it prints the
-// progress when the workload changes.
+// setCurrentStepAndPrint sets the current step and prints the progress on a terminal or for a new workload.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,13 +69,15 @@ func (p *progressPrinter) redrawProgressLine(detail string) {
 
 func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	for _, s := range steps {
+		if s.Subject.MaxConns > 0 && s.Workload.Whole && s.Workload.Connections > s.Subject.MaxConns {
+			continue // the run will be skipped
+		}
 		sum += s.Workload.EstimateDuration()
 	}
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. A final line stays on the screen. A progress line is printed only on a
-// terminal, and the next line overwrites it.
+// printFinalOrProgressLine prints a lasting final line or, on a terminal, a temporary progress line.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

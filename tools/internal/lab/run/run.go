@@ -40,9 +40,7 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. If the machine cannot open all connections, it skips the run. For a run with a
-// broadcast, it reduces the number of connections instead, if possible. earlierRuns contains the earlier runs of the
-// same scenario.
+// runStepIfItFits executes one run, or skips it if the machine cannot open all connections.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -173,8 +171,7 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// writeConfigFile writes the subject's configuration file and returns the file's path. It returns "" if the subject has
-// no such file.
+// writeConfigFile writes the subject's configuration file and returns its path, or "" without such a file.
 func (m *serverMeasurement) writeConfigFile(values scenario.PlaceholderValues) (path string, err error) {
 	text := m.step.Subject.ConfigWithValues(values)
 	if text == "" {
@@ -222,8 +219,6 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 	return nil
 }
 
-// runStageAndSampleServer runs the load generator for one stage and samples the server. isMeasuredStage is false for a
-// warm-up or a check.
 func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -285,8 +280,7 @@ func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scena
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory while all connections are idle. It first waits until the server has
-// accepted all connections and memory is stable. If this takes longer than the phase hold, it adds a caveat.
+// sampleSettledMemoryDuringHold samples memory once all connections are accepted and memory is stable.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -319,10 +313,9 @@ func (m *serverMeasurement) printSubjectProgress(isFinal bool, format string, ar
 }
 
 const (
-	// floodSendBuffer is the SO_SNDBUF of flooding connections in bytes. It is small, so that sent data reaches the
-	// server soon.
-	floodSendBuffer = 16 << 10
-	// floodHold is how long connections stay open after the window, so that they can be counted.
+	// floodSendBuffer is the SO_SNDBUF of flooding connections in bytes.
+	floodSendBuffer = 16 << 10 // small, so that sent data reaches the server soon
+	// floodHold is how long connections stay open after the window.
 	floodHold    = time.Second
 	verifyDrain  = 2 * time.Second
 	announcement = "an announcement to all"
@@ -381,8 +374,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with additional phases: two verifications, heartbeats, and a broadcast on idle
-// connections.
+// withHeldChecksAndBroadcast adds phases to c: two verifications, heartbeats and a broadcast.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -397,9 +389,8 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator until it has ended. It calls onEvent, if not nil, with each event in order.
-// If ctx ends or onEvent returns an error, it terminates the generator and returns an error. If the generator fails and
-// its result states why, the error is nil.
+// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the result states why
+// the generator failed, the error is nil.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -437,8 +428,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the limit of this machine that the run s would exceed, or "". If there is such a
-// limit, fittingConns is the number of connections that fit within the limit, or 0.
+// findLimitPreventingRun returns the machine's limit that a run would exceed, or "". fittingConns is the number of
+// connections that fit.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -476,8 +467,7 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts which limits of this machine the run s reaches with n connections. The server and the
-// load generator share the machine. A server other than Myriad is assumed to use one goroutine per connection.
+// predictCapacityForStep predicts which limits of this machine a run reaches with n connections.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// What a sample contains. windowParts is for samples at the start and the end of a measured window. memoryParts is for
-// samples of memory. heldParts is for long-open connections.
+// windowParts, memoryParts and heldParts select what a sample contains.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -27,14 +26,12 @@ const (
 
 const (
 	settleTime = 200 * time.Millisecond
-	// maxSlabChange is a number of bytes. Memory counts as stable if the kernel's small objects, which it frees with a
-	// delay, change by less within settleTime. slabStableTimeout limits the wait for stable memory.
+	// maxSlabChange is the change of kernel memory, in bytes, up to which memory counts as stable.
 	maxSlabChange     = 1 << 20
 	slabStableTimeout = 2 * time.Second
-	// closeTimeout limits the time until a server has closed the sockets whose peers have disconnected.
+	// closeTimeout limits the time until a server has closed disconnected sockets.
 	closeTimeout = 5 * time.Second
-	// idleLeadTime is a pause after a memory sample. After this pause, the idle server's CPU time is measured in
-	// idlePeriods periods.
+	// idleLeadTime is the pause between a memory sample and the measurement of idle CPU time.
 	idleLeadTime    = 500 * time.Millisecond
 	idlePeriods     = 4
 	idlePeriod      = 500 * time.Millisecond
@@ -49,7 +46,7 @@ func (m *serverMeasurement) appendSampleToRecord(s result.Sample) *result.Sample
 func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("sample %s: %w", checkpoint, err)
+			err = fmt.Errorf("cannot sample %s: %w", checkpoint, err)
 		}
 	}()
 	s = result.Sample{Checkpoint: checkpoint, At: time.Now()}
@@ -86,8 +83,7 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage. The usage is zero before the generator starts. After the
-// generator has ended, only its CPU time is known.
+// generatorUsage returns the load generator's resource usage.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -115,8 +111,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. Without an admin address, it counts the server's
-// sockets. It must be called last in a sample, because counting sockets takes kernel memory.
+// addServerConnCount stores the server's number of connections in s. It must be called last, because counting takes
+// kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -134,8 +130,6 @@ func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sa
 	return nil
 }
 
-// closeFirstConnAndSampleEmptyServer closes the lab's first connection and samples the server, which then has no
-// connections. It first waits up to a second until the server has closed the connection.
 func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -169,9 +163,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle waits until memory is stable and acceptOpenConns returns true. acceptOpenConns
-// receives the number of open connections, without the lab's own. After at most timeout, sampleWhenConnsAndMemorySettle
-// takes a sample. accepted is the last result of acceptOpenConns.
+// sampleWhenConnsAndMemorySettle samples when memory is stable and acceptOpenConns returns true, or after timeout.
+// acceptOpenConns receives the number of open connections without the lab's own.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -208,15 +201,12 @@ func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, 
 	}
 }
 
-// shouldMeasureIdleCPU reports whether to measure the idle server's CPU time. It returns true if a load phase follows
-// the hold phase and the hold phase is long enough.
 func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// addIdleCPUToLastSample measures the CPU usage of the idle server and adds it to the last sample.
 func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -236,8 +226,7 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments on
-// connections to the server's port.
+// sampleAtWindowStartOrEnd takes a sample, which counts TCP segments if countSegments is set.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -275,9 +264,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns averages
-// since the start, as numbers of CPUs. foreign includes everything except this process and its ended children. stolen
-// is the part of foreign that the host of a virtual machine took. Both are 0 on a system without such figures.
+// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns average
+// numbers of CPUs. foreign includes stolen.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

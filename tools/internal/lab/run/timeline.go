@@ -15,13 +15,12 @@ import (
 const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks limits the ticks of a run. At the limit, every second tick is dropped and the interval doubles.
+	// maxTicks limits the ticks of a run.
 	maxTicks         = 3600
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder records figures of a run at regular intervals. Its goroutine runs from startTimeline to
-// addLastTickAndStop. The methods of a nil *timelineRecorder do nothing.
+// timelineRecorder records figures of a run at regular intervals. The methods of a nil recorder do nothing.
 type timelineRecorder struct {
 	record   *result.Run
 	server   int // process group of the server
@@ -37,7 +36,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts to record the figures of a run at regular intervals. It returns nil if the run is not sampled.
+// startTimeline starts to record the figures of a run at regular intervals.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil
@@ -63,7 +62,6 @@ func (t *timelineRecorder) addLastTickAndStop() {
 	t.record.Timeline = t.ticks
 }
 
-// sampleTickUnlessServerEnded records the current figures if the server still runs. Figures that cannot be read are 0.
 func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
@@ -92,8 +90,7 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto reads figures of the server's Go runtime from the admin address into usage. It omits figures
-// that do not arrive within adminTickTimeout.
+// readServerRuntimeInto reads figures of the server's Go runtime into usage, within adminTickTimeout.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return

@@ -39,9 +39,9 @@ type Options struct {
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
-		return s, Errorf("%d connections at most; expected 1 or more, or 0 to keep them", o.Connections)
+		return s, Errorf("limit of %d connections; expected 1 or more, or 0 for the scenario's", o.Connections)
 	case o.Rounds < 0:
-		return s, Errorf("%d rounds; expected 1 or more, or 0 to keep them", o.Rounds)
+		return s, Errorf("%d rounds; expected 1 or more, or 0 for the scenario's", o.Rounds)
 	}
 	scale, err := s.findScaleOrFull(o.Scale)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 		_, err = os.Stat(path)
 	}
 	if err != nil {
-		return s, Errorf("the executable of the peers: %v; expected it to be built: go build -C tools/peers -o FILE .", err)
+		return s, Errorf("executable of the peers: %v; build it with go build -C tools/peers -o FILE .", err)
 	}
 	s.Subjects = slices.Clone(s.Subjects)
 	for i := range s.Subjects {
@@ -151,8 +151,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with the subjects that can run on h, one per I/O model. It limits each
-// subject's connections to what h allows. It adds a note for each subject that cannot run.
+// adaptSubjectsToHost returns the scenario with the subjects that can run on h, and notes about the others. A subject
+// with several I/O models becomes one subject per model. Each subject's connections are limited to what h allows.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -230,9 +230,9 @@ var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 func (x Scale) validateScaleAndName(name string) error {
 	switch {
 	case !scaleName().MatchString(name) || name == fullScale:
-		return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
+		return Errorf("scale name is %q; expected 1 to 40 lower-case letters and dashes, and not %s, which is the scenario as written", name, fullScale)
 	case x.Rounds < 0 || x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0:
-		return Errorf("a number or a time is below 0; expected more")
+		return Errorf("negative number or duration; expected 0 or more")
 	}
 	return nil
 }
@@ -241,7 +241,7 @@ func (x Scale) validateScaleAndName(name string) error {
 func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
-		return x, Errorf("%s has no scale %q; expected one of %s", s.Name, name,
+		return x, Errorf("scenario %s has no scale %q; expected one of %s", s.Name, name,
 			strings.Join(append(slices.Sorted(maps.Keys(s.Scales)), fullScale), ", "))
 	}
 	return x, nil
@@ -306,8 +306,8 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes that describe how s differs from the original scenario, and why. It sets the field
-// Reduced of reduced workloads.
+// noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
+// each workload that is smaller.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {

@@ -36,7 +36,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 		return s, err
 	}
 	if len(text) > maxFileBytes {
-		return s, Errorf("it has more than %d bytes; expected a scenario, which has fewer", maxFileBytes)
+		return s, Errorf("file is longer than %d bytes; expected a scenario", maxFileBytes)
 	}
 	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
@@ -73,7 +73,7 @@ func tomlTableLineNumbers(text []byte) map[string][]int {
 func explainTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
-		return Errorf("line %d: %q is no key of a scenario; expected those of docs/scenarios.md", line, strings.Join(e.Errors[0].Key(), "."))
+		return Errorf("line %d: unknown key %q; expected a key as described in docs/scenarios.md", line, strings.Join(e.Errors[0].Key(), "."))
 	}
 	if e, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, _ := e.Position()
@@ -81,9 +81,9 @@ func explainTOMLError(err error) error {
 		if key := e.Key(); len(key) > 0 {
 			what = strings.Join(key, ".") + ": " + what
 		}
-		return Errorf("line %d: %s; expected TOML as docs/scenarios.md has it", line, what)
+		return Errorf("line %d: %s; expected TOML as described in docs/scenarios.md", line, what)
 	}
-	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
+	return Errorf("%v; expected TOML as described in docs/scenarios.md", err)
 }
 
 // validateAtAllScales checks a scenario as written, and with each of its scales applied. It assumes a machine without
@@ -97,9 +97,9 @@ func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	}
 	switch {
 	case s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/\\: \t\r\n"):
-		return Errorf("scenario name %q; expected 1 to 40 bytes without spaces, slashes and colons, as name = %q", s.Name, "mine")
+		return Errorf("scenario name is %q; expected 1 to 40 bytes without spaces, slashes and colons, such as name = %q", s.Name, "mine")
 	case s.Question == "":
-		return Errorf("question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
+		return Errorf("question is missing; expected a sentence, such as question = %q", "Is mine as fast as others?")
 	}
 	for i, x := range s.Subjects {
 		if err := x.validateSubject(); err != nil {
@@ -180,7 +180,7 @@ func BuiltInNames() (inFixedOrder []string) {
 func BuiltInFile(name string) ([]byte, error) {
 	text, err := files.ReadFile(path.Join("files", name+extension))
 	if err != nil {
-		return nil, Errorf("no scenario %q is built in; expected one of %s, or a file such as ./mine.toml",
+		return nil, Errorf("unknown scenario %q; expected one of %s, or a file such as ./mine.toml",
 			name, strings.Join(BuiltInNames(), ", "))
 	}
 	return text, nil

@@ -189,10 +189,10 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 	r.requireKnownNames("claim", i, "workload", r.workloads, x.Workload, x.Of)
 	r.requireKnownFigures("claim", i, false, x.Figure)
 	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-		r.storeFirstErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
+		r.storeFirstErrorf("claim", i, "claim has fails = %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 	}
 	if x.Figure == "" || (x.AtMost != nil) == (x.AtLeast != nil) {
-		r.storeFirstErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
+		r.storeFirstErrorf("claim", i, "claim %q is incomplete; expected a figure with one of at_most and at_least", x.Text)
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *Scenario) Validate() error {
 
 func addNameOrDuplicateError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
-		return Errorf("two %ss are named %q; expected a name for each", kind, name)
+		return Errorf("two %ss are named %q; expected distinct names", kind, name)
 	}
 	seen[name] = true
 	return nil
@@ -158,7 +158,7 @@ func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	if len(steps) > 0 {
 		return steps, nil
 	}
-	return nil, Errorf("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
+	return nil, Errorf("%q matches no run; expected a pattern for WORKLOAD/SUBJECT, such as %q",
 		filter, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 

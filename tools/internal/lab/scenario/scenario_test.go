@@ -51,7 +51,7 @@ func TestRead(t *testing.T) {
 	}
 	for change, says := range map[string]string{
 		"":                                     "expected TOML",
-		`name = "mine" -> names = 1`:           `line 2: "names" is no key of a scenario`,
+		`name = "mine" -> names = 1`:           `line 2: unknown key "names"`,
 		`name = "mine" -> name = 5`:            "line 2: ",
 		`"few" -> "a b"`:                       `workload name "a b"`,
 		`"many" -> "few"`:                      `two workloads are named "few"`,
@@ -60,15 +60,15 @@ func TestRead(t *testing.T) {
 		`"2s" -> "1ms"`:                        "load for 1ms; expected 100ms to",
 		`do = "load" -> do = "lode"`:           `phase "lode"; expected one of connect, hold, load`,
 		`app = "echo" -> app = "ftp"`:          `app "ftp"; expected echo, lines`,
-		`app = "echo" -> app = "sink"`:         "app sink; expected sink with",
+		`app = "echo" -> app = "sink"`:         "app is sink; expected sink with a phase such as",
 		`connections = 100 -> connections = 0`: "0 connections; expected 1 to",
-		`--addr {addr} -> x`:                   "says no address; expected {addr} or {port} in it",
-		`'two words' -> 'two`:                  "has an open '; expected it to be closed",
+		`--addr {addr} -> x`:                   "expected {addr} or {port} in it",
+		`'two words' -> 'two`:                  "has an unclosed quote; expected a closing '",
 		`"goroutine", -> "threads",`:           `model "threads"; expected`,
 		`name = "{model}" -> name = "x"`:       `two subjects are named "x"`,
-		"connections = 100\nduration -> connections = -1\nduration":                                      "line 23: scale small: a number or a time is below 0",
-		"[scale.small] -> [scale.Small]":                                                                 `scale name "Small"; expected`,
-		"[scale.small] -> [[claim]]\ntext = 'x'\nfigure = 'tps'\n[scale.small]":                          "expected a figure with at_most or at_least",
+		"connections = 100\nduration -> connections = -1\nduration":                                      "line 23: scale small: negative number or duration",
+		"[scale.small] -> [scale.Small]":                                                                 `scale name is "Small"; expected`,
+		"[scale.small] -> [[claim]]\ntext = 'x'\nfigure = 'tps'\n[scale.small]":                          "expected a figure with one of at_most and at_least",
 		"[scale.small] -> [[claim]]\ntext = 'x'\nfigure = 'none'\nat_most = 1\n[scale.small]":            `line 23: figure "none"; expected one such as "tps"`,
 		"[scale.small] -> [[answer]]\ntext = 'x'\nworkload = 'few'\nfigure = 'in-flight'\n[scale.small]": `figure "in-flight"`,
 		"[scale.small] -> [[published]]\ntitle = 'x'\nsource = 'y'\nmachine = 'z'\ncolumn = [{ name = 'a' }]\nrows = [{ name = 'r', cells = [], workload = 'few' }]\n[scale.small]": "0 cells; expected one for each of 1 columns",
@@ -82,7 +82,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", change, err, says)
 		}
 	}
-	if _, err := reader.ReadScenario(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := reader.ReadScenario(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Errorf("a file that is too long: %v", err)
 	}
 }
@@ -128,28 +128,29 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "ws", Connections: 1, Size: 8, Phases: exchange}, ""},
 		{Workload{App: "ws", Connections: 1, Message: "hello", Phases: exchange}, ""},
 		{Workload{App: "web", Connections: 1, Message: "GET / HTTP/1.1\r\n\r\n", Phases: exchange}, ""},
-		{Workload{App: "echo", Connections: 1, Message: "hello", Phases: exchange}, "a message with app echo; expected it with http"},
-		{Workload{App: "sha", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, `app "sha" with verify; expected lines or ws`},
+		{Workload{App: "echo", Connections: 1, Message: "hello", Phases: exchange}, "message is set for app echo; expected app http"},
+		{Workload{App: "sha", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, `app is "sha" with the phase verify; expected lines or ws`},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: 2 * second}}}, ""},
 		{Workload{Connections: 5, Phases: []Phase{{Do: Park}}}, ""},
 		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Connect, Connections: 2}, {Do: Publish, For: second}, {Do: Connect}, hold, {Do: Publish, For: second, Topics: 5, Rate: 7}, hold}}, ""},
 		{Workload{App: "pubsub", Connections: 5, Size: 47, Phases: []Phase{{Do: Publish, For: second}}}, "messages of 47 bytes; expected 48 to"},
 		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Topics: 6}}}, "6 topics; expected 1 to 5"},
 		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Publishers: 1025}}}, "1025 publishers; expected 1 to 1024"},
-		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Slow: -1}}}, "-1 that do not read; expected 0 to"},
-		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Load, For: second}}}, "app pubsub; expected pubsub with"},
-		{Workload{App: "echo", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second}}}, "app echo; expected pubsub with"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Slow: -1}}}, "-1 subscribers that do not read; expected 0 to"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Load, For: second}}}, "app is pubsub; expected pubsub with a phase such as"},
+		{Workload{App: "echo", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second}}}, "app is echo; expected pubsub with a phase such as"},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second}}}, ""},
 		{Workload{App: "lines", Phases: []Phase{{Do: Attack, For: 4 * second}}}, ""},
 		{Workload{App: "echo", Connections: 1, Size: 8}, "no phases"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{hold}}, `phases "hold" after a connect; expected one of load, flood, verify and publish`},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Load, For: second}, {Do: Load, For: second}}}, `phases "load load"`},
-		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app "echo" with flood`},
+		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app is "echo" with the phase flood`},
 		{Workload{App: "lines", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, "messages of 8 bytes; expected 0"},
-		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Park}, hold}}, "park with other phases"},
-		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `jobs of shape "io"; expected published, cpu, short-cpu, mixed and steps`},
-		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", For: second}}}, "0 jobs a second, and 0 times the capacity"},
-		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second, Memory: 1}}}, "a memory of 1 bytes"},
+		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Park}, hold}}, "phase park is combined with other phases"},
+		{Workload{Phases: []Phase{{Do: Jobs, Shape: "io", Times: 1, For: second}}}, `job shape "io"; expected published, cpu, short-cpu, mixed, steps and limited`},
+		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", For: second}}}, "rate is 0 and times is 0; expected exactly one"},
+		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second, Memory: 1}}}, "memory of 1 bytes"},
+		{Workload{Phases: []Phase{{Do: Attack, For: 4 * second, Storm: StormHello}}}, "storm is \"hello\" and elsewhere false; expected connect, hello with tls"},
 		{Workload{Phases: []Phase{{Do: Attack, For: second}}}, "attack for 1s; expected 4s to"},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: second}}}, "load for 1s; expected 1.125s to"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},
@@ -235,7 +236,7 @@ func TestParseSubject(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{
-		"x": "has no name", "a/b=x {port}": "subject name", "x=": "no command", "x=y": "says no address", "x:ftp=y {port}": `app "ftp"`,
+		"x": "has no name", "a/b=x {port}": "subject name", "x=": "no command", "x=y": "expected {addr} or {port}", "x:ftp=y {port}": `app "ftp"`,
 	} {
 		if _, err := ParseSubject(text, false); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -95,38 +95,38 @@ func (s *Scenario) RunsJobs() bool {
 
 func (s Subject) validateSubject() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
-		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
+		return Errorf("subject name is %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return Errorf("subject %s has no command; expected a program and its arguments", s.Name)
 	}
 	for _, name := range s.Apps {
 		if !isAppName(name) {
-			return Errorf("subject %s: app %q; expected %s", s.Name, name, appList)
+			return Errorf("subject %s: unknown app %q; expected %s", s.Name, name, appList)
 		}
 	}
 	if s.Protocol != "" && !slices.Contains(load.Protocols, s.Protocol) {
-		return Errorf("subject %s: protocol %q; expected %s", s.Name, s.Protocol, strings.Join(load.Protocols, " or "))
+		return Errorf("subject %s: unknown protocol %q; expected %s", s.Name, s.Protocol, strings.Join(load.Protocols, " or "))
 	}
 	for _, m := range s.Models {
 		if m != autoModel && !slices.Contains(allModelNames(), m) {
-			return Errorf("subject %s: model %q; expected %s or %s", s.Name, m, strings.Join(allModelNames(), ", "), autoModel)
+			return Errorf("subject %s: unknown model %q; expected %s or %s", s.Name, m, strings.Join(allModelNames(), ", "), autoModel)
 		}
 	}
 	line := strings.Join(s.Command, " ")
 	switch {
 	case s.MaxConns < 0:
-		return Errorf("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
+		return Errorf("subject %s: max_conns is %d; expected 1 or more, or 0 for no limit", s.Name, s.MaxConns)
 	case s.OneTable && s.MaxConns > 0:
-		return Errorf("subject %s: one_table beside max_conns; expected one of them", s.Name)
+		return Errorf("subject %s: one_table and max_conns are both set; expected one of the two", s.Name)
 	case len(s.Models) == 0 && strings.Contains(s.Name+line, modelPlaceholder):
-		return Errorf("subject %s: {model} without models; expected models = [%q]", s.Name, "epoll")
+		return Errorf("subject %s: {model} is used without models; expected models, such as models = [%q]", s.Name, "epoll")
 	case s.Contender != nil && (s.commandHasPlaceholder("{addr}") || s.commandHasPlaceholder("{port}")):
-		return Errorf("subject %s: an address in its command; expected none, where jobs are offered", s.Name)
+		return Errorf("subject %s: command contains {addr} or {port}; expected neither for a subject that runs jobs", s.Name)
 	case s.Parks && !s.commandHasPlaceholder("{n}"):
-		return Errorf("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
+		return Errorf("subject %s: command is %q; expected {n} in it, for the number of goroutines", s.Name, line)
 	case s.Contender == nil && !s.Parks && !s.commandHasPlaceholder("{addr}") && !s.commandHasPlaceholder("{port}"):
-		return Errorf("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
+		return Errorf("subject %s: command is %q; expected {addr} or {port} in it", s.Name, line)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ type Duration time.Duration
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return Errorf("%q; expected a time such as \"1.5s\" or \"2m\"", text)
+		return Errorf("time is %q; expected one such as \"1.5s\" or \"2m\"", text)
 	}
 	*d = Duration(v)
 	return nil
@@ -70,7 +70,7 @@ func splitCommandLine(line string) (words []string, err error) {
 		}
 	}
 	if quote != 0 {
-		return nil, Errorf("command %q has an open %c; expected it to be closed", line, quote)
+		return nil, Errorf("command %q has an unclosed quote; expected a closing %c", line, quote)
 	}
 	if started {
 		words = append(words, word.String())

@@ -79,6 +79,12 @@ const (
 	Park = "park"
 )
 
+// Values of Phase.Storm.
+const (
+	StormConnect = "connect"
+	StormHello   = "hello"
+)
+
 var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish, Attack, Jobs, Park}
 
 type Phase struct {
@@ -88,7 +94,8 @@ type Phase struct {
 	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
 	// window.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is the number of connections that a Connect phase opens. The default is all.
+	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is the
+	// number of connections to a contender that is a server. The default is 2,000.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is a number per second. In a Connect phase it is the number of connections to open; 0 means as fast as
 	// possible. In Load and Publish phases it is the number of messages on all connections together; 0 means a closed
@@ -115,6 +122,12 @@ type Phase struct {
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
+	// Storm replaces the attackers of an Attack phase by one goroutine that opens and closes connections as fast as it
+	// can: "connect", or "hello" with a TLS ClientHello on each. Elsewhere aims it at another port, where connections are
+	// accepted and closed.
+	Storm     string `json:"storm,omitempty" toml:"storm"`
+	Elsewhere bool   `json:"elsewhere,omitempty" toml:"elsewhere"`
+
 	// Shape is the kind of jobs, as in "myriad offer --work". The capacity is measured once per shape.
 	Shape string `json:"shape,omitempty" toml:"shape"`
 	// Times is the rate of submitted jobs as a multiple of the capacity. It must be above 0 and at most 1000.
@@ -129,6 +142,9 @@ type Phase struct {
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
 	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
+	// Sources is the number of further source addresses of a Jobs phase whose contenders are servers; see
+	// jobload.Plan.
+	Sources int `json:"sources,omitempty" toml:"sources"`
 }
 
 const (
@@ -152,7 +168,7 @@ const (
 	maxOffered   = 20 * time.Minute
 )
 
-var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps"}
+var shapes = []string{"published", "cpu", "short-cpu", "mixed", "steps", "limited"}
 
 func (p Phase) withActionDefaults() Phase {
 	set := func(v *int, standard int) {
@@ -304,7 +320,7 @@ func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 
 func (w Workload) validatePhasesAndLimits() error {
 	if len(w.Phases) == 0 {
-		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
+		return Errorf("no phases; expected one or more, such as { do = %q, for = \"2s\" }", Load)
 	}
 	err := cmp.Or(
 		checkRange("%v rounds", w.Rounds, 0, maxRounds),
@@ -315,16 +331,16 @@ func (w Workload) validatePhasesAndLimits() error {
 		err = cmp.Or(err, p.validatePhase(w))
 	}
 	if w.LoadModel != "" && !slices.Contains(allModelNames(), w.LoadModel) {
-		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
+		err = cmp.Or(err, Errorf("load_model is %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
 	}
 	if err != nil {
 		return err
 	}
 	switch first := w.Phases[0].Do; {
 	case first != Jobs && first != Park && first != Attack:
-		return w.validateAppAndStages()
+		return w.validateAppMessageAndStages()
 	case len(w.Phases) > 1:
-		return Errorf("%s with other phases; expected it alone", first)
+		return Errorf("phase %s is combined with other phases; expected it alone", first)
 	case first == Park:
 		return checkRange("%v goroutines", w.Connections, 1, maxHeld)
 	}
@@ -335,18 +351,18 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-func (w Workload) validateAppAndStages() error {
+func (w Workload) validateAppMessageAndStages() error {
 	stages, err := w.SplitStagesAtConnects()
 	sink := w.App == app.Sink
 	switch {
 	case !isAppName(w.App):
-		return Errorf("app %q; expected %s", w.App, appList)
+		return Errorf("unknown app %q; expected %s", w.App, appList)
 	case sink != (w.FindPhase(Load) != nil && w.HeartbeatInterval() > 0):
-		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
+		return Errorf("app is %s; expected %s with a phase such as { do = %q, heartbeat = \"1m\" }, and another app without such a phase", w.App, app.Sink, Load)
 	case (w.App == app.PubSub) != (w.FindPhase(Publish) != nil):
-		return Errorf("app %s; expected %s with { do = %q, for = \"2s\" }, and with that only", w.App, app.PubSub, Publish)
+		return Errorf("app is %s; expected %s with a phase such as { do = %q, for = \"2s\" }, and another app without such a phase", w.App, app.PubSub, Publish)
 	case w.Message != "" && !app.IsHTTP(w.App) && w.App != app.WebSocket:
-		return Errorf("a message with app %s; expected it with %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
+		return Errorf("message is set for app %s; expected app %s, %s or %s", w.App, app.HTTP, app.Web, app.WebSocket)
 	case err != nil:
 		return err
 	}
@@ -358,13 +374,13 @@ func (w Workload) validateAppAndStages() error {
 				also = app.WebSocket
 			}
 			if w.App != app.Lines && w.App != also {
-				return Errorf("app %q with %s; expected %s or %s", w.App, s.Phases[0].Do, app.Lines, also)
+				return Errorf("app is %q with the phase %s; expected %s or %s", w.App, s.Phases[0].Do, app.Lines, also)
 			}
 			sized = false
 		}
 	}
 	if !sized && w.Size != 0 {
-		return Errorf("messages of %d bytes; expected 0, they are all the same", w.Size)
+		return Errorf("messages of %d bytes; expected 0, because their size is fixed", w.Size)
 	}
 	err = checkRange("%v connections", w.Connections, 1, maxHeld)
 	if sized {
@@ -379,13 +395,13 @@ func (w Workload) validateAppAndStages() error {
 
 func (p Phase) validatePhase(w Workload) error {
 	if !slices.Contains(allPhases, p.Do) {
-		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
+		return Errorf("unknown phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
 	}
 	if p.Heartbeat != 0 && p.Do != Hold && p.Do != Load {
-		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
+		return Errorf("phase %s has a heartbeat; expected it only in %s or %s", p.Do, Hold, Load)
 	}
 	if p.Silent && (p.Heartbeat == 0 || p.Do != Load) {
-		return Errorf("%s that is silent without a heartbeat; expected both with %s", p.Do, Load)
+		return Errorf("phase %s is silent; expected it only in %s, with a heartbeat", p.Do, Load)
 	}
 	least, most := Duration(minDuration), Duration(maxDuration)
 	switch p.Do {
@@ -405,20 +421,23 @@ func (p Phase) validatePhase(w Workload) error {
 	}
 	err := cmp.Or(
 		checkRange(p.Do+" for %v", p.For, least, most),
-		checkRange(p.Do+" of a warm-up for %v", p.WarmUp, 0, Duration(maxDuration)),
-		checkRange(p.Do+" of %v a second", p.Rate, 0, maxRate),
-		checkRange(p.Do+" of %v", p.Connections, 0, maxHeld),
+		checkRange(p.Do+" with a warm-up of %v", p.WarmUp, 0, Duration(maxDuration)),
+		checkRange(p.Do+" at %v a second", p.Rate, 0, maxRate),
+		checkRange(p.Do+" of %v connections", p.Connections, 0, maxHeld),
 	)
 	if p.Heartbeat != 0 {
-		err = cmp.Or(err, checkRange("a heartbeat each %v", p.Heartbeat, Duration(minHeartbeat), p.For))
+		err = cmp.Or(err, checkRange("heartbeat every %v", p.Heartbeat, Duration(minHeartbeat), p.For))
 	}
 	switch p.Do {
 	case Verify:
 		err = cmp.Or(err, checkRange("%v messages in flight", p.Messages, 1, maxPipeline), checkRange("%v checks in flight", p.InFlight, 1, maxInFlight))
 	case Publish:
-		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v that do not read", p.Slow, 0, maxHeld))
+		err = cmp.Or(err, checkRange("%v topics", p.Topics, 1, max(w.Connections, 1)), checkRange("%v publishers", p.Publishers, 1, load.MaxPublishers), checkRange("%v subscribers that do not read", p.Slow, 0, maxHeld))
 	case Attack:
-		err = cmp.Or(err, checkRange("a line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
+		if p.Storm != "" && p.Storm != StormConnect && p.Storm != StormHello || p.Elsewhere && p.Storm == "" || p.Storm == StormHello && !w.TLS {
+			err = cmp.Or(err, Errorf("storm is %q and elsewhere %v; expected %s, %s with tls, or neither storm nor elsewhere", p.Storm, p.Elsewhere, StormConnect, StormHello))
+		}
+		err = cmp.Or(err, checkRange("line every %v", p.Every, Duration(time.Second), p.For), checkRange("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
 		err = cmp.Or(err, p.validateJobs())
 	}
@@ -428,16 +447,17 @@ func (p Phase) validatePhase(w Workload) error {
 func (p Phase) validateJobs() error {
 	switch {
 	case !slices.Contains(shapes, p.Shape):
-		return Errorf("jobs of shape %q; expected %s", p.Shape, JoinAsEnglishList(shapes))
+		return Errorf("job shape %q; expected %s", p.Shape, JoinAsEnglishList(shapes))
 	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
-		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
+		return Errorf("rate is %d and times is %g; expected exactly one of the two above 0, and times of at most %d", p.Rate, p.Times, maxTimes)
 	case p.Memory < minMemory:
-		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
+		return Errorf("memory of %d bytes; expected at least %d", p.Memory, minMemory)
 	}
 	return cmp.Or(
-		checkRange("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
-		checkRange("a queue of %v", p.Queue, 1, maxQueue),
-		checkRange("a burst of %v times the rate", p.Burst, 0, maxTimes),
+		checkRange("deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		checkRange("%v sources", p.Sources, 0, p.Connections/11),
+		checkRange("queue of %v", p.Queue, 1, maxQueue),
+		checkRange("burst of %v times the rate", p.Burst, 0, maxTimes),
 	)
 }
 

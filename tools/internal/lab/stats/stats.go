@@ -22,8 +22,8 @@ func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors maps a number of values to a factor. The range of the values (maximum minus minimum) times this factor
-// is half of the 95 % confidence interval.
+// rangeFactors maps the size of a sample to a factor. The range of the sample times the factor is half the width of the
+// 95 % confidence interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
 // Median returns the median of the values. For an even number of values, it is the mean of the two middle ones. Without
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds returns a ratio for each round: the round's value in byRound divided by its value in base. It
-// skips rounds in which a value is missing or Never, or the value in base is not positive.
+// RatiosOfSameRounds divides the value of each round by the value of the same round in base. It skips rounds for which
+// one of the values is unusable.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {

@@ -1,0 +1,215 @@
+package overload
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Parameters of fairShares.
+const (
+	sketchRows     = 4
+	rowBuckets     = 1024
+	shareInterval  = 100 * time.Millisecond
+	shareSmoothing = 0.25 // weight of the latest interval in estimates
+	sketchLifetime = 5 * time.Second
+	sketchWarmUp   = time.Second // during which a new sketch only counts
+	certain        = 1 << 16     // the probability 1
+	// headroom is the number of requests that may pass fairShares, relative to those that have obtained credits. It
+	// lets the credits grow.
+	headroom = 1.2
+)
+
+// fairShares limits each source of requests or connections to its fair share during an overload. Every IPv4 address and
+// every IPv6 prefix of 64 bits is a source.
+//
+// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). update estimates the
+// arrivals of each source. It computes the threshold for which the sum of min(arrivals, threshold) is the number that
+// may be admitted. admit then admits each arrival with the probability min(1, threshold/arrivals).
+//
+// The memory is bounded: a sketch of fixed size contains the estimates. To end collisions of sources, a new sketch with
+// a new hash function replaces the sketch regularly, as in stochastic fairness queueing (McKenney, INFOCOM 1990). There
+// is a sketch only during an overload.
+//
+// countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
+// Manager.Update may call the other methods.
+type fairShares struct {
+	weights       sourceWeights // immutable after the first admit
+	current, next atomic.Pointer[sourceSketch]
+	admitted      atomic.Int64 // counted arrivals that were admitted in the interval
+
+	switchAt     time.Duration // when next replaces current
+	updateAt     time.Duration
+	meanAdmitted float64 // per interval
+}
+
+// sourceSketch counts arrivals. Each source has one bucket in each row. Its estimate is that of the bucket with the
+// fewest arrivals, as in a count-min sketch (Cormode and Muthukrishnan, 2005).
+type sourceSketch struct {
+	seed maphash.Seed
+	rows [sketchRows]sketchRow
+}
+
+type sketchRow struct {
+	arrivals    [rowBuckets]atomic.Uint32 // in the interval
+	probability [rowBuckets]atomic.Uint32 // of being admitted
+	estimate    [rowBuckets]float64       // smoothed arrivals per interval
+}
+
+// countAndAdmitByChance decides on an arrival from source. Until estimates exist, and for sources that are exempt or
+// invalid, it admits with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival
+// was counted for its source.
+func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
+	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
+	if weight == 0 || !source.IsValid() || current == nil && next == nil {
+		return isLucky(flat), false
+	}
+	key := newSourceKey(source, weight)
+	if next != nil {
+		next.countAndGetProbability(&key)
+	}
+	if current == nil {
+		return isLucky(flat), true
+	}
+	probability := current.countAndGetProbability(&key)
+	return flat > 0 && isLucky(probability), true
+}
+
+// sourceKey contains an address or the prefix of an IPv6 address. An address of a higher weight counts as several
+// sources, which differ in the last bytes.
+type sourceKey [20]byte
+
+// newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random
+// one.
+func newSourceKey(source netip.Addr, weight uint32) (k sourceKey) {
+	address := source.As16()
+	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
+		clear(k[8:16])
+	}
+	if weight > 1 {
+		binary.NativeEndian.PutUint32(k[16:], rand.Uint32N(weight))
+	}
+	return k
+}
+
+func (s *sourceSketch) countAndGetProbability(key *sourceKey) (probability uint32) {
+	hash := maphash.Bytes(s.seed, key[:])
+	for i := range s.rows {
+		r, bucket := &s.rows[i], hash%rowBuckets
+		hash /= rowBuckets
+		r.arrivals[bucket].Add(1)
+		probability = max(probability, r.probability[bucket].Load())
+	}
+	return probability
+}
+
+func isLucky(probability uint32) bool {
+	return probability >= certain || rand.Uint32()>>16 < probability
+}
+
+// update updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted.
+// If hasCredits is set, the number that was admitted before is a further limit.
+func (f *fairShares) update(now time.Duration, flat uint32, hasCredits bool) {
+	if now < f.updateAt {
+		return
+	}
+	f.meanAdmitted += shareSmoothing * (float64(f.admitted.Swap(0)) - f.meanAdmitted)
+	limit := math.Inf(1)
+	if hasCredits {
+		limit = headroom*f.meanAdmitted + 1
+	}
+	current, next := f.current.Load(), f.next.Load()
+	for _, s := range []*sourceSketch{current, next} {
+		if s != nil {
+			s.updateRows(float64(flat)/certain, limit)
+		}
+	}
+	switch {
+	case next == nil && (current == nil || now >= f.switchAt-sketchWarmUp):
+		f.next.Store(&sourceSketch{seed: maphash.MakeSeed()})
+	case next != nil && (current == nil || now >= f.switchAt):
+		f.current.Store(next)
+		f.next.Store(nil)
+		f.switchAt = now + sketchLifetime
+	}
+	f.updateAt = now + shareInterval
+}
+
+func (s *sourceSketch) updateRows(share, limit float64) {
+	for i := range s.rows {
+		r, sum := &s.rows[i], 0.
+		for b := range r.estimate {
+			r.estimate[b] += shareSmoothing * (float64(r.arrivals[b].Swap(0)) - r.estimate[b])
+			sum += r.estimate[b]
+		}
+		threshold := fairThreshold(r.estimate, min(share*sum, limit))
+		for b, arrivals := range r.estimate {
+			r.probability[b].Store(uint32(certain * min(1, threshold/max(arrivals, math.SmallestNonzeroFloat32))))
+		}
+	}
+}
+
+// end removes the sketches after an overload.
+func (f *fairShares) end() {
+	f.current.Store(nil)
+	f.next.Store(nil)
+	f.admitted.Store(0)
+	f.updateAt, f.meanAdmitted = 0, 0
+}
+
+// fairThreshold returns the threshold for which the sum of min(arrivals[i], threshold) is limit. If all arrivals
+// together are within the limit, it returns +Inf.
+func fairThreshold(arrivals [rowBuckets]float64, limit float64) float64 {
+	slices.Sort(arrivals[:])
+	for i, n := range arrivals {
+		if left := float64(len(arrivals) - i); n*left > limit {
+			return limit / left
+		}
+		limit -= n
+	}
+	return math.Inf(1)
+}
+
+// sourceWeights contains the weights of prefixes. It is immutable.
+type sourceWeights struct {
+	byPrefix map[netip.Prefix]uint32
+	lengths  []int // of the prefixes, in descending order
+}
+
+func newSourceWeights(all map[netip.Prefix]int) (w sourceWeights) {
+	for p, weight := range all {
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		if w.byPrefix == nil {
+			w.byPrefix = make(map[netip.Prefix]uint32)
+		}
+		w.byPrefix[p.Masked()] = uint32(weight)
+		if !slices.Contains(w.lengths, p.Bits()) {
+			w.lengths = append(w.lengths, p.Bits())
+		}
+	}
+	slices.SortFunc(w.lengths, func(a, b int) int { return b - a })
+	return w
+}
+
+// weightOf returns the weight of the longest prefix that contains source, or 1 if there is none.
+func (w *sourceWeights) weightOf(source netip.Addr) uint32 {
+	if len(w.lengths) == 0 {
+		return 1
+	}
+	source = source.Unmap().WithZone("")
+	for _, bits := range w.lengths {
+		if p, err := source.Prefix(bits); err == nil {
+			if weight, ok := w.byPrefix[p]; ok {
+				return weight
+			}
+		}
+	}
+	return 1
+}

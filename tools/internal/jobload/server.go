@@ -1,0 +1,72 @@
+package jobload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+
+	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/web"
+)
+
+// Kinds of servers that execute jobs as HTTP requests.
+const (
+	managedServer = "server"         // Myriad with its overload manager
+	plainServer   = "server-off"     // Myriad without it
+	netHTTPServer = "server-nethttp" // package net/http
+)
+
+// maxAtOnce limits the concurrent jobs of the shape Limited.
+const maxAtOnce = 100
+
+// serveJobs serves requests that each do the work of one job. It writes its address to out. It ends when ctx ends or
+// the process's standard input is closed, and thus with the process that has started it.
+func serveJobs(ctx context.Context, p Plan, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // any error is the end
+		cancel()
+	}()
+	slots := make(chan struct{}, maxAtOnce)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if p.Work == Limited {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+		}
+		pickTaskForJob(p.Work, 0).allocateComputeAndWait(p.Iterations, false)
+		_, _ = io.WriteString(w, "done") // an error ends the connection
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, l.Addr())
+	if p.Pool == netHTTPServer {
+		s := &http.Server{Handler: handler}
+		context.AfterFunc(ctx, func() { s.Close() })
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}
+	h := &web.HTTP{Handler: handler}
+	if p.Work == Limited {
+		workers, err := pool.New(pool.Config{Max: maxAtOnce, Queue: 1 << 20, FixedLimit: true, KeepQueued: true, FIFO: true})
+		if err != nil {
+			return err
+		}
+		defer workers.Close(context.Background())
+		h.Pool = workers
+	}
+	s := &tcp.Server{Handler: h, Overload: tcp.Overload{Off: p.Pool == plainServer}}
+	if err := s.Serve(ctx, l); !errors.Is(err, tcp.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
