@@ -19,6 +19,7 @@ var timeCases = []testCase{
 	{"handshakes that stall are given up", testStalledHandshakes},
 	{"heartbeats that are not answered", func(b *testEnv) { testMissedHeartbeats(b, nil) }},
 	{"heartbeats that the sweep sends", func(b *testEnv) { testMissedHeartbeats(b, []byte("ping\n")) }},
+	{"heartbeats that are answered", testAnsweredHeartbeats},
 	{"heartbeats behind unsent output", testHeartbeatBehindOutput},
 	{"peer that talks while its handler is slow", testSlowHandlerExtendsTimeouts},
 	{"HandlerTime", testHandlerTimeLimit},
@@ -198,6 +199,24 @@ func testMissedHeartbeats(b *testEnv, message []byte) {
 	s.wantClosedByCause(engine.ClosedHeartbeat, 1)
 	if n := s.Counters()[engine.Heartbeats]; n != 2 {
 		b.Errorf("%d heartbeats are counted, want 2", n)
+	}
+}
+
+// testAnsweredHeartbeats exchanges data and then only answers heartbeats. Every answer is received.
+func testAnsweredHeartbeats(b *testEnv) {
+	const beats = 6
+	s := b.startServer(&Script{}, func(cfg *engine.Config) {
+		cfg.Heartbeat = engine.Heartbeat{Every: short, MaxMissed: 1, Message: []byte("ping\n"), Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
+	})
+	c := s.dial()
+	c.Send("data\n")
+	for n := range beats {
+		c.Expect("ping\n")
+		c.Send("pong\n")
+		testkit.WaitFor(b, "an answer is not received", func() bool { return s.Counters()[engine.BytesIn] == int64(len("data\n")*(n+2)) })
+	}
+	if whys := s.reasons(); len(whys) > 0 {
+		b.Errorf("closed for %v although every heartbeat was answered", whys)
 	}
 }
 

@@ -242,7 +242,8 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 			c.SetDriverFlags(was | recentlyActive)
 		}
 		switch {
-		case was&(smallReceives|loop.Busy) != 0 || !c.WantsInput():
+		case was&loop.Busy != 0 || !c.WantsInput():
+		case was&smallReceives != 0 && c.DriverFlags()&recentlyActive != 0: // PerformActions submits a receive
 		case was&recentlyActive != 0: // it has sent much a moment ago
 			d.loop.QueueForLaterRead(c)
 		default:
