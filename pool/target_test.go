@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,4 +37,38 @@ func TestTargetFollows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// After goroutines have waited for processors, the number of workers grows slowly for a while.
+func TestSlowGrowthAfterCrowding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runnable atomic.Int64
+		p, err := newPool(Config{Queue: 100_000, Target: time.Hour}, func() int { return int(runnable.Load()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := make(chan struct{})
+		for range 50_000 {
+			if err := p.TrySubmit(func(context.Context) { <-gate }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for p.workerCount() < 400 {
+			time.Sleep(time.Millisecond)
+		}
+		runnable.Store(crowdedPerProc*p.procs + 1)
+		time.Sleep(2 * time.Millisecond)
+		runnable.Store(0)
+		before := p.workerCount()
+		time.Sleep(10 * time.Millisecond)
+		if n := p.workerCount(); n <= before || n > 2*before {
+			t.Errorf("%d workers became %d in 10 ms; expected more, but less than twice as many", before, n)
+		}
+		time.Sleep(time.Duration(slowGrowthFor))
+		if n := p.workerCount(); n < 8*before {
+			t.Errorf("%d workers became %d in 110 ms; expected at least eight times as many", before, n)
+		}
+		close(gate)
+		_, _ = p.Close(context.Background())
+	})
 }
