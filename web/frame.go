@@ -76,16 +76,18 @@ func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
-	switch {
-	case err != nil:
-		return h, &CloseError{CloseProtocolError, err.Error()}
+	switch { // in the order of the bytes, so that the error does not depend on how they arrived
 	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!o.deflate || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
+	case err != nil && err != wsframe.ErrLength:
+		return h, &CloseError{CloseProtocolError, err.Error()}
 	case len(in) >= 2 && head.Masked == o.client:
 		if o.client {
 			return h, &CloseError{CloseProtocolError, "a frame from the server is masked; expected it unmasked"}
 		}
 		return h, &CloseError{CloseProtocolError, "a frame from the client is not masked; expected it masked"}
+	case err != nil:
+		return h, &CloseError{CloseProtocolError, err.Error()}
 	case head.Size >= 1<<31:
 		return h, &CloseError{CloseTooLarge, "the frame is 2 GiB or larger"}
 	}

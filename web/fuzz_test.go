@@ -113,6 +113,7 @@ func FuzzHTTP(f *testing.F) {
 func FuzzSocket(f *testing.F) {
 	f.Add([]byte("\x81\x85\x00\x00\x00\x00hello\x89\x80\x00\x00\x00\x00"), []byte{1}, false)
 	f.Add([]byte("\x01\x83\x01\x02\x03\x04abc\x89\x81\x00\x00\x00\x00x\x80\x82\x01\x01\x01\x01de\x88\x80\x00\x00\x00\x00"), []byte{2, 5}, true)
+	f.Add([]byte("b\x7f\x82\x01\x01\x01\x01de\x00\xff"), []byte{2, 5}, true) // a reserved bit and a wrong length
 	f.Add([]byte("\xc1\x87\x00\x00\x00\x00\xf2\x48\xcd\xc9\xc9\x07\x00"), []byte{4}, true)
 	ws := &WebSocket{Compression: true, MaxMessage: 16 << 10, Handler: OnMessage(func(s Socket, kind Kind, m []byte) { _ = s.Write(kind, m) })}
 	h := &HTTP{Handler: Quick(ws)}

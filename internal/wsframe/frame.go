@@ -77,7 +77,8 @@ func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {
 }
 
 var (
-	errLength = errors.New("frame length is not minimally encoded or has its top bit set")
+	// ErrLength is the only error that ParseHead finds behind the first two bytes.
+	ErrLength = errors.New("frame length is not minimally encoded or has its top bit set")
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
@@ -115,7 +116,7 @@ func ParseHead(in []byte) (h Head, err error) {
 	}
 	switch {
 	case h.Size < minSize || h.Size >= 1<<63:
-		return h, errLength
+		return h, ErrLength
 	case !h.Masked:
 		h.Len = n
 	case len(in) >= n+4:
