@@ -186,7 +186,7 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// A dropped message remains in the slice messages, without a topic, until compactDroppedMarks removes it.
+// Dropping a message clears its topic. The message remains in the messages slice until compactDroppedMarks removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -411,7 +411,7 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactDroppedMarks removes dropped messages from the slice messages.
+// compactDroppedMarks removes dropped messages from the messages slice.
 func (m *replayBuffer) compactDroppedMarks() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil

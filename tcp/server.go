@@ -543,9 +543,9 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of event loops. connsPerShard is the capacity of each loop's descriptor table, or 0
-// if the loops share one.
-func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
+// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerLoop is the
+// capacity of that table; otherwise it is 0.
+func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerLoop int, err error) {
 	loops = s.Loops
 	switch {
 	case loops == 0 && s.Processes > 1:
@@ -557,7 +557,7 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	if !m.HasLoops {
 		limit = 0
 	}
-	need, connsPerShard, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
+	need, connsPerLoop, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; alternatively, serve with event loops (Server.Model) or Server.Processes, "+
@@ -565,9 +565,9 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	case s.Loops > 0 && s.Loops < need:
 		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d "+
 			"for %d connections with this descriptor limit: each loop has a table for %d",
-			s.Loops, need, maxConns, connsPerShard)
+			s.Loops, need, maxConns, connsPerLoop)
 	}
-	return need, connsPerShard, nil
+	return need, connsPerLoop, nil
 }
 
 // Shutdown stops accepting and drains the server. Idle connections close immediately. Other connections close when the

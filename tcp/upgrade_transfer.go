@@ -31,8 +31,8 @@ import (
 
 const maxSavedState = 1 << 30
 
-// Time limits for sending the broadcasts that an upgrade has queued, and for queueing them.
-var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
+// An upgrade queues broadcasts for at most holdTimeout, and then sends the queued ones within broadcastTimeout.
+var holdTimeout, broadcastTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.
 // Server.mu guards the fields from predecessorCounts to peersClosed.

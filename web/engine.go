@@ -33,8 +33,7 @@ func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 // latest after Limits.CloseTimeout.
 func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeer(why) }
 
-// loopHold gives an HTTP handler access to the event loop on which the handler runs. hold is nil for a handler on a
-// worker.
+// loopHold gives an HTTP handler access to its event loop. hold is nil if the handler runs on a worker instead.
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref

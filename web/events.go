@@ -53,15 +53,16 @@ func removeLineEnds(s string) string {
 }
 
 // Events turns the connections of requests into streams of server-sent events. Register an Events as an [http.Handler],
-// or call Subscribe in another handler. A handler that is marked as [Quick] opens a stream without a goroutine.
+// or call Subscribe in another handler. A handler that is marked as [Quick] does not even need a goroutine to open a
+// stream.
 //
 // An open stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with
 // tcp.Ref.Send, tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the connection closes or the server
 // shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the stream open. Browsers ignore
 // these comments.
 //
-// Over HTTP/2, a stream also takes a goroutine and a local unix socket. The tcp.Conn of the stream is that of the
-// socket, and counts towards Limits.MaxConns. In an upgrade, the stream stays in the old process.
+// Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is the connection over that
+// socket, not the client's. It counts towards Limits.MaxConns. In an upgrade, the stream stays in the old process.
 type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)

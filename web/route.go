@@ -187,8 +187,8 @@ type RouteStats struct {
 	Pattern string
 	// OnLoop reports whether the calls run on event loops.
 	OnLoop bool
-	// MovedToWorkers is the number of times that the calls moved from event loops to workers. Reason is the reason for
-	// the last move.
+	// MovedToWorkers is the number of times that the route moved from event loops to workers. Reason is the reason for
+	// the last of these moves.
 	MovedToWorkers int64
 	Reason         string
 }

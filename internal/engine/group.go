@@ -7,12 +7,12 @@ import (
 
 // Group is a set of connections that get the same messages; see package tcp. It is safe for concurrent use.
 //
-// The lock sending serializes messages, so that all connections get them in the same order. The lock mu guards the
-// members. In a small group, both locks are held while a message is posted. In a large group, only sending is held, and
+// The sendMu lock serializes messages, so that all connections get them in the same order. The mu lock guards the
+// members. In a small group, both locks are held while a message is posted. In a large group, only sendMu is held, and
 // the message is posted to a snapshot of the members.
 type Group struct {
-	sending sync.Mutex
-	mu      sync.Mutex // locked after sending
+	sendMu  sync.Mutex
+	mu      sync.Mutex // locked after sendMu
 	one     Ref        // the only connection, if members is nil
 	members *groupMembers
 }
@@ -141,8 +141,8 @@ func (g *Group) Len() int {
 // Broadcast posts a copy of p to each connection of the group. It returns how many connections accepted the copy, and
 // how many had no space for it.
 func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
-	g.sending.Lock()
-	defer g.sending.Unlock()
+	g.sendMu.Lock()
+	defer g.sendMu.Unlock()
 	t, chunks := g.broadcastToFewOrSnapshot(p)
 	if chunks == nil {
 		t.requestDropOrAbortForSlowConns()
@@ -212,8 +212,8 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 // SendLatest returns how many connections the value was announced to, and how many had no space for it.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
-	g.sending.Lock()
-	defer g.sending.Unlock()
+	g.sendMu.Lock()
+	defer g.sendMu.Unlock()
 	t, chunks := g.sendLatestToFewOrSnapshot(p)
 	for _, m := range chunks {
 		one := m.announceLatest(len(p))

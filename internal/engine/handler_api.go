@@ -318,7 +318,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosedAfterDueOpened calls the handler's Closed, after Opened if that call is still due.
+// callClosedAfterDueOpened calls the handler's Closed. If a call of Opened is still due, it calls Opened first.
 func (c *Conn) callClosedAfterDueOpened() {
 	reason := c.extra.closeReason
 	defer func() {

@@ -11,8 +11,8 @@ package engine
 //	openPending      a worker must call Opened                     OnOpen, OnHandshakeDone | MakeDeferredHandlerCalls
 //	inCall           the handler is being called                   each call | its return
 //	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
-//	inputHeld        buffered input waits for a worker, output     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
-//	                 or SetReading
+//	inputHeld        buffered input waits until a worker runs,     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
+//	                 output is sent, or SetReading is called
 //	readPaused       the handler or a relay wants no input         SetReading, relay | SetReading
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// LimitMemory sets Go's memory limit to maxBytes until the test ends or calls fill. fill also allocates maxBytes, so
-// that the live heap exceeds maxBytes.
+// LimitMemory sets Go's memory limit to maxBytes until the test ends. fill restores the limit earlier and allocates
+// maxBytes that stay live, so that the live heap exceeds maxBytes.
 func LimitMemory(t testing.TB, maxBytes int64) (fill func()) {
 	before := debug.SetMemoryLimit(maxBytes)
 	var ballast []byte

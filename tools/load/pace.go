@@ -102,7 +102,8 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity makes a connection with capacity wait for its next planned message.
+// queueForNextPlannedIfCapacity adds a connection to the queue for its next planned message. It does nothing if the
+// connection cannot have another message in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return

@@ -56,8 +56,8 @@ func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
 	return der
 }
 
-// Restorer recreates TLS layers from states that another process has saved. Restored connections share equal
-// certificates. A Restorer is safe for concurrent use.
+// Restorer recreates TLS layers from states that another process has saved. Restored connections
+// with equal certificates share one copy of them. A Restorer is safe for concurrent use.
 type Restorer struct {
 	Ciphers *tls13.CipherCache
 
