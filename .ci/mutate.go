@@ -102,7 +102,7 @@ func main() {
 
 // runTests runs the tests with the mutation and reports whether they fail. A mutation that does not apply or compile is
 // an error.
-func (m *mutation) runTests(dir string) (killed bool, err error) {
+func (m *mutation) runTests(tempDir string) (killed bool, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return false, err
@@ -114,7 +114,7 @@ func (m *mutation) runTests(dir string) (killed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	changed, overlay := filepath.Join(tempDir, "changed.go"), filepath.Join(tempDir, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
 	if err != nil {
 		return false, err

@@ -92,7 +92,7 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 	m := c.ensureExtra()
 	if m.patternCost == 0 { // charge the same address until the cost is 0 again
 		if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-			m.patternCostAddr = clientNetwork(addr.Addr())
+			m.patternCostAddr = addrOrIPv6Network(addr.Addr())
 		}
 	}
 	m.patternCost += delta
@@ -109,7 +109,7 @@ func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-		held := h.patternCosts.cost(clientNetwork(addr.Addr()))
+		held := h.patternCosts.cost(addrOrIPv6Network(addr.Addr()))
 		remaining = min(remaining, 2*limits.maxPatternCost()-held, limits.maxPatternWork()-int(h.patternIndex.maxPublishWork.Load())-held)
 	}
 	return remaining

@@ -77,7 +77,7 @@ var (
 // initStartAndLastValuesUnlessResuming returns the position at which the replay starts. known is false until the stream
 // is loaded.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
-	cr.hub.beginLocalStreamAndDropExpired()
+	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -145,7 +145,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 		if err := cr.sendOrRollBackAndWaitIfStalled(ctx); err != nil {
 			return err
 		}
-		if err := cr.waitReachedOrMarkUnissued(ctx); err != nil {
+		if err := cr.waitReachedOrDetectUnissued(ctx); err != nil {
 			return err
 		}
 		if !cr.unissued { // otherwise there is nothing to send
@@ -303,9 +303,9 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrMarkUnissued waits for the messages up to the client's position. If no node has issued the position, it
+// waitReachedOrDetectUnissued waits for the messages up to the client's position. If no node has issued the position, it
 // sets cr.unissued.
-func (cr *clientReplay) waitReachedOrMarkUnissued(ctx context.Context) error {
+func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
 	for {
@@ -394,7 +394,7 @@ func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool
 	}
 	cr.pending.startPos, cr.pending.startUnissued = cr.pos, cr.unissued
 	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
-	cr.skipToOldestIfPositionUnknown()
+	cr.resetInvalidPositionWithGapNotice()
 	missing, work := cr.newestMissedSeq(), 0
 	for _, m := range r.messagesAndDropMarksAfter(cr.pos.Seq) {
 		if m.topic == nil {
@@ -440,8 +440,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// skipToOldestIfPositionUnknown replaces a client position that is not part of this stream, and appends a gap notice.
-func (cr *clientReplay) skipToOldestIfPositionUnknown() {
+// resetInvalidPositionWithGapNotice replaces a client position that is not part of this stream, and appends a gap notice.
+func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
 	switch {
@@ -458,7 +458,7 @@ func (cr *clientReplay) skipToOldestIfPositionUnknown() {
 
 // newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. A result
 // of at most cr.pos.Seq means none.
-func (cr *clientReplay) newestMissedSeq() uint64 {
+func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
 	for name := range cr.topicsByName {

@@ -104,7 +104,7 @@ func init() {
 
 		&command{name: "info", arity: -1, run: (*commandBatch).handleInfo, commandDoc: server("1.0.0", "Get information and statistics about the server")},
 		&command{name: "time", arity: 1, run: (*commandBatch).handleTime, commandDoc: server("2.6.0", "Return the current server time")},
-		&command{name: "command", arity: -1, run: func(b *commandBatch) { b.writeCommandList(sortedCommands(commands)) }, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: assignIDsAndMapByName(
+		&command{name: "command", arity: -1, run: func(b *commandBatch) { b.writeCommandInfos(sortedCommands(commands)) }, commandDoc: server("2.8.13", "Get array of Redis command details"), subcommands: assignIDsAndMapByName(
 			&command{name: "command|count", arity: 2, run: func(b *commandBatch) { b.writeInt(len(commands)) }, commandDoc: server("2.8.13", "Get total number of Redis commands")},
 			&command{name: "command|docs", arity: -2, run: (*commandBatch).handleCommandDocs, commandDoc: server("7.0.0", "Get array of specific Redis command documentation")},
 			&command{name: "command|info", arity: -2, run: (*commandBatch).handleCommandInfo, commandDoc: server("2.8.13", "Get array of specific Redis command details")},
@@ -127,7 +127,7 @@ func init() {
 	)
 }
 
-func assignIDsAndMapByName(list ...*command) map[string]*command {
+func assignIDsAndMapByName(list ...*command) (byNameOrSubcommand map[string]*command) {
 	m := make(map[string]*command, len(list))
 	for _, c := range list {
 		c.id = uint8(len(commandsByID))

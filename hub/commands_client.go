@@ -294,7 +294,7 @@ func (b *commandBatch) handleClientKill() {
 			if c.Ref() == self {
 				closeReason = tcp.ErrClosedByOperator // closes after the reply
 			} else {
-				hub.unsubscribeAndKillClient(c)
+				hub.unsubscribeAndCloseClient(c)
 			}
 		})
 		switch {
@@ -311,8 +311,8 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// unsubscribeAndKillClient ends the client's subscriptions and closes the connection after its pending output.
-func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
+// unsubscribeAndCloseClient ends the client's subscriptions and closes the connection after its pending output.
+func (h *Hub) unsubscribeAndCloseClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())
 	}

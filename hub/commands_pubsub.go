@@ -22,14 +22,14 @@ func (b *commandBatch) handlePublish(kind Kind) {
 	spentBefore := b.hub.patternIndex.spentWork.Load()
 	n, err := b.hub.authorizeAndPublish(b.user, b.countPublishWithinRate, kind, string(b.args[1]), b.args[2])
 	if err != nil {
-		b.writeRefusalReply(err)
+		b.writeErrorReply(err)
 		return
 	}
 	b.work += n/receiversPerWork + int(b.hub.patternIndex.spentWork.Load()-spentBefore)/matchUnitsPerWork
 	b.writeInt(n)
 }
 
-func (b *commandBatch) writeRefusalReply(err error) {
+func (b *commandBatch) writeErrorReply(err error) {
 	if errors.Is(err, errDenied) {
 		b.writeError(noChannelPermissionReply)
 	} else {
@@ -42,7 +42,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
 		if first == 0 && !b.user.maySubscribe(kind, string(name)) {
-			b.writeRefusalReply(b.hub.countRefusal(errDenied))
+			b.writeErrorReply(b.hub.countRefusal(errDenied))
 			return
 		}
 	}
@@ -53,7 +53,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 		}
 		b.confirmName = string(names[i])
 		if err := b.hub.subscribe(&b.client, b.ref, kind, b.confirmName, b.onSubscribed); err != nil {
-			b.writeRefusalReply(err)
+			b.writeErrorReply(err)
 			break
 		}
 		b.work++

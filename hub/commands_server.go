@@ -106,11 +106,11 @@ func (b *commandBatch) handleConfigHelp() {
 
 func (b *commandBatch) handleCommandInfo() {
 	if list, ok := b.commandsFromArgsOrReplyTooMany(); ok {
-		b.writeCommandList(list)
+		b.writeCommandInfos(list)
 	}
 }
 
-func (b *commandBatch) writeCommandList(list []*command) {
+func (b *commandBatch) writeCommandInfos(list []*command) {
 	b.writeArrayHeader(len(list))
 	for _, c := range list {
 		b.writeCommandInfo(c)
@@ -122,7 +122,7 @@ const maxCommandNames = 100
 
 // commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands. An unknown name becomes
 // a nil element.
-func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok bool) {
+func (b *commandBatch) commandsFromArgsOrReplyTooMany() (namedOrAll []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {
 		return sortedCommands(commands), true
@@ -132,9 +132,9 @@ func (b *commandBatch) commandsFromArgsOrReplyTooMany() (list []*command, ok boo
 		return nil, false
 	}
 	for _, name := range names {
-		list = append(list, lookupCommand(commands, name))
+		namedOrAll = append(namedOrAll, lookupCommand(commands, name))
 	}
-	return list, true
+	return namedOrAll, true
 }
 
 func sortedCommands(byName map[string]*command) []*command {

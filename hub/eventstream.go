@@ -74,15 +74,15 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 		err = fmt.Errorf("%w: the messages of these topics are not kept; omit the since parameter", errBadPosition)
 	case !kept:
 	case lastEventID != "":
-		sub.since, err = api.hub.Replay.parseIssuedPosition(lastEventID)
+		sub.since, err = api.hub.Replay.parsePlausiblePosition(lastEventID)
 	case q.Has("since"):
-		sub.since, err = api.hub.Replay.parseIssuedPosition(q.Get("since"))
+		sub.since, err = api.hub.Replay.parsePlausiblePosition(q.Get("since"))
 	}
 	return err
 }
 
-// startEventStream subscribes the client after the response head has been sent.
-func (api *httpAPI) startEventStream(c *tcp.Conn) {
+// subscribeOpenedEventStream subscribes the client after the response head has been sent.
+func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)
 	// A random delay keeps clients from reconnecting all at once.

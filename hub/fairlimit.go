@@ -41,7 +41,7 @@ func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 		owners = append(owners, quotaOwner{user: c.user})
 	}
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-		owners = append(owners, quotaOwner{addr: clientNetwork(addr.Addr())})
+		owners = append(owners, quotaOwner{addr: addrOrIPv6Network(addr.Addr())})
 	}
 	return owners
 }

@@ -231,7 +231,7 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 		progress = b.progress
 	}
 	b.commandLimits = newCommandLimits(max(0, maxBytes), b.user == nil)
-	n, err = b.commandReader.parseCommand(input, &progress)
+	n, err = b.commandReader.parseOrResumeCommand(input, &progress)
 	b.updateSessionDetails(progress != parseProgress{}, func(d *sessionDetails) { d.progress = progress })
 	return n, err
 }

@@ -216,7 +216,7 @@ func TestDrainClosesSubscribers(t *testing.T) {
 	p := s.Dial()
 	p.Send("SUBSCRIBE a\r\n")
 	p.Output()
-	s.Drain()
+	s.StartDrain()
 	p.ExpectClosed(tcp.ErrServerClosed)
 	if out := p.Output(); out != "" {
 		t.Errorf("a subscriber is told %q", out)
@@ -314,7 +314,7 @@ func TestDrainWaitsForList(t *testing.T) {
 	h.backgroundReplyMu.Lock()
 	p := s.Dial()
 	p.Send("CLIENT KILL ID 999\r\n")
-	s.Drain()
+	s.StartDrain()
 	s.Advance(time.Second)
 	if why, ok := p.Closed(); ok {
 		t.Fatalf("the connection has closed: %v", why)

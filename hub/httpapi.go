@@ -80,7 +80,7 @@ func (api *httpAPI) init(h *Hub) {
 		Compression:  h.Compression,
 		MaxMessage:   2*h.Limits.maxMessage() + 4<<10, // JSON escapes take space
 	}
-	api.streams = web.Events{Opened: api.startEventStream, Closed: h.countLostIfSlowThenUnsubscribe, Save: api.saveEventStream, Restore: api.restoreEventStream}
+	api.streams = web.Events{Opened: api.subscribeOpenedEventStream, Closed: h.countLostIfSlowThenUnsubscribe, Save: api.saveEventStream, Restore: api.restoreEventStream}
 	api.http.Endpoints = map[string]web.Endpoint{"ws": &api.sockets, "events": &api.streams}
 
 	mux := http.NewServeMux()
@@ -164,7 +164,7 @@ func (api *httpAPI) parseParamsAndAuthOrWriteError(w http.ResponseWriter, r *htt
 	if q, ok = api.checkOriginParseQueryOrWriteError(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
-	u, err := api.authenticateRequest(r, q)
+	u, err := api.authenticateOrInitialUser(r, q)
 	if u == nil && err == nil {
 		err = errNotAuthenticated
 	}
@@ -206,8 +206,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateRequest returns the user whose credentials the request contains, or else the connection's initial user.
-func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (userOrNil *user, err error) {
+// authenticateOrInitialUser returns the user whose credentials the request contains, or else the connection's initial user.
+func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch {

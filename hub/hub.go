@@ -127,7 +127,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	if kind == Pattern {
 		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternCost(c, ref, limits))
 		if err != nil {
-			h.removeSubscriberAndNotifyIfLast(t)
+			h.removeSubscriberAndUnusedTopic(t)
 			return nil, err
 		}
 		h.adjustPatternCost(c, ref, cost)
@@ -137,8 +137,8 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndNotifyIfLast subtracts one subscriber from t, and removes t from the hub if none are left.
-func (h *Hub) removeSubscriberAndNotifyIfLast(t *topic) {
+// removeSubscriberAndUnusedTopic subtracts one subscriber from t, and removes t from the hub if none are left.
+func (h *Hub) removeSubscriberAndUnusedTopic(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
 			h.patternIndex.removeIndexedPattern(t, h.Limits)
@@ -173,7 +173,7 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSu
 	if kind == Pattern {
 		h.adjustPatternCost(c, ref, -int(t.cost))
 	}
-	h.removeSubscriberAndNotifyIfLast(t)
+	h.removeSubscriberAndUnusedTopic(t)
 	return true
 }
 

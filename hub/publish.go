@@ -127,9 +127,9 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// beginLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
+// ensureLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
 // nothing.
-func (h *Hub) beginLocalStreamAndDropExpired() {
+func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 // rateLimit limits the number of events per window of time. The zero value is ready to use.
 type rateLimit time.Time
 
-func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) bool {
+func (p *rateLimit) allow(now time.Time, rate int, window time.Duration) (counted bool) {
 	each, usedUntil := window/time.Duration(rate), time.Time(*p)
 	if usedUntil.Before(now) {
 		usedUntil = now
@@ -28,8 +28,8 @@ type addrRateLimits struct {
 	byAddr map[netip.Addr]rateLimit
 }
 
-func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window time.Duration) bool {
-	addr = clientNetwork(addr)
+func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window time.Duration) (counted bool) {
+	addr = addrOrIPv6Network(addr)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.byAddr == nil {
@@ -44,8 +44,8 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// clientNetwork returns the address to which limits apply: addr itself for IPv4, the /64 network for IPv6.
-func clientNetwork(addr netip.Addr) netip.Addr {
+// addrOrIPv6Network returns the address to which limits apply: addr itself for IPv4, the /64 network for IPv6.
+func addrOrIPv6Network(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr
 	}

@@ -170,8 +170,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses a message id from a client, and rejects ids that no node can have issued.
-func (r *Replay) parseIssuedPosition(text string) (Position, error) {
+// parsePlausiblePosition parses a message id from a client, and rejects ids that no node can have issued.
+func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
 		return p, err
@@ -445,30 +445,30 @@ func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 }
 
 // newestDroppedSeq returns an upper bound for the sequence numbers of a topic's dropped messages.
-func (m *replayBuffer) newestDroppedSeq(topic string) uint64 {
+func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
 // newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
 // pattern. A result of at most afterSeq means that no later such message was dropped.
-func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (seq uint64) {
+func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0
 	}
-	seq = m.droppedFloor
+	upperBound = m.droppedFloor
 	work := 0
 	for name, dropped := range m.newestDropped {
 		work++
-		for i := 0; i < len(patterns) && dropped > max(seq, afterSeq); i++ {
+		for i := 0; i < len(patterns) && dropped > max(upperBound, afterSeq); i++ {
 			if work += patterns[i].maxMatchWork(len(name)); patterns[i].matches(name) {
-				seq = dropped
+				upperBound = dropped
 			}
 		}
 		if work > maxDropWork {
 			return m.maxDropped
 		}
 	}
-	return seq
+	return upperBound
 }
 
 // ReplayStats contains a Replay's current state, and its counters since the hub started.

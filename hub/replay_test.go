@@ -293,7 +293,7 @@ func TestReplayAge(t *testing.T) {
 		h.publishAll(t, "c", "x")
 		expect(9)
 		time.Sleep(40 * time.Second)
-		h.beginLocalStreamAndDropExpired()
+		h.ensureLocalStreamAndDropExpired()
 		expect(1)
 		time.Sleep(time.Minute)
 		if s := h.Stats().Replay; s.Messages != 0 || s.Bytes != 0 || s.Seq != 21 {
@@ -305,7 +305,7 @@ func TestReplayAge(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		h.publishAll(t, "a", "x") // does not wait until all are dropped
 		expect(2*maxExpiredDrops + 1)
-		h.beginLocalStreamAndDropExpired()
+		h.ensureLocalStreamAndDropExpired()
 		expect(1)
 	})
 }

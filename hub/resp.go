@@ -60,8 +60,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
-func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
+// parseOrResumeCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
+func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
 	if size, err = r.resumeParsing(input, progress); size == 0 || err != nil {
@@ -142,7 +142,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 }
 
 // parseNumberLine parses a decimal number and its line end. size is 0 if the line is incomplete.
-func parseNumberLine(input []byte) (n, size int, ok bool) {
+func parseNumberLine(input []byte) (n, size int, validSoFar bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
 	case end < 0:
@@ -150,8 +150,8 @@ func parseNumberLine(input []byte) (n, size int, ok bool) {
 	case len(input) == end+1:
 		return 0, 0, true
 	}
-	n, ok = parseRedisInt(input[:end])
-	return n, end + 2, ok && input[end+1] == '\n'
+	n, validSoFar = parseRedisInt(input[:end])
+	return n, end + 2, validSoFar && input[end+1] == '\n'
 }
 
 // parseRedisInt parses a decimal integer. As in Redis, a plus sign or a leading zero is invalid.
@@ -211,16 +211,16 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 		}
 		start := len(r.unquotedArgs)
 		r.unquotedArgs = append(r.unquotedArgs, line[:n]...)
-		if line, quotesBalanced = r.appendUnquotedRestOfArg(line[n:]); !quotesBalanced {
+		if line, quotesBalanced = r.unquoteRestOfArg(line[n:]); !quotesBalanced {
 			return false
 		}
 		r.args = append(r.args, r.unquotedArgs[start:len(r.unquotedArgs):len(r.unquotedArgs)])
 	}
 }
 
-// appendUnquotedRestOfArg appends an argument to r.unquotedArgs, decoded from its first quote to its end. line begins
+// unquoteRestOfArg appends an argument to r.unquotedArgs, decoded from its first quote to its end. line begins
 // with the quote.
-func (r *commandReader) appendUnquotedRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
+func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
 		if quote != '"' && quote != '\'' {

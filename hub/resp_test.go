@@ -14,7 +14,7 @@ func parseAll(in string, limits commandLimits) string {
 	r := commandReader{commandLimits: limits}
 	for rest := []byte(in); len(rest) > 0; {
 		var at parseProgress
-		n, err := r.parseCommand(rest, &at)
+		n, err := r.parseOrResumeCommand(rest, &at)
 		if n == 0 {
 			fmt.Fprintf(&b, "%v", err)
 			break
@@ -37,7 +37,7 @@ func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) s
 		rest, in = append(rest, in[:n]...), in[n:]
 		for len(rest) > 0 {
 			before := at
-			n, err := r.parseCommand(rest, &at)
+			n, err := r.parseOrResumeCommand(rest, &at)
 			if err != nil {
 				fmt.Fprintf(&b, "%v", err)
 				return b.String()
@@ -133,7 +133,7 @@ func TestParseByteByByte(t *testing.T) {
 	var at parseProgress
 	read := 0
 	for i := range in {
-		size, err := r.parseCommand(in[:i+1], &at)
+		size, err := r.parseOrResumeCommand(in[:i+1], &at)
 		if err != nil || size > 0 != (i == len(in)-1) {
 			t.Fatalf("behind %d of %d bytes: %d, %v", i+1, len(in), size, err)
 		}
@@ -144,7 +144,7 @@ func TestParseByteByByte(t *testing.T) {
 	}
 	line := bytes.Repeat([]byte("a"), 60_000)
 	for i := range line {
-		if _, err := r.parseCommand(line[:i+1], &at); err != nil || int(at.pos) != i+1 {
+		if _, err := r.parseOrResumeCommand(line[:i+1], &at); err != nil || int(at.pos) != i+1 {
 			t.Fatalf("behind %d bytes of a line the reader is at %d, %v", i+1, at.pos, err)
 		}
 	}

@@ -62,7 +62,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 }
 
 // removeSubscriber subtracts one subscriber from t, and removes t from the table if none are left.
-func (ts *topicTable) removeSubscriber(t *topic) (last bool) {
+func (ts *topicTable) removeSubscriber(t *topic) (topicRemoved bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
 	p.mu.Lock()

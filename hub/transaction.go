@@ -128,7 +128,7 @@ func (b *commandBatch) handleExec() {
 	}
 	b.commandLimits = newCommandLimits(b.maxCommand, false)
 	for done < len(b.queue) {
-		n, _ := b.parseCommand(b.queue[done:], new(parseProgress)) // can't fail: it was parsed before
+		n, _ := b.parseOrResumeCommand(b.queue[done:], new(parseProgress)) // can't fail: it was parsed before
 		done += n
 		if len(b.args) == 0 {
 			continue

@@ -182,7 +182,7 @@ func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	u, err := api.authenticateRequest(r, q)
+	u, err := api.authenticateOrInitialUser(r, q)
 	if err != nil {
 		api.rejectLoginAndCloseIfMany(w, r, err)
 		return
@@ -362,7 +362,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	var since Position
 	if request.Since != nil {
 		var err error
-		if since, err = s.hub.Replay.parseIssuedPosition(*request.Since); err != nil {
+		if since, err = s.hub.Replay.parsePlausiblePosition(*request.Since); err != nil {
 			return badRequestf("since: %w", err)
 		}
 	}

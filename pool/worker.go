@@ -51,8 +51,8 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countOutcome adds o to the shard's counters and clears o. The caller holds the shard's lock.
-func (s *shard) countOutcome(o *lastOutcome) {
+// countAndClearOutcome adds o to the shard's counters and clears o. The caller holds the shard's lock.
+func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
 		s.counts.Service.add(o.service)
@@ -141,7 +141,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 				}
 				s.mu.Lock()
 			}
-			s.countOutcome(&w.last)
+			s.countAndClearOutcome(&w.last)
 			ok := s.dequeueOrShedOverdue(now, &w.job, &w.shed)
 			wasLast := ok && w.stopSearching() // under the lock, because searching workers count as space
 			s.mu.Unlock()
@@ -188,7 +188,7 @@ func (w *worker) finishJob() {
 }
 
 // searchThenPark searches for a job, and parks the worker if there is none. It returns false if the worker must exit.
-func (w *worker) searchThenPark() (ok bool) {
+func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
 	if !w.searching && int64(p.searching.Load()) < max(1, p.procs/2) {
@@ -223,9 +223,9 @@ func (w *worker) searchThenPark() (ok bool) {
 		}
 	}
 	p.wakeWaitingSubmit()
-	w.job, ok = <-w.wake
+	w.job, keepRunning = <-w.wake
 	w.yieldedAt = p.now()
-	return ok
+	return keepRunning
 }
 
 func (w *worker) startSearching() {
@@ -245,7 +245,7 @@ func (w *worker) countOutcomeAndStopSearching() {
 	if w.last != (lastOutcome{}) {
 		s := w.p.shards[w.home]
 		s.mu.Lock()
-		s.countOutcome(&w.last)
+		s.countAndClearOutcome(&w.last)
 		s.mu.Unlock()
 	}
 	w.stopSearching()

@@ -88,7 +88,7 @@ func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending returns the number of output bytes that the kernel has not yet accepted, including files of SendFile. In
 // Closed, Pending returns the number of bytes that were never sent.
-func (c *Conn) Pending() int { return c.core().UnsentOrDroppedBytes() }
+func (c *Conn) Pending() int { return c.core().UnsentAndDroppedBytes() }
 
 // Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are
 // messages dropped because Server.SlowConsumer is DropMessage, and replaced values of Group.SendLatest. When the peer
@@ -167,9 +167,9 @@ func (c *Conn) SetTimer(d time.Duration) {
 
 // SetDeadline closes the connection with ErrDeadline after d, at most 10 ms late. The server first sends the output
 // written so far. A further call replaces the deadline, and SetDeadline(0) removes it.
-func (c *Conn) SetDeadline(d time.Duration) {
+func (c *Conn) SetDeadline(closeAfter time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
-		c.core().SetDeadline(min(d, forever))
+		c.core().SetDeadline(min(closeAfter, forever))
 	}
 }
 
@@ -195,11 +195,11 @@ func (c *Conn) SetDeadline(d time.Duration) {
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It
 // is ErrBadUse if the other connection is relayed to a third one, is detached or has closed its sending direction.
-func (c *Conn) Relay(to Ref) error {
+func (c *Conn) Relay(other Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
-	return c.core().RequestRelayWith(to.r)
+	return c.core().RequestRelayWith(other.r)
 }
 
 // Ref returns a handle for use on any goroutine and at any time. All calls return the same handle, until Closed has

@@ -54,20 +54,20 @@ const (
 //   - ErrBadConfig if d is invalid
 //   - ErrFull if more than 1,024 dials wait for a loop, or 16,384 lookups are pending
 //   - ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Server.Processes)
-func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
+func (s *Server) Dial(d Dial) error { return s.startDialOrLookup(d, 0) }
 
 // Dial is like Server.Dial, but prefers the event loop of c. A Relay between connections of one loop is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
-	return c.Server().dial(d, c.core().LoopIndex()+1)
+	return c.Server().startDialOrLookup(d, c.core().LoopIndex()+1)
 }
 
 // Server returns the server to which the connection belongs.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
-func (s *Server) dial(d Dial, loopIndexPlusOne int) error {
+func (s *Server) startDialOrLookup(d Dial, loopIndexPlusOne int) error {
 	e, err := s.engineServingConns()
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 		cfg = cfg.Clone()
 		cfg.ServerName = host
 	}
-	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil(), DropExporters: s.DropTLSExporters}
+	o.layers = &layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.compactTLSCiphersOrNil(), DropExporters: s.DropTLSExporters}
 	return o
 }
 

@@ -136,7 +136,7 @@ type MessageShedHandler interface {
 	Shed(c *Conn, msg []byte, why error)
 }
 
-func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
+func newShedFuncOrNil(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	var shed func(c *Conn, in []byte, why error) int
 	switch h := h.(type) {
 	case *framer:

@@ -24,7 +24,7 @@ const (
 )
 
 // Models returns the names of the I/O models available on this machine. The last is the preferred model.
-func Models() []string {
+func Models() (available []string) {
 	var names []string
 	for _, m := range models.All() {
 		if m.Available() == nil {

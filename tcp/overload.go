@@ -99,9 +99,9 @@ func (c *Conn) SetCritical(critical bool) {
 	}
 }
 
-// newOverloadManager creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor. The
+// initOverloadManagerOrNil creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor. The
 // caller must hold s.mu.
-func (s *Server) newOverloadManager() *overload.Manager {
+func (s *Server) initOverloadManagerOrNil() *overload.Manager {
 	if s.Overload.Off || s.isSupervisor() {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	quit, done, sampler := make(chan struct{}), make(chan struct{}), newOverloadSampler(e, s.limits)
 	go func() {
 		defer close(done)
-		s.sampleOverloadUntil(sampler, quit)
+		s.runOverloadManager(sampler, quit)
 	}()
 	return func() {
 		close(quit)
@@ -136,7 +136,7 @@ const singleProcessorMinTarget = 100 * time.Millisecond
 
 const overloadSampleInterval = 100 * time.Millisecond
 
-func (s *Server) sampleOverloadUntil(sampler *overloadSampler, quit <-chan struct{}) {
+func (s *Server) runOverloadManager(sampler *overloadSampler, quit <-chan struct{}) {
 	m := s.overload
 	timer := time.NewTimer(overloadSampleInterval)
 	defer timer.Stop()

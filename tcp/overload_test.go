@@ -142,7 +142,7 @@ func TestOverloadStatsNamesActions(t *testing.T) {
 
 func TestOverloadTargetOfSingleProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	if got := new(Server).newOverloadManager().MinTarget; got != singleProcessorMinTarget {
+	if got := new(Server).initOverloadManagerOrNil().MinTarget; got != singleProcessorMinTarget {
 		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
 	}
 }

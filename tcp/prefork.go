@@ -100,9 +100,9 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// workerTicketKeys returns the session ticket keys that the worker processes of a supervisor share, or nil for other
+// ticketKeysSharedByWorkers returns the session ticket keys that the worker processes of a supervisor share, or nil for other
 // engines.
-func workerTicketKeys(e engine.Engine) []secure.TicketKey {
+func ticketKeysSharedByWorkers(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {
 			return secure.NewSharedTicketKeys(page).Keys()
@@ -137,9 +137,9 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAbort waits until all worker processes serve, a worker fails, or the old process aborts the
+// awaitWorkersServingOrAborted waits until all worker processes serve, a worker fails, or the old process aborts the
 // upgrade.
-func awaitWorkersServingOrAbort(e engine.Engine, p *upgrade.Predecessor) error {
+func awaitWorkersServingOrAborted(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
 		return nil

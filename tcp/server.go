@@ -357,7 +357,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	s.resolver.cancelLookupsAndWait()
 	s.blockingCalls.Wait()
 	s.closePoolAndAwaitHandshakes()
-	s.sendCountersAndClosePeers()
+	s.sendCountersToSuccessorAndClosePeers()
 	if !stopped() {
 		<-ended
 	}
@@ -392,7 +392,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.rateLimitedLogger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Overload = s.newOverloadManager()
+	cfg.Overload = s.initOverloadManagerOrNil()
 	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
 	s.activeListeners = listeners
 	for _, h := range handlersAs[StartHandler](s) {
@@ -415,7 +415,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	s.ticking = make(chan struct{}, 1)
-	s.initBroadcastLogPausedIfUpgrading(e, limits)
+	s.initBroadcastQueue(e, limits)
 	s.resolver.start()
 	return e, nil
 }
@@ -480,7 +480,7 @@ func (s *Server) configureHandlerCallbacks(cfg *engine.Config, handler Handler) 
 	if h, ok := handlerAs[TimerHandler](handler); ok {
 		cfg.Timer = func(c *engine.Conn) { h.Timer((*Conn)(c)) }
 	}
-	cfg.Shed = newShedFunc(handler)
+	cfg.Shed = newShedFuncOrNil(handler)
 	configureMigration(cfg, handler)
 }
 
@@ -543,9 +543,9 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerLoop is the
+// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is the
 // capacity of that table; otherwise it is 0.
-func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerLoop int, err error) {
+func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
 	loops = s.Loops
 	switch {
 	case loops == 0 && s.Processes > 1:
@@ -557,7 +557,7 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerLoop
 	if !m.HasLoops {
 		limit = 0
 	}
-	need, connsPerLoop, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
+	need, connsPerPrivateTable, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; alternatively, serve with event loops (Server.Model) or Server.Processes, "+
@@ -565,9 +565,9 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerLoop
 	case s.Loops > 0 && s.Loops < need:
 		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d "+
 			"for %d connections with this descriptor limit: each loop has a table for %d",
-			s.Loops, need, maxConns, connsPerLoop)
+			s.Loops, need, maxConns, connsPerPrivateTable)
 	}
-	return need, connsPerLoop, nil
+	return need, connsPerPrivateTable, nil
 }
 
 // Shutdown stops accepting and drains the server. Idle connections close immediately. Other connections close when the

@@ -48,7 +48,7 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
 	s := c.Server()
-	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.tlsCiphersOrNil(), DropExporters: s.DropTLSExporters}
+	these := layers.Config{TLS: cfg, Gate: s.sharedHandshakeLimiter(), Ciphers: s.compactTLSCiphersOrNil(), DropExporters: s.DropTLSExporters}
 	if these.Ciphers != nil && !c.core().IsDialled() {
 		// DecryptTicket makes cfg generate its ticket keys when they are due, so that all clones have the same.
 		_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{})
@@ -94,17 +94,17 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// tlsCiphersOrNil returns the cipher cache of compact TLS connections, or nil if Server.DisableCompactTLS is set.
-func (s *Server) tlsCiphersOrNil() *tls13.CipherCache {
+// compactTLSCiphersOrNil returns the cipher cache of compact TLS connections, or nil if Server.DisableCompactTLS is set.
+func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil
 	}
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRing returns the session ticket keys of a listener, or nil if the server must not generate any. The
+// newTicketKeyRingOrNil returns the session ticket keys of a listener, or nil if the server must not generate any. The
 // caller must hold s.mu.
-func (s *Server) newTicketKeyRing(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
+func (s *Server) newTicketKeyRingOrNil(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)
 	}
@@ -125,11 +125,11 @@ func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listen
 		if h, ok := handlerAs[ALPNHandler](s.listenerHandler(i)); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
 		}
-		if t := s.newTicketKeyRing(all[i].TLS, listeners, i); t != nil {
+		if t := s.newTicketKeyRingOrNil(all[i].TLS, listeners, i); t != nil {
 			all[i].Tickets, s.tickets[&listeners[i]] = t, t
 		}
 		all[i].DropExporters = s.DropTLSExporters
-		if all[i].Ciphers = s.tlsCiphersOrNil(); all[i].Ciphers != nil {
+		if all[i].Ciphers = s.compactTLSCiphersOrNil(); all[i].Ciphers != nil {
 			secure.EnableTakeover(all[i].TLS)
 		}
 	}

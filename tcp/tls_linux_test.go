@@ -144,7 +144,7 @@ func TestRelayTLSTruncated(t *testing.T) {
 			}
 			rest, err := io.ReadAll(c.Conn)
 			requireNoError(t, err)
-			_, _, err = c.records.Read(c, append(c.received, rest...))
+			_, _, err = c.records.ReadInPlace(c, append(c.received, rest...))
 			if line != "data" || c.records.IsReadClosed() == isCut {
 				t.Errorf("cut: %v: received %q, then %v; close_notify: %v", isCut, line, err, c.records.IsReadClosed())
 			}

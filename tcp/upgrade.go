@@ -172,7 +172,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.KeepRunningAfterUpgradeIfFirst(); err != nil {
+		if err = upgrade.EnableKeepRunningIfFirst(); err != nil {
 			return u, err
 		}
 	}
@@ -207,7 +207,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	moved, took, err := pauseAcceptAndExportConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
-		err = next.SendDone(d.newDoneMessageRecordingCounts())
+		err = next.SendDone(d.newDoneRecordingSentCounts())
 	}
 	if err != nil && next.ProbeAndKillIfHung() {
 		u.Lost = moved.Exported
@@ -215,7 +215,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // out of time: the rest is drained here
-		_ = next.SendDone(d.newDoneMessageRecordingCounts())
+		_ = next.SendDone(d.newDoneRecordingSentCounts())
 		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
@@ -280,11 +280,11 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 }
 
 func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
-	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load(), WorkerTickets: workerTicketKeys(e)}
+	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load(), WorkerTickets: ticketKeysSharedByWorkers(e)}
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
-			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: configuredOrActualAddr(&listeners[i], at.Addr), Sockets: sockets[i],
+			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: upgradeMatchAddr(&listeners[i], at.Addr), Sockets: sockets[i],
 			OwnHandler: listeners[i].Handler != nil,
 		}
 		if t := s.tickets[&listeners[i]]; t != nil {
@@ -354,8 +354,8 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// configuredOrActualAddr returns the address that identifies l in both processes of an upgrade.
-func configuredOrActualAddr(l *Listener, actualAddr net.Addr) string {
+// upgradeMatchAddr returns the address that identifies l in both processes of an upgrade.
+func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
 	}
@@ -378,7 +378,7 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 		return nil
 	}
 	for i, in := range s.predecessor.Listeners {
-		if len(in.Sockets) > 0 && configuredOrActualAddr(l, in.Sockets[0].Addr()) == in.Addr {
+		if len(in.Sockets) > 0 && upgradeMatchAddr(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
 			s.ticketKeys[l], s.predecessorNumbers[i] = in.Tickets, listenerNumber
 			return in.Sockets
@@ -406,7 +406,7 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 
 // startTakeOverFromPredecessor tells the old process that this process is ready, and receives the connections in the
 // background. wait waits for the end of the transfer.
-func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
+func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (stop func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -417,11 +417,11 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.finishHandoverAndResumeBroadcasts()
+		defer s.finishHandoverResumingIfNoPeer()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("the engine can't take over connections")
 		if ok {
-			err = awaitWorkersServingOrAbort(e, p)
+			err = awaitWorkersServingOrAborted(e, p)
 		}
 		failed := err != nil && !upgrade.IsAborted(err)
 		if failed {

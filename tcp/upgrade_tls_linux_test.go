@@ -103,7 +103,7 @@ func (c *compactClient) exchangeLine(line string) (string, error) {
 			c.line = bytes.Clone(rest)
 			return answer, nil
 		}
-		plaintext, used, err := c.records.Read(c, c.received)
+		plaintext, used, err := c.records.ReadInPlace(c, c.received)
 		c.received = c.received[used:]
 		c.line = append(c.line, plaintext...)
 		switch {

@@ -139,7 +139,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-func (d *outgoingUpgrade) newDoneMessageRecordingCounts() (done upgrade.Done) {
+func (d *outgoingUpgrade) newDoneRecordingSentCounts() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
@@ -147,7 +147,7 @@ func (d *outgoingUpgrade) newDoneMessageRecordingCounts() (done upgrade.Done) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, at := range s.engine.ListenerStats() {
-		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), configuredOrActualAddr(&s.activeListeners[i], at.Addr)
+		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), upgradeMatchAddr(&s.activeListeners[i], at.Addr)
 	}
 	s.sentCounts = s.engine.Counters()
 	s.sentCounts.Add(&s.predecessorCounts)
@@ -163,7 +163,7 @@ func (s *Server) addPredecessorCounts(counters map[string]int64) {
 
 func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.predecessorListeners {
-		if base.Network == addr.Network() && base.Addr == configuredOrActualAddr(l, addr) {
+		if base.Network == addr.Network() && base.Addr == upgradeMatchAddr(l, addr) {
 			return base
 		}
 	}
@@ -198,29 +198,29 @@ func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File)
 	s.addPeerAndStartReading(l, false)
 }
 
-func (s *Server) finishHandoverAndResumeBroadcasts() {
+func (s *Server) finishHandoverResumingIfNoPeer() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise relayPeerBroadcastsThenResume releases them
-		s.replayAndResumeBroadcastsOnce(nil)
+	if !linked { // otherwise relayPeerBroadcastsUntilClosed releases them
+		s.replayQueueAndResumeOnce(nil)
 	}
 	close(s.handoverDone)
 }
 
-// replayAndResumeBroadcastsOnce sends the queued broadcasts and stops queueing. Call it after the old process has sent
+// replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. Call it after the old process has sent
 // its own queue.
-func (s *Server) replayAndResumeBroadcastsOnce(peer *broadcastlog.Peer) {
+func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().ReplayQueueAndResume(ctx, peer)
+		s.broadcasts.Load().ReplayQueueAndResume(ctx, peerToAdd)
 	})
 }
 
 // addPeerAndStartReading starts to read the broadcasts of peer, which is the successor or predecessor process.
-func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
+func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, peerIsSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peersClosed {
@@ -231,15 +231,15 @@ func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor boo
 		s.peers = make(map[*broadcastlog.Peer]bool)
 	}
 	s.peers[peer] = true
-	if isSuccessor {
+	if peerIsSuccessor {
 		s.successorPeer = peer
 	}
-	s.peerReaders.Go(func() { s.relayPeerBroadcastsThenResume(peer, isSuccessor) })
+	s.peerReaders.Go(func() { s.relayPeerBroadcastsUntilClosed(peer, peerIsSuccessor) })
 	return true
 }
 
-func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSuccessor bool) {
-	g, ahead := s.broadcasts.Load(), !isSuccessor
+func (s *Server) relayPeerBroadcastsUntilClosed(peer *broadcastlog.Peer, peerIsSuccessor bool) {
+	g, ahead := s.broadcasts.Load(), !peerIsSuccessor
 	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
 		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
@@ -251,7 +251,7 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 		OnResumed: func() {
 			if ahead {
 				ahead = false
-				s.replayAndResumeBroadcastsOnce(peer)
+				s.replayQueueAndResumeOnce(peer)
 			}
 		},
 		OnCounters: func(p []byte) {
@@ -264,11 +264,11 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 	if err != nil {
 		s.rateLimitedLogger().Error("broadcasts from the other process were lost", "error", err)
 	}
-	if !isSuccessor {
-		s.replayAndResumeBroadcastsOnce(nil) // in case that it died earlier
+	if !peerIsSuccessor {
+		s.replayQueueAndResumeOnce(nil) // in case that it died earlier
 	}
 	g.RemovePeer(peer)
-	if isSuccessor {
+	if peerIsSuccessor {
 		s.broadcastsHandedOver.Store(false)
 	}
 	peer.FlushAndClose()
@@ -277,7 +277,7 @@ func (s *Server) relayPeerBroadcastsThenResume(peer *broadcastlog.Peer, isSucces
 	s.mu.Unlock()
 }
 
-func (s *Server) sendCountersAndClosePeers() {
+func (s *Server) sendCountersToSuccessorAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
 	if s.successorPeer != nil {

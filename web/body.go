@@ -67,18 +67,18 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 
 // wholeChunkedBodyLength returns the encoded length of the chunked body at the beginning of in. If the body is
 // incomplete or invalid, the result is 0.
-func wholeChunkedBodyLength(in []byte) (n int) {
+func wholeChunkedBodyLength(in []byte) (lengthOrZero int) {
 	for f := newBodyDecoder(-1); !f.done; {
-		_, used, err := f.nextData(in[n:], len(in))
+		_, used, err := f.nextData(in[lengthOrZero:], len(in))
 		if used == 0 || err != nil {
 			return 0
 		}
-		n += used
+		lengthOrZero += used
 	}
-	return n
+	return lengthOrZero
 }
 
-func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
+func (f *bodyDecoder) parseChunkSize(in []byte) (noData []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
 	case i < 0 && len(in) < maxChunkLine:
@@ -99,7 +99,7 @@ func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	return nil, i + 1, nil
 }
 
-func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
+func (f *bodyDecoder) parseTrailer(in []byte) (noData []byte, used int, _ error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
 		return nil, 2, nil
@@ -200,7 +200,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		case b.readOffset < len(b.buf):
 			return b.readBufferedAndResumeInput(p), nil
 		case b.paused && len(p) > 0:
-			if n := b.receiveOrResumeInput(p); n > 0 {
+			if n := b.receiveDirectlyOrResume(p); n > 0 {
 				return n, nil
 			}
 			continue
@@ -210,16 +210,16 @@ func (b *requestBody) Read(p []byte) (int, error) {
 			return 0, nil
 		}
 		if !b.continueSent {
-			b.sendContinue()
+			b.sendContinueUnlessResponding()
 			continue
 		}
 		b.x.waitOutsidePool(b.x.readable.Wait)
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler has already started the response. The caller holds b.x.mu. While
-// sendContinue waits for a full mailbox, it releases b.x.mu.
-func (b *requestBody) sendContinue() {
+// sendContinueUnlessResponding sends 100 Continue, unless the handler has already started the response. The caller holds b.x.mu. While
+// sendContinueUnlessResponding waits for a full mailbox, it releases b.x.mu.
+func (b *requestBody) sendContinueUnlessResponding() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
 		if b.responseStarted {
@@ -245,9 +245,9 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveOrResumeInput receives a part of the body from the socket, into p or, if p is small, into buf. n is the number
+// receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the number
 // of bytes in p. If no data is available or the body is complete, it resumes reading on the connection.
-func (b *requestBody) receiveOrResumeInput(p []byte) (n int) {
+func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p
 		if len(p) < cap(b.buf)/2 {

@@ -123,47 +123,47 @@ func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 		j.submitToPool()
 		return
 	}
-	defer j.endOnLoop() // also after runtime.Goexit
+	defer j.recordJobReturned() // also after runtime.Goexit
 	j.runHandlers(hold)
 }
 
 func (j *exchangeJob) LoopTaken(isSlow bool) {
 	if j.onLoopState.CompareAndSwap(jobOnLoop, jobTaken) {
-		j.route.recordCallThatLostLoop(isSlow)
+		j.route.recordLostLoopOrMove(isSlow)
 	}
 }
 
-func (j *exchangeJob) endOnLoop() {
+func (j *exchangeJob) recordJobReturned() {
 	if j.onLoopState.Swap(jobEnded) == jobTaken {
 		j.route.takenCalls.Add(-1)
 	}
 }
 
 // runHandlers calls the handlers of the job's requests. hold gives access to the event loop, and is nil on a worker.
-func (j *exchangeJob) runHandlers(hold engine.LoopHold) {
+func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {
 		j.overload.Abandon(&j.ticket)
 		return
 	}
 	if !j.overload.Start(&j.ticket) {
-		x.rejectThisAndFollowing(hold)
+		x.rejectThisAndFollowing(holdOrNil)
 		return
 	}
 	defer j.overload.Done(&j.ticket)
-	if hold != nil {
-		x.loop.started = hold.Started()
+	if holdOrNil != nil {
+		x.loop.started = holdOrNil.Started()
 	}
 	for buffered := 0; x != nil; {
-		x.loop.hold = hold
+		x.loop.hold = holdOrNil
 		x, buffered = x.runHandler(buffered)
 	}
 }
 
 // rejectThisAndFollowing answers x and the requests after x with 503. hold is nil on a worker.
-func (x *exchange) rejectThisAndFollowing(hold engine.LoopHold) {
+func (x *exchange) rejectThisAndFollowing(holdOrNil engine.LoopHold) {
 	for ; x != nil; x = x.markReadyAndPostResponses() {
-		x.loop.hold = hold
+		x.loop.hold = holdOrNil
 		x.writeServiceUnavailable()
 	}
 }

@@ -28,10 +28,10 @@ type Event struct {
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
-		b = append(append(append(b, "id: "...), removeLineEnds(e.ID)...), '\n')
+		b = append(append(append(b, "id: "...), removeLineEndsAndNUL(e.ID)...), '\n')
 	}
 	if e.Name != "" {
-		b = append(append(append(b, "event: "...), removeLineEnds(e.Name)...), '\n')
+		b = append(append(append(b, "event: "...), removeLineEndsAndNUL(e.Name)...), '\n')
 	}
 	if e.Retry > 0 {
 		b = append(strconv.AppendInt(append(b, "retry: "...), e.Retry.Milliseconds(), 10), '\n')
@@ -43,7 +43,7 @@ func (e Event) Bytes() []byte {
 	return append(b, '\n')
 }
 
-func removeLineEnds(s string) string {
+func removeLineEndsAndNUL(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\r' || r == 0 {
 			return -1

@@ -274,9 +274,9 @@ func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
-		x.serveAndFinishRecoveringPanic()
+		x.serveRecoverAndFinishResponse()
 	} else {
-		x.route.serveAndUpdateRoute(x)
+		x.route.serveAndRecordOrMove(x)
 	}
 	if bufferedBytes = bufferedBytesBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.fileSlots = x.fileSlots; bufferedBytes > flushSize {
@@ -362,7 +362,7 @@ func (x *exchange) writeServiceUnavailable() {
 	x.res.finishResponse()
 }
 
-func (x *exchange) serveAndFinishRecoveringPanic() {
+func (x *exchange) serveRecoverAndFinishResponse() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
@@ -420,15 +420,15 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
-		x.leaveLoop()
+		x.handOffLoop()
 		time.Sleep(time.Millisecond)
 		x.mu.Lock()
 	}
 }
 
-// leaveLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
+// handOffLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
 // waits.
-func (x *exchange) leaveLoop() {
+func (x *exchange) handOffLoop() {
 	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
@@ -438,7 +438,7 @@ func (x *exchange) leaveLoop() {
 // pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
-	if x.leaveLoop(); x.loop.hold != nil {
+	if x.handOffLoop(); x.loop.hold != nil {
 		f()
 	} else {
 		x.h.poolOrDefault().Block(f)

@@ -110,21 +110,21 @@ type utf8Checker struct {
 
 // isValidPrefix reports whether p is valid UTF-8. It skips bytes that an earlier call has checked. If final is false, p
 // may end within a character.
-func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
-	for t.checked < len(p) {
-		if rest := p[t.checked:]; !utf8.FullRune(rest) {
+func (t *utf8Checker) isValidPrefix(messageSoFar []byte, final bool) bool {
+	for t.checked < len(messageSoFar) {
+		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {
 			return !final
 		}
-		end := len(p)
+		end := len(messageSoFar)
 		for back := 1; back < utf8.UTFMax && back <= end-t.checked; back++ {
-			if utf8.RuneStart(p[end-back]) {
-				if !utf8.FullRune(p[end-back:]) {
+			if utf8.RuneStart(messageSoFar[end-back]) {
+				if !utf8.FullRune(messageSoFar[end-back:]) {
 					end -= back
 				}
 				break
 			}
 		}
-		if !utf8.Valid(p[t.checked:end]) {
+		if !utf8.Valid(messageSoFar[t.checked:end]) {
 			return false
 		}
 		t.checked = end

@@ -148,7 +148,7 @@ func (s *headBuffer) recycleWithoutObjects() {
 	s.recycle()
 }
 
-func (s *headBuffer) getOrAddHeadOfLength(n int) *parsedHead {
+func (s *headBuffer) cacheSlotForLength(n int) *parsedHead {
 	if !s.reused {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 // have an empty Header and no other exported field.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
-	l := s.getOrAddHeadOfLength(len(raw))
+	l := s.cacheSlotForLength(len(raw))
 	if s.url == nil {
 		s.url = new(url.URL)
 	}
@@ -200,14 +200,14 @@ func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	*s.url = l.url
 	r.Method, r.URL, r.RequestURI, r.Host, r.Close = l.method, s.url, l.target, l.host, l.close
 	r.Proto, r.ProtoMajor, r.ProtoMinor = l.proto, 1, l.minor
-	setLength(r, l.head.length)
+	setLengthOrChunked(r, l.head.length)
 	for _, f := range l.fields {
 		r.Header[f.key] = s.reuseValueSlice(f.value)
 	}
 }
 
-// setLength sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
-func setLength(r *http.Request, length int64) {
+// setLengthOrChunked sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
+func setLengthOrChunked(r *http.Request, length int64) {
 	if r.ContentLength = length; length < 0 {
 		r.TransferEncoding = []string{"chunked"}
 	}
@@ -375,7 +375,7 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	if r.URL.Host != "" {
 		r.Host = r.URL.Host // of an absolute target: RFC 9112, 3.2.2
 	}
-	setLength(r, h.length)
+	setLengthOrChunked(r, h.length)
 	h.keepAlive10 = h.keepAlive10 && !eleven
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter
@@ -421,7 +421,7 @@ func isForbiddenTrailer(key string) bool {
 }
 
 // canonicalKey returns the canonical form of the name of a field, or "" if the name is invalid.
-func canonicalKey(name string) string {
+func canonicalKey(name string) (keyOrEmpty string) {
 	switch name {
 	case "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",
 		"Cookie", "Host", "Origin", "Referer", "User-Agent", "X-Forwarded-For":

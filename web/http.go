@@ -229,21 +229,21 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	runsNow := isQuick && isWhole
 	ticket, admitted := x.admitByOverloadManager(c, runsNow)
 	switch {
-	case !admitted && isWhole && x.rejectWithoutExchange(c):
+	case !admitted && isWhole && x.tryRejectAndRecycle(c):
 		return n + len(body), true
 	case admitted && runsNow:
 		return n + len(body), x.serveOnConnOwner(c, body)
 	}
-	n += x.parsePipelined(c, in[n:])
+	n += x.parsePipelinedOfSameRoute(c, in[n:])
 	return n + x.dispatchOrReject(c, body, isWhole, admitted, ticket), true
 }
 
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// rejectWithoutExchange answers x with 503 and recycles x, before the objects of a request are built. It returns false
+// tryRejectAndRecycle answers x with 503 and recycles x, before the objects of a request are built. It returns false
 // and does nothing if the response must be of another form: to HEAD, to HTTP/1.0, or before the connection closes.
-func (x *exchange) rejectWithoutExchange(c *tcp.Conn) (rejected bool) {
+func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
 	}
@@ -288,10 +288,10 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelined parses the first requests in in, appends them to x's list, and returns their total length. It stops
+// parsePipelinedOfSameRoute parses the first requests in in, appends them to x's list, and returns their total length. It stops
 // before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after a
 // request that may end HTTP on the connection.
-func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
+func (x *exchange) parsePipelinedOfSameRoute(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
 		if x.length != 0 || x.head.closeAfter || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
@@ -346,7 +346,7 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool)
 	}
 	x.body.framing.done = true
 	x.res.init(x, c)
-	x.serveAndFinishRecoveringPanic()
+	x.serveRecoverAndFinishResponse()
 	x.res.writeOnConnOwner(c)
 	keepReading = x.switchHandler == nil && !x.res.closeAfter
 	switch {

@@ -466,7 +466,7 @@ func TestDrain(t *testing.T) {
 	<-entered
 	socket.Send(getRequest("/ws"))
 	socket.Output()
-	s.Drain()
+	s.StartDrain()
 	s.Advance(0)
 	idle.ExpectClosed(tcp.ErrServerClosed)
 	socket.Expect(string([]byte{fin | 8, 17, 1001 >> 8, 1001 & 0xff}))

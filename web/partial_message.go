@@ -94,6 +94,6 @@ func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 
 func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
-	m.closeAfterPeerEndUnlessPaused(c)
+	m.closeUnlessPaused(c)
 	return used
 }

@@ -342,7 +342,7 @@ func (w *response) writeHead(firstData []byte) {
 	if w.headerAtStatus != nil {
 		h = w.headerAtStatus
 	}
-	fields, present := sortedFields(w.fields[:0], h)
+	fields, present := appendSortedFields(w.fields[:0], h)
 	head, allowed := r.Method == http.MethodHead, statusAllowsBody(w.status)
 	if present&trailerField != 0 {
 		w.trailers = allowedDeclaredTrailers(h)

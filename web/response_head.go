@@ -76,8 +76,8 @@ type headerField struct {
 	values []string
 }
 
-// sortedFields appends the fields of h to fields, sorted by key. present is the set of the known fields in h.
-func sortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
+// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of the known fields in h.
+func appendSortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
 		fields = append(fields, headerField{"Content-Type", contentType, values})
 	} else {
@@ -95,7 +95,7 @@ func sortedFields(fields []headerField, h http.Header) (_ []headerField, present
 }
 
 func appendHeader(b []byte, h http.Header, skip fieldSet) []byte {
-	fields, _ := sortedFields(nil, h)
+	fields, _ := appendSortedFields(nil, h)
 	return appendFields(b, fields, skip)
 }
 

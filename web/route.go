@@ -55,7 +55,7 @@ type routeTable struct {
 
 // get returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
 // maxRoutes other routes.
-func (t *routeTable) get(pattern string) *route {
+func (t *routeTable) get(pattern string) (routeOrNil *route) {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)
 	}
@@ -74,8 +74,8 @@ func (t *routeTable) get(pattern string) *route {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndUpdateRoute serves x and measures the call. It moves the route if its calls have proved quick or slow.
-func (r *route) serveAndUpdateRoute(x *exchange) {
+// serveAndRecordOrMove serves x and measures the call. It moves the route if its calls have proved quick or slow.
+func (r *route) serveAndRecordOrMove(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
 	measures := hold != nil && r.measured.Load() > 0
@@ -89,28 +89,28 @@ func (r *route) serveAndUpdateRoute(x *exchange) {
 	if start == 0 || measures {
 		start = monotonicNow()
 	}
-	x.serveAndFinishRecoveringPanic()
+	x.serveRecoverAndFinishResponse()
 	took := monotonicNow() - start
 	switch {
 	case hold == nil:
-		r.recordCallOnWorker(took - time.Duration(x.waited.Load()))
+		r.recordWorkerCallOrMove(took - time.Duration(x.waited.Load()))
 	case took < slowCall:
-		r.recordCallOnLoop(took)
+		r.recordLoopCallOrMove(took)
 	case !measures:
 		r.measured.Store(measuredCalls)
 	default:
-		if now, onLoop := hold.Usage(); !onLoop { // recordCallThatLostLoop has counted it
+		if now, onLoop := hold.Usage(); !onLoop { // recordLostLoopOrMove has counted it
 		} else if isSlow(took, now.Since(before)) {
-			r.recordSlowCall("a call took " + took.String())
+			r.recordSlowCallOrMove("a call took " + took.String())
 		} else {
 			r.measured.Store(r.measured.Load()/4 + 1) // measuring has a cost
 		}
 	}
 }
 
-// recordSlowCall counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
+// recordSlowCallOrMove counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
 // several slow calls, it moves the route to workers, for the reason in why.
-func (r *route) recordSlowCall(why string) {
+func (r *route) recordSlowCallOrMove(why string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {
 		r.moveToWorkers(why)
@@ -122,7 +122,7 @@ func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }
 
-func (r *route) recordCallOnWorker(took time.Duration) {
+func (r *route) recordWorkerCallOrMove(took time.Duration) {
 	if r.onLoop.Load() {
 		return
 	}
@@ -142,7 +142,7 @@ func (r *route) recordCallOnWorker(took time.Duration) {
 	}
 }
 
-func (r *route) recordCallOnLoop(took time.Duration) {
+func (r *route) recordLoopCallOrMove(took time.Duration) {
 	if took < quickCall {
 		if n := r.score.Load(); n > 0 {
 			r.score.Store(n - 1)
@@ -152,13 +152,13 @@ func (r *route) recordCallOnLoop(took time.Duration) {
 	}
 }
 
-// recordCallThatLostLoop counts a running call whose event loop has been continued by another goroutine. isSlow reports
+// recordLostLoopOrMove counts a running call whose event loop has been continued by another goroutine. isSlow reports
 // whether the call itself was slow.
-func (r *route) recordCallThatLostLoop(isSlow bool) {
+func (r *route) recordLostLoopOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
 	} else if isSlow {
-		r.recordSlowCall("a call has blocked the event loop")
+		r.recordSlowCallOrMove("a call has blocked the event loop")
 	}
 }
 

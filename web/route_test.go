@@ -12,7 +12,7 @@ func TestRouteDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(route)
 		for range 10 * time.Minute / time.Millisecond {
-			r.recordCallOnWorker(10 * time.Microsecond)
+			r.recordWorkerCallOrMove(10 * time.Microsecond)
 			if r.onLoop.Load() {
 				r.moveToWorkers("a test")
 			}
@@ -31,16 +31,16 @@ func TestLongCallsMoveRoute(t *testing.T) {
 	r.onLoop.Store(true)
 	for i := range 100_000 {
 		if took := 10 * time.Microsecond; i%100 == 0 {
-			r.recordCallOnLoop(quickCall)
+			r.recordLoopCallOrMove(quickCall)
 		} else {
-			r.recordCallOnLoop(took)
+			r.recordLoopCallOrMove(took)
 		}
 	}
 	if !r.onLoop.Load() {
 		t.Error("one long call in 100 has moved the route to workers")
 	}
 	for range callsToMove {
-		r.recordCallOnLoop(quickCall)
+		r.recordLoopCallOrMove(quickCall)
 	}
 	if r.onLoop.Load() {
 		t.Errorf("%d long calls have not moved the route to workers", callsToMove)
@@ -85,12 +85,12 @@ func TestRecurringSlowCallsMoveRoute(t *testing.T) {
 	r := new(route)
 	r.onLoop.Store(true)
 	for range slowCallsToMove - 1 {
-		r.recordSlowCall("a test")
+		r.recordSlowCallOrMove("a test")
 	}
 	if !r.onLoop.Load() {
 		t.Errorf("%d slow calls have moved the route to workers; want %d to be needed", slowCallsToMove-1, slowCallsToMove)
 	}
-	if r.recordSlowCall("a test"); r.onLoop.Load() {
+	if r.recordSlowCallOrMove("a test"); r.onLoop.Load() {
 		t.Errorf("%d slow calls have not moved the route to workers", slowCallsToMove)
 	}
 }

@@ -83,7 +83,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	w.x.markActiveIfPipelined()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
-	w.x.leaveLoop()
+	w.x.handOffLoop()
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
 	}

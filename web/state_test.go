@@ -181,7 +181,7 @@ func (w *randomWalk) runRandomEvents() {
 			}
 		case 6:
 			if draining = draining || w.dice.IntN(8) == 0; draining {
-				w.server.Drain()
+				w.server.StartDrain()
 			}
 		case 7, 8, 9, 10:
 			for range 1 + w.dice.IntN(5) {
@@ -211,7 +211,7 @@ func (w *randomWalk) runRandomEvents() {
 			c.Reset()
 		}
 	}
-	w.server.Drain()
+	w.server.StartDrain()
 	testkit.WaitForFunc(w, w.allReleased, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 

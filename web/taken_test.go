@@ -49,7 +49,7 @@ func TestLoopTakenBetweenPipelinedRequests(t *testing.T) {
 // lostHold is the hold of a goroutine whose event loop another goroutine has continued.
 type lostHold struct{ engine.LoopHold }
 
-func (lostHold) Call(engine.Ref, func(*engine.Conn)) (stillOnLoop bool) { return false }
+func (lostHold) Call(engine.Ref, func(*engine.Conn)) (calledOrClosed bool) { return false }
 
 func (lostHold) CallAndSendLater(engine.Ref, engine.ConnCallback) (stillOnLoop bool) { return false }
 

@@ -179,7 +179,7 @@ func (s Socket) Ping() error { return s.negotiated.writeFrame(s.conn, opPing, ni
 func (s Socket) Close(code int, reason string) error {
 	err := s.negotiated.writeFrame(s.conn, opClose, appendClosePayload(nil, code, reason))
 	if !errors.Is(err, tcp.ErrOutsideCall) {
-		s.negotiated.closeConn(s.conn, nil)
+		s.negotiated.closeOrAwaitPeerClose(s.conn, nil)
 		err = nil
 	}
 	return err
@@ -197,8 +197,8 @@ func appendClosePayload(b []byte, code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// closeConn closes the connection with the reason why. A client lets the server close first (RFC 6455, section 7.1.1).
-func (v *negotiatedSocket) closeConn(c *tcp.Conn, why error) {
+// closeOrAwaitPeerClose closes the connection with the reason why. A client lets the server close first (RFC 6455, section 7.1.1).
+func (v *negotiatedSocket) closeOrAwaitPeerClose(c *tcp.Conn, why error) {
 	if v.client {
 		closeAfterPeerEnd(c, why)
 	} else {
@@ -287,7 +287,7 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 		return "", http.StatusBadRequest, fmt.Sprintf("Sec-WebSocket-Key is %.40q; expected 16 bytes in base64", key)
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
-	case !ws.originAllowedOrSameHost(r):
+	case !ws.isOriginAllowed(r):
 		return "", http.StatusForbidden, fmt.Sprintf("origin %.100q is not allowed; expected the server's own origin or one that WebSocket.CheckOrigin accepts", h.Get("Origin"))
 	}
 	return key, 0, ""
@@ -305,7 +305,7 @@ func (ws *WebSocket) hasHandler() bool {
 	return ws.Handler != nil && (!isFunc || onMessage != nil)
 }
 
-func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
+func (ws *WebSocket) isOriginAllowed(r *http.Request) bool {
 	if ws.CheckOrigin != nil {
 		return ws.CheckOrigin(r)
 	}
@@ -319,7 +319,7 @@ func (ws *WebSocket) originAllowedOrSameHost(r *http.Request) bool {
 
 // handlerFor returns the tcp.Handler for the options. It returns nil if ws does not support the subprotocol of the
 // options.
-func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
+func (ws *WebSocket) handlerFor(options socketOptions) (handlerOrNil *negotiatedSocket) {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
 		for _, p := range append([]string{""}, ws.Subprotocols...) {
@@ -495,16 +495,16 @@ func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 		p = appendClosePayload(nil, code, reason)
 	}
 	_ = v.writeFrame(c, opClose, p)
-	v.closeConn(c, why)
+	v.closeOrAwaitPeerClose(c, why)
 }
 
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
-	v.closeAfterPeerEndUnlessPaused(c)
+	v.closeUnlessPaused(c)
 	return used
 }
 
-func (v *negotiatedSocket) closeAfterPeerEndUnlessPaused(c *tcp.Conn) {
+func (v *negotiatedSocket) closeUnlessPaused(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}

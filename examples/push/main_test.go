@@ -23,7 +23,7 @@ func TestGateway(t *testing.T) {
 		ann.Send("pong\n")
 	}
 	bob.ExpectClosed(tcp.ErrHeartbeatTimeout) // it has not answered two heartbeats
-	s.Drain()
+	s.StartDrain()
 	ann.Expect("bye: please reconnect\n")
 	ann.ExpectClosed(tcp.ErrServerClosed)
 }

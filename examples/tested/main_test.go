@@ -25,7 +25,7 @@ func TestCounter(t *testing.T) {
 
 	bob.StopReading() // its buffers are full now
 	bob.Send("more\n")
-	s.Drain()
+	s.StartDrain()
 	bob.StartReading()
 	bob.Expect("3: more\nbye\n")
 	bob.ExpectClosed(tcp.ErrServerClosed)

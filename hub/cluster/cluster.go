@@ -151,7 +151,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.inbox.resumed = make(chan struct{})
 		n.outbox.paused = true
 	}
-	if err := n.startServerAndConnect(); err != nil {
+	if err := n.startServerIfPeersAndConnect(); err != nil {
 		if n.server != nil {
 			n.server.Close()
 		}
@@ -186,7 +186,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.subscribeToAllForTakeover()
 	}
 	n.goroutines.Go(n.sendOutboxUntilClosed)
-	n.goroutines.Go(func() { n.subscriptions.maintainUntilStopped(n.stopped) })
+	n.goroutines.Go(func() { n.subscriptions.syncSubjectsUntilStopped(n.stopped) })
 	n.goroutines.Go(func() { n.inbox.deliverOrPauseUntilStopped(n.stopped) })
 	n.goroutines.Go(func() { n.presence.announceAndTrackNodes(n.stopped) })
 	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
@@ -249,8 +249,8 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect connects the node to NATS, and starts the embedded NATS server if Peers is set.
-func (n *Node) startServerAndConnect() (err error) {
+// startServerIfPeersAndConnect connects the node to NATS, and starts the embedded NATS server if Peers is set.
+func (n *Node) startServerIfPeersAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(minReconnectDelay), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
@@ -376,7 +376,7 @@ func (n *Node) sendOutboxUntilClosed() {
 			if ok {
 				n.sent.Add(1)
 			}
-			n.outbox.recordSendResult(&batch[i], ok)
+			n.outbox.releaseSpaceCountingLost(&batch[i], ok)
 			batch[i] = outgoing{}
 		}
 	}

@@ -64,13 +64,13 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	g.evictGoneSourcesAndOldEras(t, source)
+	g.makeSpaceForSource(t, source)
 	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
 	return 0, false
 }
 
-// evictGoneSourcesAndOldEras makes space for newSource in a topic.
-func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
+// makeSpaceForSource makes space for newSource in a topic.
+func (g *gapDetector) makeSpaceForSource(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
 	for i := len(t.sources) - 1; i >= 0; i-- {

@@ -36,7 +36,7 @@ func TestOutboxLimits(t *testing.T) {
 	put(10)
 	wants(3, 3)
 	for i := range taken {
-		o.recordSendResult(&taken[i], i > 0)
+		o.releaseSpaceCountingLost(&taken[i], i > 0)
 	}
 	wants(0, 4)
 	if _, bytes, _ := o.stats(); bytes != 0 {
@@ -213,7 +213,7 @@ func TestLinger(t *testing.T) {
 		for range 5 {
 			in.subscribeOrMarkUnused(a, false)
 			time.Sleep(linger / 2)
-			in.unsubscribeIdleAndReplaced(time.Now())
+			in.unsubscribeUnneeded(time.Now())
 			in.subscribeOrMarkUnused(a, true)
 			if len(in.idle) > 1 || left > 0 {
 				t.Fatalf("%+v, %d left", in.idle, left)
@@ -221,12 +221,12 @@ func TestLinger(t *testing.T) {
 		}
 		in.subscribeOrMarkUnused(a, false)
 		time.Sleep(linger - 1)
-		in.unsubscribeIdleAndReplaced(time.Now())
+		in.unsubscribeUnneeded(time.Now())
 		if left > 0 {
 			t.Fatal("it has left early")
 		}
 		time.Sleep(linger)
-		in.unsubscribeIdleAndReplaced(time.Now())
+		in.unsubscribeUnneeded(time.Now())
 		if left != 1 || len(in.subjects)+len(in.idle) != 0 {
 			t.Fatalf("%d left, %v, %v", left, in.subjects, in.idle)
 		}
@@ -257,22 +257,22 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 	in.forceAll.Store(true)
 	in.switchSubscribeAll(true)
 	all := in.allTopicSubs[0]
-	in.unsubscribeIdleAndReplaced(time.Now())
+	in.unsubscribeUnneeded(time.Now())
 	if !one.IsValid() || in.isWidestSubscriptionFor(one.Subject, "myriad.t.a") || !in.isWidestSubscriptionFor(all.Subject, "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.unsubscribeIdleAndReplaced(time.Now().Add(replaceDelay))
+	in.unsubscribeUnneeded(time.Now().Add(replaceDelay))
 	if one.IsValid() || left != 1 {
 		t.Errorf("%d left; expected the topic's", left)
 	}
 	in.forceAll.Store(false)
 	in.switchSubscribeAll(false)
 	in.subscribeOrMarkUnused(a, true)
-	in.unsubscribeIdleAndReplaced(time.Now())
+	in.unsubscribeUnneeded(time.Now())
 	if !all.IsValid() || in.isWidestSubscriptionFor(all.Subject, "myriad.t.a") || !in.isWidestSubscriptionFor("myriad.t.a", "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.unsubscribeIdleAndReplaced(time.Now().Add(replaceDelay))
+	in.unsubscribeUnneeded(time.Now().Add(replaceDelay))
 	if all.IsValid() || left != 3 {
 		t.Errorf("%d left; expected those to everything, too", left)
 	}
@@ -305,11 +305,11 @@ func TestSwitchingBack(t *testing.T) {
 	if len(all) != 2 || len(in.replaced) != 2 {
 		t.Fatalf("%d are to all topics, and %d replaced; expected 2 and 2", len(all), len(in.replaced))
 	}
-	in.unsubscribeIdleAndReplaced(in.replacedAt.Add(replaceDelay - 1))
+	in.unsubscribeUnneeded(in.replacedAt.Add(replaceDelay - 1))
 	if in.allTopicSubs == nil || len(in.replaced) != 2 || left != 0 {
 		t.Errorf("%d left, %d are replaced; expected it to wait", left, len(in.replaced))
 	}
-	in.unsubscribeIdleAndReplaced(in.replacedAt.Add(replaceDelay))
+	in.unsubscribeUnneeded(in.replacedAt.Add(replaceDelay))
 	if in.allTopicSubs != nil || len(in.replaced) != 2 || left != 2 {
 		t.Errorf("%d left, %d are replaced; expected those to two topics to have left, and those to all to be replaced", left, len(in.replaced))
 	}
@@ -323,7 +323,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).recordAnnouncementAnswerIfNew(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).recordNodeAndReplyIfNew(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	if len(in.nodes) != 0 {
 		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
 	}
@@ -410,7 +410,7 @@ func TestQueriesLimit(t *testing.T) {
 func TestInvalidQueriesIgnored(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {
-		p.answerSubscriberCountQuery(&nats.Msg{Data: []byte(data)})
+		p.answerQuery(&nats.Msg{Data: []byte(data)})
 	}
 }
 
@@ -424,7 +424,7 @@ func BenchmarkOutboxEnqueue(b *testing.B) {
 		if i%1000 == 999 {
 			room = o.waitAndDequeueAll(room)
 			for j := range room {
-				o.recordSendResult(&room[j], true)
+				o.releaseSpaceCountingLost(&room[j], true)
 			}
 		}
 	}

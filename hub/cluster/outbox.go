@@ -34,7 +34,7 @@ func (q *boundedQueue) isFullLocked(newBytes int) bool {
 	return q.waiting >= q.maxMessages || q.bytes+newBytes > q.maxBytes
 }
 
-func (q *boundedQueue) removeLocked(m *outgoing, lost bool) {
+func (q *boundedQueue) releaseSpaceLocked(m *outgoing, lost bool) {
 	q.waiting--
 	q.bytes -= m.memoryBytes()
 	if lost {
@@ -117,10 +117,10 @@ func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	return taken
 }
 
-func (o *outbox) recordSendResult(m *outgoing, sent bool) {
+func (o *outbox) releaseSpaceCountingLost(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.removeLocked(m, !sent)
+	o.releaseSpaceLocked(m, !sent)
 }
 
 // sequencer numbers the messages that this node sends, separately for each topic.

@@ -243,7 +243,7 @@ func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout t
 	return nil
 }
 
-func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, epoch string) error {
+func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, positionEpoch string) error {
 	metadata, err := m.Metadata()
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, epoch string) error
 		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
 	}
 	old := !ok || seq <= s.loadUpTo
-	s.node.hub.KeepAndDeliver(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: metadata.Timestamp, Topic: name, Data: m.Data(), Old: old})
+	s.node.hub.KeepAndDeliver(hub.KeptMessage{At: hub.Position{Epoch: positionEpoch, Seq: seq}, Time: metadata.Timestamp, Topic: name, Data: m.Data(), Old: old})
 	if !old {
 		s.node.inbox.received.Add(1)
 	}

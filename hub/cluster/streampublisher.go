@@ -38,7 +38,7 @@ func newStreamPublisher(origin string, maxMessages, maxBytes int) *streamPublish
 	return p
 }
 
-func (p *streamPublisher) enqueue(topic string, message []byte) error {
+func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr error) {
 	subject, long := topicSubject(hub.Topic, topic)
 	m := outgoing{subject: subject, data: append([]byte(nil), message...)}
 	if long {
@@ -83,7 +83,7 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.removeLocked(m, publishErr != nil)
+	p.releaseSpaceLocked(m, publishErr != nil)
 	rest := p.topics[m.subject]
 	rest[0] = outgoing{}
 	if rest = rest[1:]; len(rest) == 0 {

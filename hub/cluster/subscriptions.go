@@ -28,7 +28,7 @@ type subscriptions struct {
 	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// Only the goroutine of maintainUntilStopped writes the fields below. For fields that other goroutines read, it
+	// Only the goroutine of syncSubjectsUntilStopped writes the fields below. For fields that other goroutines read, it
 	// holds countMu while it writes.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
@@ -80,7 +80,7 @@ func (subs *subscriptions) queueSubscriptionCheck(kind hub.Kind, topic string) {
 	}
 }
 
-func (subs *subscriptions) maintainUntilStopped(done <-chan struct{}) {
+func (subs *subscriptions) syncSubjectsUntilStopped(done <-chan struct{}) {
 	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
 	if subs.alwaysAll {
@@ -94,7 +94,7 @@ func (subs *subscriptions) maintainUntilStopped(done <-chan struct{}) {
 		case <-subs.wake:
 			subs.syncSubjectsWithChangedNames()
 		case now := <-tick.C:
-			subs.unsubscribeIdleAndReplaced(now)
+			subs.unsubscribeUnneeded(now)
 		}
 	}
 }
@@ -192,8 +192,8 @@ func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState
 	return s
 }
 
-// unsubscribeIdleAndReplaced ends subscriptions that were unused or superseded for some time.
-func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
+// unsubscribeUnneeded ends subscriptions that were unused or superseded for some time.
+func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
 		subs.idle = subs.idle[1:]

@@ -60,7 +60,7 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	case err == nil && names != nil:
 		files, err = adoptListeningDescriptors(names)
 	case err == nil:
-		names, files, err = upgrade.InheritedActivationSockets()
+		names, files, err = upgrade.PredecessorActivationSockets()
 	}
 	var l []NamedListener
 	if err == nil {

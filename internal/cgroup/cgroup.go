@@ -37,11 +37,11 @@ type Limits struct {
 
 // ReadLimits reads the control group limits of the process with the ID pid. It finds only control groups that are
 // mounted below /sys/fs/cgroup.
-func ReadLimits(pid int) (Limits, error) { return readMemoryAndTaskLimits("", strconv.Itoa(pid)) }
+func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
-// readMemoryAndTaskLimits implements ReadLimits. root is empty except in tests. process is a process ID or "self".
-func readMemoryAndTaskLimits(root, process string) (Limits, error) {
-	g, err := readCgroupPaths(root, process)
+// readLimits implements ReadLimits. root is empty except in tests. process is a process ID or "self".
+func readLimits(root, pidOrSelf string) (Limits, error) {
+	g, err := readCgroupPaths(root, pidOrSelf)
 	if err != nil {
 		return Limits{}, err
 	}
@@ -56,15 +56,15 @@ func readMemoryAndTaskLimits(root, process string) (Limits, error) {
 // source names this limit, for example "cgroup /a/b memory.max". On systems other than Linux, only GOMEMLIMIT is known.
 // If no limit is known, the results are math.MaxInt64 and "none known".
 func SmallestMemoryLimit() (limit int64, source string) {
-	limit, source = readCgroupOrMachineMemoryLimit("")
+	limit, source = smallestSystemMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
 	}
 	return limit, source
 }
 
-// readCgroupOrMachineMemoryLimit is like SmallestMemoryLimit without GOMEMLIMIT. root is empty except in tests.
-func readCgroupOrMachineMemoryLimit(root string) (limit int64, source string) {
+// smallestSystemMemoryLimit is like SmallestMemoryLimit without GOMEMLIMIT. root is empty except in tests.
+func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
 		for _, c := range memoryControllers(g) {

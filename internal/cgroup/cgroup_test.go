@@ -90,7 +90,7 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "-5\n", "sys/fs/cgroup/a/memory.high": "many\n", "sys/fs/cgroup/memory.max": "0\n",
 		}, math.MaxInt64, "none known"},
 	} {
-		if limit, from := readCgroupOrMachineMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
+		if limit, from := smallestSystemMemoryLimit(writeTree(t, c.files)); limit != c.limit || from != c.from {
 			t.Errorf("%s: got %d, %q; want %d, %q", name, limit, from, c.limit, c.from)
 		}
 	}
@@ -143,11 +143,11 @@ func TestRead(t *testing.T) {
 			"sys/fs/cgroup/memory.current": "3\n", "sys/fs/cgroup/memory.stat": "active_file many\n",
 		}, Limits{Memory: Limit{5, 3, "cgroup / memory.max", "/sys/fs/cgroup/memory.max"}}},
 	} {
-		if got, err := readMemoryAndTaskLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
+		if got, err := readLimits(writeTree(t, c.files), "7"); err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}
-	if got, err := readMemoryAndTaskLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
+	if got, err := readLimits(t.TempDir(), "7"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such process: got %+v, %v", got, err)
 	}
 }

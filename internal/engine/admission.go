@@ -17,10 +17,10 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitOrLogRefusal reserves slots of the engine, listener and source address for an accepted connection. If the
-// connection is refused, AdmitOrLogRefusal logs and counts the refusal, and returns the reason. If peer is a proxy,
+// AdmitAndAcquireSlots reserves slots of the engine, listener and source address for an accepted connection. If the
+// connection is refused, AdmitAndAcquireSlots logs and counts the refusal, and returns the reason. If peer is a proxy,
 // SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
-func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
+func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error {
 	isProxy := rt.isFromProxy(listener, peer)
 	if isProxy && !rt.Overload.AdmitProxy() || !isProxy && !rt.Overload.AdmitConn(peer.Addr()) {
 		rt.Counters.CountRefused(RefusedOverload) // the manager logs
@@ -29,12 +29,12 @@ func (rt *Runtime) AdmitOrLogRefusal(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
-	return rt.admitOrReleaseConnSlot(listener, peer, !isProxy, false)
+	return rt.acquireSlotsOrReleaseAll(listener, peer, !isProxy, false)
 }
 
-// admitOrReleaseConnSlot reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
+// acquireSlotsOrReleaseAll reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
 // caller must have reserved a slot of the engine. A refusal releases that slot.
-func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
+func (rt *Runtime) acquireSlotsOrReleaseAll(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
 		rt.Admission.ReleaseConn()
@@ -43,7 +43,7 @@ func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sou
 	if !sourceKnown {
 		return nil
 	}
-	if err := rt.acquireSourceSlotIfAllowed(peer); err != nil {
+	if err := rt.acquireSourceSlotUnlessDenied(peer); err != nil {
 		rt.Admission.ReleaseConn()
 		counters.releaseConnSlot()
 		return rt.logAndCountRefused(counters, peer, err)
@@ -52,7 +52,7 @@ func (rt *Runtime) admitOrReleaseConnSlot(listener int, peer netip.AddrPort, sou
 }
 
 func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.AddrPort, reason error) (publicErr error) {
-	rt.logRefusedByLimit(counters, peer, reason)
+	rt.logLimitRefusal(counters, peer, reason)
 	if reason == errListenerFull {
 		counters.refused.Add(1)
 		reason = ErrTooManyConns
@@ -61,10 +61,10 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImported reserves slots of the listener and source address for a connection from another engine. It sets
+// AdmitImportedAndMapListener reserves slots of the listener and source address for a connection from another engine. It sets
 // r.Listener to this engine's number of the listener. The caller has already reserved a slot of the engine. If the
 // connection is refused, all reserved slots are released.
-func (rt *Runtime) AdmitImported(r *Record) error {
+func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	switch n := r.Listener; {
 	case n >= 0 && n < len(rt.PredecessorListeners):
 		if r.Listener = rt.PredecessorListeners[n]; r.Listener < 0 {
@@ -75,10 +75,10 @@ func (rt *Runtime) AdmitImported(r *Record) error {
 	case n >= len(rt.ListenerCounters):
 		r.Listener = rt.ListenerNumberForAdopted()
 	}
-	return rt.admitOrReleaseConnSlot(r.Listener, r.Peer, !r.Dialled, true)
+	return rt.acquireSlotsOrReleaseAll(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImported reserved for r. The
+// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImportedAndMapListener reserved for r. The
 // slot of the engine stays reserved.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
@@ -101,7 +101,7 @@ func (rt *Runtime) isFromProxy(listener int, peer netip.AddrPort) bool {
 	return listener >= 0 && rt.IsProxy != nil && rt.IsProxy(listener, peer.Addr())
 }
 
-func (rt *Runtime) acquireSourceSlotIfAllowed(peer netip.AddrPort) error {
+func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 	if !rt.Admission.IsAllowed(peer.Addr()) {
 		return ErrDenied
 	}
@@ -117,7 +117,7 @@ func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
 	if c.runtime.Overload.AdmitConn(peer.Addr()) {
-		err = c.runtime.acquireSourceSlotIfAllowed(peer)
+		err = c.runtime.acquireSourceSlotUnlessDenied(peer)
 	}
 	if err != nil {
 		c.AppendToTransport(c.runtime.BuildRefusalReply(peer, err))
@@ -147,7 +147,7 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 	}
 }
 
-func (rt *Runtime) highWater() int { return rt.Overload.HighWater(rt.Limits.HighWater) }
+func (rt *Runtime) highWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
 
 // lowWater returns the low-water mark for unsent output in bytes.
 func (rt *Runtime) lowWater() int {
@@ -164,9 +164,9 @@ func (rt *Runtime) idleTimeout() time.Duration {
 	return rt.Limits.IdleTimeout
 }
 
-// CurrentBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
+// TotalBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
 // MaxInt64.
-func (rt *Runtime) CurrentBufferLimit() int64 {
+func (rt *Runtime) TotalBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
 	}

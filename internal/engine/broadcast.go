@@ -31,12 +31,12 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// StartBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOwnerDone.
+// RegisterBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOwnerDone.
 //
-// StartBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
-// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. StartBroadcast fails with
+// RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
+// limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. RegisterBroadcast fails with
 // ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after Close.
-func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
+func (b *BroadcastTracker) RegisterBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
 	if err := b.addWithinLimits(c, limits); err != nil {
@@ -76,7 +76,7 @@ func (c *Broadcast) MarkOwnerDone() {
 	b.bytes -= c.size
 }
 
-// Close makes StartBroadcast fail with ErrClosed.
+// Close makes RegisterBroadcast fail with ErrClosed.
 func (b *BroadcastTracker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

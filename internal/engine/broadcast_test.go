@@ -18,7 +18,7 @@ func TestBroadcastTracker(t *testing.T) {
 			var b BroadcastTracker
 			limits := Limits{MaxUnsent: 1000, MaxMailBytes: c.max}
 			for {
-				one, err := b.StartBroadcast(make([]byte, c.size), 2, &limits)
+				one, err := b.RegisterBroadcast(make([]byte, c.size), 2, &limits)
 				if err == ErrFull {
 					break
 				} else if err != nil {
@@ -39,11 +39,11 @@ func TestBroadcastTracker(t *testing.T) {
 					t.Errorf("%d are under way in the end", b.ActiveCount())
 				}
 			}
-			if _, err := b.StartBroadcast(make([]byte, 1001), 1, &limits); err != ErrTooLarge {
+			if _, err := b.RegisterBroadcast(make([]byte, 1001), 1, &limits); err != ErrTooLarge {
 				t.Errorf("more than MaxUnsent: %v", err)
 			}
 			b.Close()
-			if _, err := b.StartBroadcast(nil, 1, &limits); err != ErrClosed {
+			if _, err := b.RegisterBroadcast(nil, 1, &limits); err != ErrClosed {
 				t.Errorf("after the end: %v", err)
 			}
 		})

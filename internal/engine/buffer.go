@@ -87,9 +87,9 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 }
 
 // grownCap returns the capacity that the buffer needs for extraBytes more bytes. The result may exceed maxCap.
-func (b *Buffer) grownCap(extraBytes, maxCap int) int {
+func (b *Buffer) grownCap(extraBytes, softMaxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
-		return max(extraBytes, min(2*cap(b.bytes), maxCap))
+		return max(extraBytes, min(2*cap(b.bytes), softMaxCap))
 	}
 	return cap(b.bytes)
 }
@@ -108,7 +108,7 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 type BufferPool interface {
 	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
 	// at most smallBufferSize.
-	Get(n int) *Buffer
+	GetOrNew(capacityHint int) *Buffer
 	Put(*Buffer)
 }
 
@@ -145,11 +145,11 @@ func (f *FreeList) smallOrLargeStackFor(size int) *bufferStack {
 	return &f.small
 }
 
-func (f *FreeList) Get(size int) *Buffer {
-	s := f.smallOrLargeStackFor(size)
+func (f *FreeList) GetOrNew(capacityHint int) *Buffer {
+	s := f.smallOrLargeStackFor(capacityHint)
 	n := len(s.free) - 1
 	if n < 0 {
-		return newBuffer(size)
+		return newBuffer(capacityHint)
 	}
 	b := s.free[n]
 	s.free[n] = nil // it may not come back
@@ -196,7 +196,7 @@ const sizeClasses = 7
 
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
-func (s *SharedBuffers) Get(capacityHint int) *Buffer {
+func (s *SharedBuffers) GetOrNew(capacityHint int) *Buffer {
 	class := sizeClass(min(capacityHint, maxPieceSize))
 	if b, ok := s.classes[class].Get().(*Buffer); ok {
 		return b

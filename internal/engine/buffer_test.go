@@ -34,7 +34,7 @@ func TestFreeListIsBounded(t *testing.T) {
 	var f FreeList
 	big := &Buffer{bytes: make([]byte, 0, maxPooledSize+1)}
 	f.Put(big)
-	if got := f.Get(0); got == big {
+	if got := f.GetOrNew(0); got == big {
 		t.Errorf("kept a buffer of %d bytes, the bound is %d", maxPooledSize+1, maxPooledSize)
 	}
 	for _, size := range []int{maxPooledSize, minBufferSize} {
@@ -46,7 +46,7 @@ func TestFreeListIsBounded(t *testing.T) {
 			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.freeBytes, maxFreeBytes)
 		}
 		for range most {
-			f.Get(size)
+			f.GetOrNew(size)
 		}
 		if n := len(f.smallOrLargeStackFor(size).free); n != 0 || f.freeBytes != 0 {
 			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.freeBytes)
@@ -58,7 +58,7 @@ func TestFreeListIsBounded(t *testing.T) {
 func useBuffers(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
-		taken[i] = f.Get(len(p))
+		taken[i] = f.GetOrNew(len(p))
 		appendTo(taken[i], p)
 	}
 	for _, b := range taken {
@@ -103,7 +103,7 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	taken := make([]*Buffer, many)
 	if n := testing.AllocsPerRun(100, func() {
 		for i := range taken {
-			taken[i] = f.Get(0)
+			taken[i] = f.GetOrNew(0)
 		}
 		for _, b := range taken {
 			f.Put(b)

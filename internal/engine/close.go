@@ -26,7 +26,7 @@ func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 // Abort closes the connection immediately and discards unsent output. why becomes the close reason. If the connection
 // is already closing and has sent all output, the earlier close reason stays.
 func (c *Conn) Abort(why error) {
-	if c.is(closing) && c.UnsentOrDroppedBytes() == 0 {
+	if c.is(closing) && c.UnsentAndDroppedBytes() == 0 {
 		c.state |= failed
 		return
 	}
@@ -36,9 +36,9 @@ func (c *Conn) Abort(why error) {
 // maxDrainReads is the maximum number of reads before a shutdown closes a connection.
 const maxDrainReads = 64
 
-// StartDrain tells the handler that the server shuts down, and closes the connection as soon as the connection is idle.
+// ScheduleDrain tells the handler that the server shuts down, and closes the connection as soon as the connection is idle.
 // Input that has already arrived is handled first.
-func (c *Conn) StartDrain() {
+func (c *Conn) ScheduleDrain() {
 	if c.is(draining | closing) {
 		return
 	}
@@ -49,8 +49,8 @@ func (c *Conn) StartDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// cancelReadBeforeCloseUnlessMore clears the flag readBeforeClose, unless another read is needed before the close.
-func (c *Conn) cancelReadBeforeCloseUnlessMore() {
+// clearReadBeforeCloseIfDone clears the flag readBeforeClose, unless another read is needed before the close.
+func (c *Conn) clearReadBeforeCloseIfDone() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--

@@ -19,7 +19,7 @@ const (
 	FeedHandler                  // call Conn.MakeDeferredHandlerCalls
 	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
 	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
-	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnKernelIdleForExport
+	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call CompleteDetachOrAbort; or call OnKernelIdleForExport
 	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
 	Close                        // close the descriptor, then call OnClosed
 )
@@ -313,10 +313,10 @@ func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	stale := req.IsStale() // if so, nothing else of the connection may be accessed
 	if len(data) == 0 {
-		c.releasePostedAndWakeSenders(emptyRequestSize)
+		c.releasePostedAndWakeIfLow(emptyRequestSize)
 	}
 	if stale || !c.is(open) {
-		c.releasePostedAndWakeSenders(len(data))
+		c.releasePostedAndWakeIfLow(len(data))
 		if req.shared != nil && req.shared.OnLost != nil {
 			req.shared.OnLost()
 		}
@@ -328,21 +328,21 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 			c.lastHeard = c.runtime.coarseNow()
 		}
 		if c.isSendClosed() {
-			c.releasePostedAndWakeSenders(len(data))
+			c.releasePostedAndWakeIfLow(len(data))
 			c.runtime.Counters.Add(Dropped, 1)
 		} else if c.writeThroughLayerOrBehindFile(data); c.lastOutput() != nil {
 			c.lastOutput().postedBytes += len(data)
 		} else {
-			c.releasePostedAndWakeSenders(len(data))
+			c.releasePostedAndWakeIfLow(len(data))
 		}
 	case RequestBroadcast:
-		c.releasePostedAndWakeSenders(len(data))
+		c.releasePostedAndWakeIfLow(len(data))
 		if c.acceptsBroadcasts() {
 			_, _ = c.Write(data) // as in WriteBroadcasts
 			c.startPendingLayerAndUpdatePause()
 		}
 	case RequestLatest:
-		c.queueOrDropLatest(req.shared.latest)
+		c.queueLatestUnlessClosed(req.shared.latest)
 	case RequestResumeLayer:
 		c.continueLayerHandshake()
 		c.startPendingLayerAndUpdatePause()
@@ -395,7 +395,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.is(closing):
 		return c.nextClosingAction()
 	case c.is(handshaking):
-		return c.nextDrainActionInHandshake()
+		return c.nextHandshakeAction()
 	case c.is(openPending | drainedPending | drainingPending):
 		return FeedHandler
 	case c.isDetaching() && !c.hasOutput() && c.refState.postedBytes() == 0:
@@ -421,8 +421,8 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// nextDrainActionInHandshake returns the driver's next action for a connection in a handshake.
-func (c *Conn) nextDrainActionInHandshake() Action {
+// nextHandshakeAction returns the driver's next action for a connection in a handshake.
+func (c *Conn) nextHandshakeAction() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
 	}
@@ -453,7 +453,7 @@ func (c *Conn) dropInput() {
 }
 
 func (c *Conn) dropOutput() {
-	if n := c.UnsentOrDroppedBytes(); n > 0 {
+	if n := c.UnsentAndDroppedBytes(); n > 0 {
 		c.ensureRare().droppedOutput = n
 	}
 	if c.out != nil {

@@ -25,7 +25,7 @@ func (c *Conn) SetConnHandler(h ConnHandler) {
 }
 
 // ConnHandler returns the connection's own handler, or nil.
-func (c *Conn) ConnHandler() ConnHandler {
+func (c *Conn) ConnHandler() (ownOrNil ConnHandler) {
 	if !c.is(ownHandler) {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (c *Conn) callDrained() {
 	}
 }
 
-func (c *Conn) callMissedThenDrained() {
+func (c *Conn) callPendingMissedAndDrained() {
 	onlyMissed := false
 	if x := c.extra; x != nil && x.droppedMessages > x.reportedMissed {
 		n, missed := x.droppedMessages-x.reportedMissed, c.callbacks().Missed

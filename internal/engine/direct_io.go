@@ -122,14 +122,14 @@ func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, released
 	if releasedPosted = c.out.postedBytes - unsentBytes; releasedPosted <= 0 {
 		return unsentBytes, 0
 	}
-	c.releasePostedAndWakeSenders(releasedPosted)
+	c.releasePostedAndWakeIfLow(releasedPosted)
 	c.out.postedBytes = unsentBytes
 	return unsentBytes, releasedPosted
 }
 
 func (c *Conn) freeOutputAndReleasePosted(b *Buffer) {
 	if b.postedBytes > 0 {
-		c.releasePostedAndWakeSenders(b.postedBytes)
+		c.releasePostedAndWakeIfLow(b.postedBytes)
 	}
 	c.runtime.freeCountedBuffer(b)
 }
@@ -162,7 +162,7 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 // startPendingLayerAndUpdatePause completes the handling of an event.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
-		c.startPendingLayer()
+		c.startPendingLayerOrClose()
 	}
 	if c.directSentInEvent() == 0 { // always so if a worker might access it
 		return
@@ -175,7 +175,7 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 // CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
 // handler call, and only if that call uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
-	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.readRateOrNil() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
+	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.ensureReadRateIfLimited() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }
 
 // ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the

@@ -18,9 +18,9 @@
 //	Conn.OnTransportError(err)             the transport is broken
 //	Conn.HandleOrDeferForPendingLayer(req, bytes)  a request from another goroutine, taken from the mailbox
 //	Conn.CallNudgedIfOpen                  a scheduled time has come; see Scheduler
-//	Conn.StartDrain                        close at the next idle moment (shutdown)
+//	Conn.ScheduleDrain                        close at the next idle moment (shutdown)
 //	Conn.CheckTimeouts(now)                time has passed
-//	Conn.OnDetached(nc, err)               the connection has become a net.Conn, or could not
+//	Conn.CompleteDetachOrAbort(nc, err)               the connection has become a net.Conn, or could not
 //	Conn.OnClosed                          the descriptor has been closed
 //
 //	action          asks for
@@ -30,7 +30,7 @@
 //	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
 //	                CloseIfTimedOutAfterEmptyRead
 //	ShutWrite       shut the sending direction, report MarkWriteShutAndStartLinger
-//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report OnDetached; or
+//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report CompleteDetachOrAbort; or
 //	                report OnKernelIdleForExport if IsExporting
 //	Close           close the descriptor, report OnClosed
 //	Wait            nothing; wait for the next event
@@ -52,7 +52,7 @@
 //     arrive and when Config.Scheduler is due.
 //   - A peer counts as silent, and a connection as idle in a shutdown, only after a
 //     Read has found nothing: bytes in the kernel's buffer count as sent.
-//   - Every wait is bounded: a closing connection expires at NextExpiryOrTimer.
+//   - Every wait is bounded: a closing connection expires at NextTimerDeadlineOrExpiry.
 //   - Stop returns once all connections are closed and every goroutine and
 //     descriptor of the model is gone.
 //   - If accept runs out of descriptors, the model keeps serving its connections
@@ -62,7 +62,7 @@
 //
 // # Connection states
 //
-//	         OnOpen         OnEOF, CloseWith, StartDrain, error
+//	         OnOpen         OnEOF, CloseWith, ScheduleDrain, error
 //	(free) ───────▶ open ───────────────────────────────▶ closing
 //	   ▲                                                     │ all output sent
 //	   │ OnClosed                                            ▼

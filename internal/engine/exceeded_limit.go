@@ -35,7 +35,7 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	}
 	attrs := []slog.Attr{
 		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(why, messageSize),
-		slog.Int("unsent", c.UnsentOrDroppedBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
+		slog.Int("unsent", c.UnsentAndDroppedBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
 		attrs = append(attrs, slog.String("help", help))
@@ -92,12 +92,12 @@ func (c *Conn) observedValueAttr(why error, messageSize uint64) slog.Attr {
 	case ErrFirstByteTimeout, ErrIdleTimeout:
 		return slog.Duration(key, c.lastHeard.elapsed(now))
 	case ErrSlowConsumer, ErrCloseTimeout:
-		return slog.Int(key, c.UnsentOrDroppedBytes())
+		return slog.Int(key, c.UnsentAndDroppedBytes())
 	}
 	return slog.Attr{}
 }
 
-func (rt *Runtime) logRefusedByLimit(counters *ListenerCounters, peer netip.AddrPort, why error) {
+func (rt *Runtime) logLimitRefusal(counters *ListenerCounters, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
 	level := slog.LevelWarn
 	switch why {

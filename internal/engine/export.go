@@ -121,7 +121,7 @@ func (c *Conn) OnKernelIdleForExport() {
 
 // CancelSnapshot undoes Snapshot: other goroutines can post requests to the connection again.
 func (c *Conn) CancelSnapshot() {
-	c.releasePostedAndWakeSenders(postsBlocked - c.postedBytesInOutput())
+	c.releasePostedAndWakeIfLow(postsBlocked - c.postedBytesInOutput())
 }
 
 // AbortExport ends an export without moving the connection. The connection continues in this engine. After a Snapshot,
@@ -143,7 +143,7 @@ func (c *Conn) AbortAsHandedOver() {
 	c.runtime.Counters.Add(ConnsExported, 1)
 	n := postsBlocked - c.postedBytesInOutput()
 	c.abortWith(ErrHandedOver)
-	c.releasePostedAndWakeSenders(n)
+	c.releasePostedAndWakeIfLow(n)
 }
 
 // Record is the state of an exported connection, without the descriptor.
@@ -172,14 +172,14 @@ type Record struct {
 // MaxState is the maximum size of a handler's state for one connection, in bytes.
 const MaxState = 1 << 20
 
-// Snapshot returns the record of a connection that is being exported. The driver must have called
+// BlockPostsAndSnapshot returns the record of a connection that is being exported. The driver must have called
 // OnKernelIdleForExport. After success, the caller must call CancelSnapshot or AbortAsHandedOver. The record's bytes
 // are valid until that call.
 //
 // Snapshot fails with ErrExportBusy while the connection has undelivered requests. It may also fail with
 // ErrNotExportable or an error of Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently
 // unset.
-func (c *Conn) Snapshot() (r Record, err error) {
+func (c *Conn) BlockPostsAndSnapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
 		return r, err
@@ -261,9 +261,9 @@ func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBl
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// Import continues a connection that another engine has exported as r. The descriptor and listener of c must already be
+// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must already be
 // set. If the layer or the handler's state cannot be restored, Import closes the connection with the error.
-func (c *Conn) Import(r *Record) {
+func (c *Conn) ImportOrAbort(r *Record) {
 	c.state = open
 	for _, f := range []struct {
 		on  bool
@@ -304,7 +304,7 @@ func (c *Conn) Import(r *Record) {
 			c.state |= inputHeld
 		}
 	}
-	c.restoreHandlerState(r)
+	c.restoreHandlerStateOrAbort(r)
 	c.startPendingLayerAndUpdatePause()
 }
 
@@ -323,7 +323,7 @@ func (c *Conn) restoreLayer(state []byte) error {
 	return nil
 }
 
-func (c *Conn) restoreHandlerState(r *Record) {
+func (c *Conn) restoreHandlerStateOrAbort(r *Record) {
 	restore := c.callbacks().Restore
 	switch {
 	case r.HasConnHandler && c.callbacks().RestoreConnHandler == nil:

@@ -28,7 +28,7 @@ func (d *manualConn) exportAndSnapshot() (Record, error) {
 	}
 	d.wantAction("when it leaves", DetachOrExport)
 	d.OnKernelIdleForExport()
-	return d.Snapshot()
+	return d.BlockPostsAndSnapshot()
 }
 
 // TestOwnedMoves checks that a connection with a ConnHandler is exported only if that can be saved,
@@ -72,7 +72,7 @@ func TestOwnedMoves(t *testing.T) {
 		to.host.RestoreConnHandler = restore
 		to.Conn = &Conn{}
 		to.Bind(&to.host, 1, 0)
-		to.Import(&r)
+		to.ImportOrAbort(&r)
 		return to
 	}
 	to := restored(func(c *Conn, state []byte) error {

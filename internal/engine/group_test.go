@@ -367,7 +367,7 @@ func TestGroupPublish(t *testing.T) {
 				if r.c.canWriteLatest() {
 					r.c.writeSomeLatestValues()
 				}
-				if r.c.UnsentOrDroppedBytes() > 0 {
+				if r.c.UnsentAndDroppedBytes() > 0 {
 					n++
 					r.c.OnSent(len(r.c.Output()))
 				}

@@ -30,7 +30,7 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving 
 	if !c.acceptsBroadcasts() {
 		return false
 	}
-	if c.UnsentOrDroppedBytes()-c.postedBytesInOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
+	if c.UnsentAndDroppedBytes()-c.postedBytesInOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
 		for _, m := range messages {
 			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
 		}
@@ -103,9 +103,9 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentOrDroppedBytes returns the number of unsent bytes, including those of files. After an abort, the number
+// UnsentAndDroppedBytes returns the number of unsent bytes, including those of files. After an abort, the number
 // includes dropped output.
-func (c *Conn) UnsentOrDroppedBytes() (n int) {
+func (c *Conn) UnsentAndDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
 	}

@@ -59,9 +59,9 @@ type HeartbeatSweep struct {
 
 const maxHeartbeatVisits = 8
 
-// Init prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these connections.
+// EnableFor prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these connections.
 // If Heartbeat.Every is 0, Init has no effect.
-func (s *HeartbeatSweep) Init(rt *Runtime) {
+func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 	if every := rt.Heartbeat.Every; every > 0 {
 		s.runtime, s.period, rt.SweepsHeartbeats = rt, every/max(1, min(every/MinSliceInterval, maxHeartbeatVisits)), true
 		if rt.SendDirect != nil {
@@ -109,7 +109,7 @@ type HeartbeatStep uint8
 const (
 	HeartbeatDone   HeartbeatStep = iota // nothing
 	HeartbeatSent                        // nothing; the kernel has accepted a heartbeat
-	HeartbeatOwed                        // the owner must call SendOwedHeartbeat and perform actions
+	HeartbeatOwed                        // the owner must call SendHeartbeatOrScheduleClose and perform actions
 	HeartbeatUnsent                      // the owner must perform actions to send output
 )
 
@@ -166,7 +166,7 @@ func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeat
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.
 func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
-	if _, ok := c.NextExpiryOrTimer(); ok || !c.runtime.SweepsHeartbeats {
+	if _, ok := c.NextTimerDeadlineOrExpiry(); ok || !c.runtime.SweepsHeartbeats {
 		return false
 	}
 	why, heartbeatDue := c.exceededTimeLimit(now)
@@ -178,10 +178,10 @@ func (c *Conn) mayGetHeartbeat() bool {
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendOwedHeartbeat sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent something in
+// SendHeartbeatOrScheduleClose sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent something in
 // the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is closed after one
 // more read.
-func (c *Conn) SendOwedHeartbeat() {
+func (c *Conn) SendHeartbeatOrScheduleClose() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {
 	case !c.mayGetHeartbeat() || c.lastHeard.elapsed(c.runtime.Clock()) < time.Duration(missed)*h.Every+h.Every/4:

@@ -33,7 +33,7 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 		c.OnPlaintext(p)
 	}
 	if c.is(readBeforeClose) {
-		c.cancelReadBeforeCloseUnlessMore()
+		c.clearReadBeforeCloseIfDone()
 	}
 	c.startPendingLayerAndUpdatePause()
 }
@@ -47,7 +47,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	c.state &^= neverHeard | unansweredMask
 	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
-		c.relayInputOrPassToHandler(p)
+		c.relayFeedOrBufferInput(p)
 	} else if rest := c.feedOrShedInput(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 		c.bufferUnusedInput(rest)
 	}
@@ -56,8 +56,8 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayInputOrPassToHandler passes p to the relay partner or the handler. If neither is possible yet, it buffers p.
-func (c *Conn) relayInputOrPassToHandler(p []byte) {
+// relayFeedOrBufferInput passes p to the relay partner or the handler. If neither is possible yet, it buffers p.
+func (c *Conn) relayFeedOrBufferInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
@@ -98,7 +98,7 @@ func (c *Conn) MakeDeferredHandlerCalls() {
 	}
 	if c.is(drainedPending) {
 		c.state &^= drainedPending
-		c.callMissedThenDrained()
+		c.callPendingMissedAndDrained()
 	}
 	if c.is(drainingPending) && !c.is(closing|failed) {
 		c.callDraining()
@@ -183,7 +183,7 @@ func (c *Conn) updateAndReportInputPaused() bool {
 
 // pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
-	if !c.is(overHighWater|relayed) && c.UnsentOrDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
+	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
 	}
@@ -198,7 +198,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.extra != nil && c.extra.droppedMessages > c.extra.reportedMissed {
 		c.scheduleMissedIfLow()
 	}
-	if !c.is(overHighWater) || c.UnsentOrDroppedBytes() > c.runtime.lowWater() {
+	if !c.is(overHighWater) || c.UnsentAndDroppedBytes() > c.runtime.lowWater() {
 		return
 	}
 	c.endHighWaterPause()
@@ -217,7 +217,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 // scheduleMissedIfLow schedules a call of the handler's Missed if at most LowWater bytes are unsent. The connection
 // must have a rareState.
 func (c *Conn) scheduleMissedIfLow() {
-	if c.callbacks().Missed == nil && !c.is(ownHandler) || c.is(drainedPending|relayed|closing|failed) || c.UnsentOrDroppedBytes() > c.runtime.Limits.LowWater {
+	if c.callbacks().Missed == nil && !c.is(ownHandler) || c.is(drainedPending|relayed|closing|failed) || c.UnsentAndDroppedBytes() > c.runtime.Limits.LowWater {
 		return
 	}
 	c.state |= drainedPending
@@ -261,7 +261,7 @@ type allowance struct {
 }
 
 // use subtracts n bytes or messages from the allowance. It reports whether this starts a pause.
-func (a *allowance) use(n int, now time.Duration) (pauses bool) {
+func (a *allowance) use(n int, now time.Duration) (pauseStarted bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false
 	}
@@ -271,9 +271,9 @@ func (a *allowance) use(n int, now time.Duration) (pauses bool) {
 	if nextUnit <= now {
 		return false
 	}
-	pauses = a.pausedUntil == 0
+	pauseStarted = a.pausedUntil == 0
 	a.pausedUntil = nextUnit
-	return pauses
+	return pauseStarted
 }
 
 func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
@@ -288,8 +288,8 @@ func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
 
-// readRateOrNil returns the connection's readRate, or nil if the connection has no rate limits.
-func (c *Conn) readRateOrNil() *readRate {
+// ensureReadRateIfLimited returns the connection's readRate, or nil if the connection has no rate limits.
+func (c *Conn) ensureReadRateIfLimited() *readRate {
 	l := &c.runtime.Limits
 	switch {
 	case c.extra != nil && c.extra.readRate != nil:
@@ -312,7 +312,7 @@ func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 
 // useAllowanceAndPauseIfExceeded counts input towards the rate limits and pauses the connection if a limit is exceeded.
 func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
-	r := c.readRateOrNil()
+	r := c.ensureReadRateIfLimited()
 	if r == nil || c.is(relayed|closing|failed) {
 		return
 	}
@@ -326,7 +326,7 @@ func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 // AllowedMessages returns the number of messages that the handler may use now under the message rate limit. The result
 // is at least 1.
 func (c *Conn) AllowedMessages() int {
-	r := c.readRateOrNil()
+	r := c.ensureReadRateIfLimited()
 	if r == nil || r.messages.perSecond == 0 {
 		return math.MaxInt
 	}

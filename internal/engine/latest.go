@@ -130,8 +130,8 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueOrDropLatest queues sub, so that its newest value is sent.
-func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
+// queueLatestUnlessClosed queues sub, so that its newest value is sent.
+func (c *Conn) queueLatestUnlessClosed(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
 		_, replaced, unknown := sub.takeNewest()
@@ -153,7 +153,7 @@ func (c *Conn) canWriteLatest() bool {
 // writeSomeLatestValues writes newest values to the output until about one buffer is full.
 func (c *Conn) writeSomeLatestValues() {
 	x, n := c.extra, 0
-	for n < len(x.latestQueue) && c.UnsentOrDroppedBytes() < maxPieceSize && !c.is(failed) {
+	for n < len(x.latestQueue) && c.UnsentAndDroppedBytes() < maxPieceSize && !c.is(failed) {
 		l := x.latestQueue[n]
 		n++
 		if l.isUnsubscribed() {
@@ -171,9 +171,9 @@ func (c *Conn) writeSomeLatestValues() {
 	}
 }
 
-// AddDroppedMessages adds count to the number of messages that the connection has lost. It is for messages that never
+// AddDroppedAndScheduleMissed adds count to the number of messages that the connection has lost. It is for messages that never
 // reached the connection's owner.
-func (c *Conn) AddDroppedMessages(count int64) {
+func (c *Conn) AddDroppedAndScheduleMissed(count int64) {
 	if count > 0 {
 		c.ensureRare().droppedMessages += count
 		c.scheduleMissedIfLow()

@@ -186,7 +186,7 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 		err = &TLSError{Err: err}
 	}
 	switch {
-	case c.is(handshaking) && c.UnsentOrDroppedBytes() == 0:
+	case c.is(handshaking) && c.UnsentAndDroppedBytes() == 0:
 		c.abortWith(err)
 	default:
 		c.CloseWith(err)

@@ -23,7 +23,7 @@ type LoopHold interface {
 	// Call calls f on the connection's owner, like Ref.Do, but without a request, and then sends the connection's
 	// output. If the caller's goroutine no longer runs the loop, Call returns false without calling f. If the
 	// connection is closed, Call returns true without calling f.
-	Call(r Ref, f func(*Conn)) (stillOnLoop bool)
+	Call(r Ref, f func(*Conn)) (calledOrClosed bool)
 	// CallAndSendLater is like Call, but the output is sent when the job has returned or when another goroutine
 	// continues the loop, so that the output of several calls is sent at once. While a layer is pending, f is deferred.
 	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
@@ -65,9 +65,9 @@ func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
 	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJob(job, requests)
 }
 
-// CallUnlessLayerPending calls f as a handler call of the connection. Before Opened and during a handshake, it returns
+// CallIfReady calls f as a handler call of the connection. Before Opened and during a handshake, it returns
 // false, and the caller must try again later. If the connection is closing, it returns true without calling f.
-func (c *Conn) CallUnlessLayerPending(f ConnCallback) (ok bool) {
+func (c *Conn) CallIfReady(f ConnCallback) (calledOrClosing bool) {
 	if c.hasPendingLayer() || c.is(handshaking|openPending) {
 		return false
 	}

@@ -26,7 +26,7 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllForRecycle
+// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that DequeueForRecycle
 // returns. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
@@ -58,7 +58,7 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	if m.shared != nil {
 		n = len(m.shared.Bytes)
 	}
-	m.Conn.releasePostedAndWakeSenders(max(n, emptyRequestSize))
+	m.Conn.releasePostedAndWakeIfLow(max(n, emptyRequestSize))
 	m.releaseShared()
 	return true
 }
@@ -188,7 +188,7 @@ func (b *Mailbox) DelayOutput(cfg *Config) {
 }
 
 // Mailbox is the queue of requests to the connections of one owner, a loop or goroutine. Any goroutine may call Put.
-// Only the owner may call TakeAllForRecycle.
+// Only the owner may call DequeueForRecycle.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery.
 //
@@ -226,7 +226,7 @@ type Mailbox struct {
 	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
-	// Memory of the last TakeAllForRecycle, kept for reuse.
+	// Memory of the last DequeueForRecycle, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests are queued that must not wait; read without the lock
@@ -326,9 +326,9 @@ func (b *Mailbox) ReleaseDelayed() {
 	b.releaseDelayedLocked()
 }
 
-// DelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false. The
+// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false. The
 // first call for delayed output starts the delay.
-func (b *Mailbox) DelayEnd(rt *Runtime) (at time.Duration, ok bool) {
+func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false
 	}
@@ -426,7 +426,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 	}
 	if dataCap > cap(b.data) {
 		old := b.data
-		b.data = append(getDataBuffer(dataCap), old...)
+		b.data = append(getOrNewDataBuffer(dataCap), old...)
 		putDataBufferIfClassSize(old)
 	}
 }
@@ -436,13 +436,13 @@ const minQueueCap = 4
 // dataBuffers contains free data buffers for reuse by all mailboxes, with one pool per size class.
 var dataBuffers [2 * sizeClasses]sync.Pool
 
-func getDataBuffer(size int) []byte {
-	if class := sizeClass(size); class < len(dataBuffers) && size == minBufferSize<<class {
+func getOrNewDataBuffer(capacity int) []byte {
+	if class := sizeClass(capacity); class < len(dataBuffers) && capacity == minBufferSize<<class {
 		if room, ok := dataBuffers[class].Get().(*[]byte); ok {
 			return *room
 		}
 	}
-	return make([]byte, 0, size)
+	return make([]byte, 0, capacity)
 }
 
 func putDataBufferIfClassSize(buffer []byte) {
@@ -457,11 +457,11 @@ func putDataBufferIfClassSize(buffer []byte) {
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
-	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderAndWakeNext(s) }}
+	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderAndWakeNext removes s from the waiting senders and wakes the next senders if the mailbox is empty.
-func (b *Mailbox) removeSenderAndWakeNext(s *waitingSender) {
+// removeSenderOrWakeNext removes s from the waiting senders and wakes the next senders if the mailbox is empty.
+func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !s.woken {
@@ -490,9 +490,9 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllForRecycle removes and returns all queued requests and their data. If requests have overtaken delayed output,
+// DequeueForRecycle removes and returns all queued requests and their data. If requests have overtaken delayed output,
 // it takes only these requests. The caller must pass the results to Recycle.
-func (b *Mailbox) TakeAllForRecycle() (requests []QueuedRequest, data []byte) {
+func (b *Mailbox) DequeueForRecycle() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.urgent) > 0 && !b.released {

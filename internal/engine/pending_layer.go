@@ -50,7 +50,7 @@ func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 
 func (c *Conn) hasPendingLayer() bool { return c.extra != nil && c.extra.pendingLayer != nil }
 
-func (c *Conn) startPendingLayer() {
+func (c *Conn) startPendingLayerOrClose() {
 	x := c.extra
 	newLayer := x.pendingLayer.newLayer
 	if newLayer == nil || c.is(closing|failed) {

@@ -12,7 +12,7 @@ import (
 // deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
-		mail, data := o.box.TakeAllForRecycle()
+		mail, data := o.box.DequeueForRecycle()
 		for _, m := range mail {
 			m.Conn.HandleOrDeferForPendingLayer(m, data[:m.Size])
 			data = data[m.Size:]
@@ -73,13 +73,13 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	wantErr(t, "Relay", c.RequestRelayWith(b.Ref()), nil)
 	c.OnRead([]byte("foreign"))
 	o.deliverAll()
-	if n := b.UnsentOrDroppedBytes(); n != 0 {
+	if n := b.UnsentAndDroppedBytes(); n != 0 {
 		t.Errorf("%d bytes came into another one's relay", n)
 	}
 	wantCloseReason(t, "one that was late", c, ErrBadUse)
 	a.OnRead([]byte("own"))
-	if o.deliverAll(); b.UnsentOrDroppedBytes() != 3 {
-		t.Errorf("%d bytes came by the relay, want 3", b.UnsentOrDroppedBytes())
+	if o.deliverAll(); b.UnsentAndDroppedBytes() != 3 {
+		t.Errorf("%d bytes came by the relay, want 3", b.UnsentAndDroppedBytes())
 	}
 }
 
@@ -114,7 +114,7 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	}
 	o.deliverAll()
 	wantCloseReason(t, "with more mail than is kept", c, ErrFull)
-	if n := c.UnsentOrDroppedBytes(); n != 0 {
+	if n := c.UnsentAndDroppedBytes(); n != 0 {
 		t.Errorf("%d bytes went past the layer", n)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // while the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and reading
 // continues once they are sent.
 //
-// A connection that requests a relay is not read until both connections are joined. The request runs acceptRelay on the
+// A connection that requests a relay is not read until both connections are joined. The request runs acceptRelayOrCloseRequester on the
 // partner's owner. If the owners differ, the partner is joined first. A second request then joins the requester before
 // any data arrives.
 //
@@ -64,11 +64,11 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 
 // newRelayRequest returns a request that makes its receiver start a relay with r.
 func (r Ref) newRelayRequest() *Shared {
-	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
+	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins c and requester in a relay, now or when a worker has finished with requester.
-func (c *Conn) acceptRelay(requester Ref) {
+// acceptRelayOrCloseRequester joins c and requester in a relay, now or when a worker has finished with requester.
+func (c *Conn) acceptRelayOrCloseRequester(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
 	switch {
@@ -230,7 +230,7 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
-		c.resumePartnerReadingIfLittleUnsent()
+		c.postPartnerResumeIfLow()
 	}
 }
 
@@ -247,7 +247,7 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 
 // localPartner returns c's relay partner, or nil if the partner has another owner. It must not be called after both
 // connections have begun to close.
-func (c *Conn) localPartner() *Conn {
+func (c *Conn) localPartner() (partnerOrNil *Conn) {
 	if c.remotePartner() != nil {
 		return nil
 	}
@@ -298,7 +298,7 @@ func (c *Conn) forwardToRemotePartner(p []byte) {
 		r.ref.postDo(func(o *Conn) {
 			if r := o.remotePartner(); r != nil {
 				r.partnerPaused = true
-				o.resumePartnerReadingIfLittleUnsent()
+				o.postPartnerResumeIfLow()
 			}
 		})
 	}
@@ -319,7 +319,7 @@ func (c *Conn) sendOrBufferRelayed(p []byte) {
 		p = p[n:]
 	}
 	c.writeThroughLayerOrBehindFile(p)
-	if !c.is(overHighWater) && c.UnsentOrDroppedBytes() > rt.Limits.HighWater {
+	if !c.is(overHighWater) && c.UnsentAndDroppedBytes() > rt.Limits.HighWater {
 		c.state |= overHighWater
 		rt.Counters.Add(Paused, 1)
 	}
@@ -351,7 +351,7 @@ func (c *Conn) CountSpliced(n int) {
 		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
 	if c.is(readBeforeClose) {
-		c.cancelReadBeforeCloseUnlessMore()
+		c.clearReadBeforeCloseIfDone()
 	}
 }
 
@@ -365,12 +365,12 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-func (c *Conn) resumePartnerReadingIfLittleUnsent() {
+func (c *Conn) postPartnerResumeIfLow() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
 		maxUnsent = 0 // later data takes the fast path
 	}
-	if c.is(closing|failed) || c.UnsentOrDroppedBytes() > maxUnsent {
+	if c.is(closing|failed) || c.UnsentAndDroppedBytes() > maxUnsent {
 		return
 	}
 	r.partnerPaused = false

@@ -42,7 +42,7 @@ type Loop interface {
 	// LeaveToWait must be called before the caller waits. If the caller is a job of a loop, another goroutine continues
 	// the loop; see LoopHold.Leave. If the caller is a loop in a turn, ok is false: it must not wait. LeaveToWait is
 	// safe for concurrent use.
-	LeaveToWait() (ok bool)
+	LeaveToWait() (mayWait bool)
 	// FetchLocalAddr asks the owner of a connection for the local address and blocks until the owner answers. It is for
 	// loops whose descriptors only the owner can use (Runtime.NoDetach). If the caller is another loop, FetchLocalAddr
 	// returns false instead of blocking. It is safe for concurrent use.
@@ -137,7 +137,7 @@ func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 
 // The following methods allocate the buffers of connections and count their capacity as Buffered.
 
 func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
-	b := rt.Buffers.Get(capacity)
+	b := rt.Buffers.GetOrNew(capacity)
 	b.waitingSince = rt.Clock()
 	rt.Counters.Add(Buffered, int64(cap(b.bytes)))
 	return b
@@ -157,8 +157,8 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
-	newCap := b.grownCap(extraBytes, maxCap)
+func (rt *Runtime) growBuffer(b *Buffer, extraBytes, softMaxCap int) {
+	newCap := b.grownCap(extraBytes, softMaxCap)
 	if newCap <= cap(b.bytes) {
 		return
 	}
@@ -167,7 +167,7 @@ func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 		b.bytes = append(make([]byte, 0, newCap), b.bytes...)
 		return
 	}
-	other := rt.Buffers.Get(newCap)
+	other := rt.Buffers.GetOrNew(newCap)
 	if cap(other.bytes) < newCap {
 		other.bytes = make([]byte, 0, newCap)
 	}

@@ -160,7 +160,7 @@ func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDea
 	}
 }
 
-func (c *Conn) releasePostedAndWakeSenders(byteCount int) {
+func (c *Conn) releasePostedAndWakeIfLow(byteCount int) {
 	if left, wanted := c.refState.releasePostedBytes(byteCount); wanted && left <= c.runtime.Limits.LowWater {
 		c.runtime.sendWaiters.signalSpaceFreed(c)
 	}

@@ -39,26 +39,26 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of borrowedFile, starting at offset, to the output. If n is negative, it appends all bytes
+// SendFile appends n bytes of fileToDup, starting at offset, to the output. If n is negative, it appends all bytes
 // from offset on. The caller may close the file after the call. If SendFile would have to queue more than
 // MaxQueuedFiles files, it fails with ErrFull.
-func (c *Conn) SendFile(borrowedFile *os.File, offset, n int64) error {
+func (c *Conn) SendFile(fileToDup *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
 		return ErrClosed
 	case c.hasPendingLayer():
 		return ErrBadUse
 	}
-	n, err := c.checkAndResolveFileRange(borrowedFile, offset, n)
+	n, err := c.checkAndResolveFileRange(fileToDup, offset, n)
 	switch {
 	case err != nil || n == 0:
 		return err
 	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemoryBytes()-c.postedBytesInOutput()+c.directSentInEvent()+int(n) <= c.runtime.Limits.MaxUnsent:
-		return c.copyFileToOutput(borrowedFile, offset, int(n))
+		return c.copyFileToOutput(fileToDup, offset, int(n))
 	case len(c.fileQueueOrNil().entriesOrNil()) == MaxQueuedFiles:
 		return ErrFull
 	}
-	own, err := sock.DupFile(borrowedFile)
+	own, err := sock.DupFile(fileToDup)
 	if err != nil {
 		return err
 	}

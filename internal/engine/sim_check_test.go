@@ -37,10 +37,10 @@ func (s *sim) checkInvariants() {
 		open++
 		s.check(c.unsentInMemoryBytes() <= 3*simMaxUnsent+16+l.relayedExtra(), "%v: %d bytes of unsent output", l, c.unsentInMemoryBytes())
 		s.check((c.fileQueueOrNil() == nil) == (len(c.fileQueueOrNil().entriesOrNil()) == 0) && len(c.fileQueueOrNil().entriesOrNil()) <= MaxQueuedFiles, "%v: %d files wait", l, len(c.fileQueueOrNil().entriesOrNil()))
-		s.check(c.UnsentOrDroppedBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentOrDroppedBytes(), len(l.wrote)-len(l.wire))
+		s.check(c.UnsentAndDroppedBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentAndDroppedBytes(), len(l.wrote)-len(l.wire))
 		s.checkMissedMessages(l)
 		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
-		s.check(c.postedBytesInOutput() <= c.UnsentOrDroppedBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedBytesInOutput(), c.UnsentOrDroppedBytes())
+		s.check(c.postedBytesInOutput() <= c.UnsentAndDroppedBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedBytesInOutput(), c.UnsentAndDroppedBytes())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
 			held++
@@ -128,7 +128,7 @@ func (s *sim) checkSettled() {
 		}
 		c := l.conn
 		next := s.checkedNextAction(l)
-		s.check(next == Wait && c.UnsentOrDroppedBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentOrDroppedBytes())
+		s.check(next == Wait && c.UnsentAndDroppedBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentAndDroppedBytes())
 		if c.is(handshaking) && l.told {
 			continue // it has its time
 		}

@@ -146,7 +146,7 @@ func (s *sim) startDrain(l *life) {
 		l.owed = len(l.raw)
 	}
 	l.drained = l.drained || !l.conn.is(closing)
-	l.conn.StartDrain()
+	l.conn.ScheduleDrain()
 	s.driveConnAndTouched(l)
 }
 
@@ -209,7 +209,7 @@ func (s *sim) performActions(l *life) {
 // checkedNextAction returns the next action, which may take latest values.
 func (s *sim) checkedNextAction(l *life) Action {
 	s.pullRelayed(l, 0)
-	l.high = l.high || l.conn.UnsentOrDroppedBytes() > simHigh && !l.conn.is(relayed)
+	l.high = l.high || l.conn.UnsentAndDroppedBytes() > simHigh && !l.conn.is(relayed)
 	s.takeLatestValues(l)
 	return l.conn.AdvanceToNextAction()
 }
@@ -219,9 +219,9 @@ func (s *sim) checkWaiting(l *life) {
 	if l.choked || c.is(overHighWater|readPaused) || c.isReadRateExceeded() {
 		l.relieved = s.now
 	}
-	_, due := c.NextExpiryOrTimer()
+	_, due := c.NextTimerDeadlineOrExpiry()
 	s.checkHighWater(l)
-	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentOrDroppedBytes())
+	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentAndDroppedBytes())
 	s.check(c.is(readPaused) == l.deaf || !l.isSettled() || c.is(closing), "%v: Deaf is %v", l, c.is(readPaused))
 	s.check(!c.IsReadPaused() || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
@@ -270,7 +270,7 @@ func (s *sim) kernelSend(l *life) {
 	l.wire = append(l.wire, out[:n]...)
 	l.room -= n
 	c.OnSent(n)
-	if n < len(out) || c.UnsentOrDroppedBytes() <= simLow { // otherwise the next piece is sent now
+	if n < len(out) || c.UnsentAndDroppedBytes() <= simLow { // otherwise the next piece is sent now
 		s.checkHighWater(l)
 	}
 }
@@ -294,7 +294,7 @@ func (s *sim) shutWrite(l *life) {
 
 // breakTransport breaks the transport, which is the close reason unless everything was done.
 func (s *sim) breakTransport(l *life) {
-	if !l.conn.is(closing) || l.conn.UnsentOrDroppedBytes() > 0 {
+	if !l.conn.is(closing) || l.conn.UnsentAndDroppedBytes() > 0 {
 		l.allowReasons(syscall.ECONNRESET)
 	}
 	l.conn.OnTransportError(s.resetError())

@@ -66,7 +66,7 @@ func (s *sim) handlerSendsFile(l *life) {
 		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: SendFile gives %v", l, err)
-		l.high = l.high || c.UnsentOrDroppedBytes()+s.host.directSent > simHigh
+		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 		l.filed = true
 		if which == 1 {
 			l.allowReasons(ErrShortFile)
@@ -109,7 +109,7 @@ func (s *sim) kernelSendFile(l *life) {
 	l.wire = append(l.wire, p...)
 	l.room -= n
 	c.OnSent(n)
-	if c.is(blocked) || c.UnsentOrDroppedBytes() <= simLow { // otherwise more is sent now
+	if c.is(blocked) || c.UnsentAndDroppedBytes() <= simLow { // otherwise more is sent now
 		s.checkHighWater(l)
 	}
 }

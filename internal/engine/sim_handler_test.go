@@ -44,8 +44,8 @@ func (s *sim) Opened(c *Conn) {
 func (s *sim) Received(c *Conn, in []byte) int {
 	l := s.life(c)
 	want := l.sent[l.used:l.plaintextReceived()]
-	s.check(c.UnsentOrDroppedBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentOrDroppedBytes())
-	s.check(!l.choked || c.UnsentOrDroppedBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentOrDroppedBytes())
+	s.check(c.UnsentAndDroppedBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentAndDroppedBytes())
+	s.check(!l.choked || c.UnsentAndDroppedBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentAndDroppedBytes())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
 	s.check(!c.isMessageRateExceeded(), "%v: Received beyond its rate", l)
@@ -69,7 +69,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	if used >= 0 && used <= len(in) {
 		l.used += used
 	}
-	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.UnsentOrDroppedBytes())
+	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.UnsentAndDroppedBytes())
 	return used
 }
 
@@ -237,7 +237,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
-		l.high = l.high || c.UnsentOrDroppedBytes()+s.host.directSent > simHigh
+		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 	}
 }
 
@@ -248,7 +248,7 @@ func (s *sim) checkPaused(l *life) bool {
 		if l.deaf || !l.isSettled() || l.conn.isMessageRateExceeded() {
 			return true
 		}
-		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentOrDroppedBytes())
+		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentAndDroppedBytes())
 		l.awaits, l.relieved = true, s.now
 	}
 	return paused

@@ -131,7 +131,7 @@ func (s *sim) acceptsRequests(l *life) bool {
 // deliverRequests takes and delivers the requests, and drives connections after each or after all.
 func (s *sim) deliverRequests() {
 	s.check(s.box.HasRequests() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.HasRequests(), len(s.posts))
-	mail, data := s.box.TakeAllForRecycle()
+	mail, data := s.box.DequeueForRecycle()
 	rest := data
 	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
 	posts, each := s.posts, s.dice.intN(2) == 0
@@ -295,7 +295,7 @@ func (s *sim) flushDeferred(l *life) {
 		l.kept = l.kept[1:]
 		l.waiting--
 		s.expectPosted(k)
-		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentOrDroppedBytes() == len(l.wrote)
+		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentAndDroppedBytes() == len(l.wrote)
 	}
 	s.dropDeferred(l)
 }

@@ -69,7 +69,7 @@ func (s *sim) pullRelayed(l *life, least int) {
 	if s.findJoinedRelays(); l.mate == nil {
 		return
 	}
-	n := max(len(l.wire)+l.conn.UnsentOrDroppedBytes(), len(l.wire)+least) - len(l.wrote)
+	n := max(len(l.wire)+l.conn.UnsentAndDroppedBytes(), len(l.wire)+least) - len(l.wrote)
 	if n <= 0 {
 		return
 	}
@@ -177,11 +177,11 @@ func (s *sim) detachConn(l *life) {
 	if s.dice.intN(8) == 0 {
 		s.log("%v: can't be detached", l)
 		l.allowReasons(syscall.EMFILE)
-		l.conn.OnDetached(nil, syscall.EMFILE)
+		l.conn.CompleteDetachOrAbort(nil, syscall.EMFILE)
 		return
 	}
 	nc, panics := &detachedConn{}, s.panics
-	l.conn.OnDetached(nc, nil)
+	l.conn.CompleteDetachOrAbort(nc, nil)
 	s.check(l.taken, "%v: was detached, and its function was not called", l)
 	s.check(nc.closed == (s.panics > panics), "%v: closed by the engine: %v, but panicked: %v", l, nc.closed, s.panics > panics)
 	if !nc.closed {

@@ -279,8 +279,8 @@ func (s *sim) randomStep() {
 	}
 }
 
-// Get and Put implement BufferPool. They check what is returned, and overwrite it.
-func (s *sim) Get(int) *Buffer {
+// GetOrNew and Put implement BufferPool. They check what is returned, and overwrite it.
+func (s *sim) GetOrNew(int) *Buffer {
 	b := &Buffer{bytes: make([]byte, 0, 8)}
 	s.lent[b] = true
 	return b

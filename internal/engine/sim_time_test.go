@@ -23,7 +23,7 @@ func (s *sim) advanceClock(d time.Duration) {
 func (s *sim) checkTimeouts(l *life) {
 	c := l.conn
 	s.pullRelayed(l, 0)
-	owes, open := c.UnsentOrDroppedBytes() > 0, !c.is(closing|failed)
+	owes, open := c.UnsentAndDroppedBytes() > 0, !c.is(closing|failed)
 	at, over := l.endDue()
 	must := s.requiredTimeout(l)
 	if over && c.is(handshaking) {
@@ -182,10 +182,10 @@ func (s *sim) checkHighWater(l *life) {
 		l.choked, l.high = false, false // its backpressure is the other one's
 		return
 	}
-	if l.conn.UnsentOrDroppedBytes() > simHigh {
+	if l.conn.UnsentAndDroppedBytes() > simHigh {
 		l.choked, l.high = true, true
 	}
-	if l.conn.UnsentOrDroppedBytes() <= simLow {
+	if l.conn.UnsentAndDroppedBytes() <= simLow {
 		l.choked = false
 	}
 }
@@ -195,8 +195,8 @@ func (s *sim) onWritable(c *Conn) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Writable after the end: state %b", l, c.state)
 	s.check(l.high, "%v: Writable, and never was more than %d bytes owed", l, simHigh)
-	s.check(c.UnsentOrDroppedBytes() <= simHigh, "%v: Writable while %d bytes are owed", l, c.UnsentOrDroppedBytes())
-	l.high, l.awaits = c.UnsentOrDroppedBytes() > simHigh, false
+	s.check(c.UnsentAndDroppedBytes() <= simHigh, "%v: Writable while %d bytes are owed", l, c.UnsentAndDroppedBytes())
+	l.high, l.awaits = c.UnsentAndDroppedBytes() > simHigh, false
 	s.log("%v: writable", l)
 	s.randomPanic(l)
 	if l.acts == streams && l.streamed < 20 && s.dice.intN(4) > 0 {

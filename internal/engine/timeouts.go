@@ -20,20 +20,20 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// NextExpiryOrTimer returns the earlier of NextTimer and the connection's expiry time. The expiry time limits a dial, a
+// NextTimerDeadlineOrExpiry returns the earlier of NextTimerOrDeadline and the connection's expiry time. The expiry time limits a dial, a
 // handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
-func (c *Conn) NextExpiryOrTimer() (at time.Duration, ok bool) {
+func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
 	}
-	at, _ = c.NextTimer()
+	at, _ = c.NextTimerOrDeadline()
 	at = earlierNonzeroTime(c.extra.expiry, at)
 	return at, at != 0
 }
 
-// NextTimer returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts should be
+// NextTimerOrDeadline returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts should be
 // called at most TimerTick after this time. If nothing is scheduled, ok is false.
-func (c *Conn) NextTimer() (at time.Duration, ok bool) {
+func (c *Conn) NextTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
 	}
@@ -55,7 +55,7 @@ func (c *Conn) TimerBucket() uint8 {
 }
 
 // SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A nonzero bucket
-// requires that NextTimer has returned true. Closing the connection clears the bucket.
+// requires that NextTimerOrDeadline has returned true. Closing the connection clears the bucket.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket
@@ -122,7 +122,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	resumed := c.resumeReadingIfRateAllows(now)
 	switch {
 	case c.isCloseOrHandshakeOverdue(now):
-		c.abortOverdueCloseOrHandshake()
+		c.abortAfterExpiry()
 		return true
 	case c.callTimerOrCloseAtDeadline(now):
 		return true
@@ -161,16 +161,16 @@ func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 }
 
 func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
-	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentOrDroppedBytes() > 0)
+	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentAndDroppedBytes() > 0)
 }
 
-func (c *Conn) abortOverdueCloseOrHandshake() {
+func (c *Conn) abortAfterExpiry() {
 	switch {
 	case c.is(handshaking) && !c.is(closing):
 		c.abortWith(ErrHandshakeTimeout)
 	case c.is(handshaking): // a refused connection that has got its reply
 		c.state |= failed
-	case c.UnsentOrDroppedBytes() > 0:
+	case c.UnsentAndDroppedBytes() > 0:
 		c.abortWith(ErrCloseTimeout)
 	case c.is(closing):
 		c.state |= failed
@@ -279,7 +279,7 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 // NextTimeout returns the next time at which CheckTimeouts may have something to do. If nothing is scheduled, ok is
 // false. Later events may change the time.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
-	at, _ = c.NextExpiryOrTimer()
+	at, _ = c.NextTimerDeadlineOrExpiry()
 	if !c.is(closing | handshaking | failed) {
 		var limits [3]timeLimit
 		c.fillTimeLimits(c.runtime.Clock(), &limits)

@@ -69,7 +69,7 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
 		return isLucky(flat), false
 	}
-	key := newSourceKey(source, weight)
+	key := randomSourceKey(source, weight)
 	if next != nil {
 		next.countAndGetProbability(&key)
 	}
@@ -84,15 +84,15 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 // sources, which differ in the last bytes.
 type sourceKey [20]byte
 
-// newSourceKey returns the key of source. An address of weight n has n keys, of which newSourceKey returns a random
+// randomSourceKey returns the key of source. An address of weight n has n keys, of which randomSourceKey returns a random
 // one.
-func newSourceKey(source netip.Addr, weight uint32) (k sourceKey) {
+func randomSourceKey(source netip.Addr, numKeys uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
 		clear(k[8:16])
 	}
-	if weight > 1 {
-		binary.NativeEndian.PutUint32(k[16:], rand.Uint32N(weight))
+	if numKeys > 1 {
+		binary.NativeEndian.PutUint32(k[16:], rand.Uint32N(numKeys))
 	}
 	return k
 }
@@ -112,9 +112,9 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// update updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted.
+// updateIfDue updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted.
 // If hasCredits is set, the number that was admitted before is a further limit.
-func (f *fairShares) update(now time.Duration, flat uint32, hasCredits bool) {
+func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return
 	}

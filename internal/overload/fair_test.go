@@ -68,7 +68,7 @@ func TestHeavySourceGetsOnlyItsShare(t *testing.T) {
 // TestLagShedsHeavySourceOnly has a source with as many requests as 50 others together.
 func TestLagShedsHeavySourceOnly(t *testing.T) {
 	m, now := newTestManager()
-	m.setRatio(0.45, ByLoopLag)
+	m.setShedRatio(0.45, ByLoopLag)
 	heavy, light := 0, 0
 	for i := range 100 {
 		m.Tick(*now)
@@ -88,7 +88,7 @@ func TestLagShedsHeavySourceOnly(t *testing.T) {
 	if light < 49_000 || heavy < 3000 || heavy > 7000 {
 		t.Errorf("admitted: %d of 50,000 from 50 light sources, %d of 50,000 from a heavy one; expected all, and about 5,000", light, heavy)
 	}
-	m.setRatio(0, ByLoopLag)
+	m.setShedRatio(0, ByLoopLag)
 	m.Tick(*now)
 	if m.shares.current.Load() != nil || m.shares.next.Load() != nil {
 		t.Error("a sketch is kept after the overload")
@@ -133,14 +133,14 @@ func TestCollisionsEnd(t *testing.T) {
 			for n := range 40_000 {
 				f.countAndAdmitByChance(testSource(n%400), certain/10)
 			}
-			f.update(now, certain/10, false)
+			f.updateIfDue(now, certain/10, false)
 		}
 	}
 	victims := func() (all []netip.Addr) {
 		s := f.current.Load()
 		for n := range 3000 {
 			source := testSource(1000 + n)
-			key := newSourceKey(source, 1)
+			key := randomSourceKey(source, 1)
 			if s.countAndGetProbability(&key) < certain*8/10 {
 				all = append(all, source)
 			}
@@ -168,8 +168,8 @@ func TestCollisionsEnd(t *testing.T) {
 
 func TestFairSharesMemoryIsBounded(t *testing.T) {
 	var f fairShares
-	f.update(time.Hour, certain/2, false)
-	f.update(2*time.Hour, certain/2, false)
+	f.updateIfDue(time.Hour, certain/2, false)
+	f.updateIfDue(2*time.Hour, certain/2, false)
 	n := 0
 	if allocs := testing.AllocsPerRun(100_000, func() { f.countAndAdmitByChance(testSource(n), certain/2); n++ }); allocs > 0 {
 		t.Errorf("%v allocations per arrival of a new source; expected 0", allocs)
@@ -197,7 +197,7 @@ func TestSourceKeyAndWeight(t *testing.T) {
 		{"2001:db9::1", "2001:db9::ffff:2", true}, {"2001:db9::1", "2001:db9:0:1::1", false},
 		{"10.0.0.1", "::ffff:10.0.0.1", true}, {"10.0.0.1", "10.0.0.2", false},
 	} {
-		if same := newSourceKey(netip.MustParseAddr(c.a), 1) == newSourceKey(netip.MustParseAddr(c.b), 1); same != c.same {
+		if same := randomSourceKey(netip.MustParseAddr(c.a), 1) == randomSourceKey(netip.MustParseAddr(c.b), 1); same != c.same {
 			t.Errorf("%s and %s are one source: %v; expected %v", c.a, c.b, same, c.same)
 		}
 	}
@@ -209,7 +209,7 @@ func BenchmarkAdmit(b *testing.B) {
 			m, now := newTestManager()
 			m.mode.Store(0)
 			if on {
-				m.setRatio(0.5, ByLoopLag)
+				m.setShedRatio(0.5, ByLoopLag)
 				m.Tick(*now)
 				m.Tick(*now + time.Second)
 			}

@@ -211,9 +211,9 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setRatio sets the probability of shedding a request, and the reason to count. With a ratio of 0, no request is shed
+// setShedRatio sets the probability of shedding a request, and the reason to count. With a ratio of 0, no request is shed
 // for why.
-func (g *Gate) setRatio(ratio float64, why Reason) {
+func (g *Gate) setShedRatio(ratio float64, why Reason) {
 	g.ratioCause.Store(uint32(why))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
 	g.setMode(dicing, ratio > 0)
@@ -265,7 +265,7 @@ func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
 // Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. next is the time until Tick
 // must be called again.
-func (g *Gate) Tick(now time.Duration) (next time.Duration) {
+func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
 	waiting := g.waiting.Load()
@@ -313,7 +313,7 @@ func (g *Gate) Tick(now time.Duration) (next time.Duration) {
 
 func (g *Gate) updateOrEndShares(now time.Duration) {
 	if mode := g.mode.Load(); mode&(limiting|dicing) != 0 {
-		g.shares.update(now, g.flatProbability(mode), mode&limiting != 0)
+		g.shares.updateIfDue(now, g.flatProbability(mode), mode&limiting != 0)
 	} else if g.shares.updateAt != 0 {
 		g.shares.end()
 	}
@@ -347,7 +347,7 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 		// Little's law: so many requests start within the target.
 		g.exactCredit = float64(g.started) * float64(target) / float64(now-g.intervalAt)
 		g.adjustAt = now
-		g.storeCredits(target)
+		g.storeCreditsAndDropAfter(target)
 		g.enterState(limiting, now)
 		return
 	case g.baseWaiting == 0 && g.measured: // otherwise waiting lacks requests that were admitted before
@@ -380,10 +380,10 @@ func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting in
 		g.exactCredit *= max(1-decrease*excess, 0.5)
 	}
 	g.lastShed = shed
-	g.storeCredits(target)
+	g.storeCreditsAndDropAfter(target)
 }
 
-func (g *Gate) storeCredits(target time.Duration) {
+func (g *Gate) storeCreditsAndDropAfter(target time.Duration) {
 	g.exactCredit = min(max(g.exactCredit, 1), maxCredits)
 	g.credits.Store(int64(g.exactCredit))
 	g.dropAfter.Store(int64(2 * target))

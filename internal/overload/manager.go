@@ -127,9 +127,9 @@ func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.connShares.weights = m.shares.weights
 }
 
-// HighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less under
+// UnsentHighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less under
 // overload.
-func (m *Manager) HighWater(max int) int {
+func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
 	}
@@ -161,12 +161,12 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	if s.CPUPressure >= 0 && s.CPUPressure < minCPUPressure {
 		lag = 0
 	}
-	m.setRatioByLagOrMemory(now, lag, s.Memory)
+	m.updateShedRatio(now, lag, s.Memory)
 	for a := range NumActions {
 		level, delay := m.signalLevel(a, now, lag, s)
 		m.beginOrEndAction(a, now, level, delay)
 	}
-	m.updateConnShares(now, s.Memory)
+	m.updateOrEndConnShares(now, s.Memory)
 	high, limit := int64(0), int64(0)
 	if m.IsActive(PauseLargest) {
 		high = max(s.MaxBuffered/2/max(s.NumConns, 1), minHighWater)
@@ -182,7 +182,7 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	return m.active.Load() != before
 }
 
-func (m *Manager) updateConnShares(now time.Duration, memory float64) {
+func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	if !m.IsActive(RefuseConns) {
 		m.connShares.end()
 		return
@@ -192,7 +192,7 @@ func (m *Manager) updateConnShares(now time.Duration, memory float64) {
 		probability = uint32(certain / lagConnDivisor)
 	}
 	m.connProbability.Store(probability)
-	m.connShares.update(now, probability, false)
+	m.connShares.updateIfDue(now, probability, false)
 }
 
 // signalLevel returns the strength of the signal for action a. The action begins when level has been at least 1 for
@@ -262,7 +262,7 @@ const (
 	maxError     = 2
 )
 
-func (c *lagController) updateRatio(now, lag time.Duration) (ratio float64) {
+func (c *lagController) nextShedRatio(now, lag time.Duration) (ratio float64) {
 	elapsed := now - c.lastAt
 	c.lastAt = now
 	if lag < lagToShed {
@@ -280,13 +280,13 @@ func (c *lagController) updateRatio(now, lag time.Duration) (ratio float64) {
 	return c.ratio
 }
 
-// setRatioByLagOrMemory sets the probability of shedding requests that are not critical. If memory is short, the
+// updateShedRatio sets the probability of shedding requests that are not critical. If memory is short, the
 // probability is 1.
-func (m *Manager) setRatioByLagOrMemory(now, lag time.Duration, memory float64) {
-	ratio, level := m.lag.updateRatio(now, lag), memoryLevels[ShedRequests]
+func (m *Manager) updateShedRatio(now, lag time.Duration, memory float64) {
+	ratio, level := m.lag.nextShedRatio(now, lag), memoryLevels[ShedRequests]
 	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {
-		m.setRatio(1, ByMemory)
+		m.setShedRatio(1, ByMemory)
 	} else {
-		m.setRatio(ratio, ByLoopLag)
+		m.setShedRatio(ratio, ByLoopLag)
 	}
 }

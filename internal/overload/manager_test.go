@@ -118,12 +118,12 @@ func TestDescriptorsShortenIdle(t *testing.T) {
 
 func TestPauseLargestLowersHighWater(t *testing.T) {
 	m, now := newTestManager()
-	if got := m.HighWater(65536); got != 65536 {
+	if got := m.UnsentHighWater(65536); got != 65536 {
 		t.Errorf("without pressure, the high water is %d; expected 65536", got)
 	}
 	for _, c := range []struct{ conns, want int64 }{{1000, 64 << 10}, {10_000, 8192 - 1}, {100_000, 4096}} {
 		m.updateFor(now, time.Second, Sample{Buffers: 0.7, NumConns: c.conns, MaxBuffered: 163_830_000, CPUPressure: -1})
-		if got := m.HighWater(65536); got < int(c.want) || got > int(c.want)+1 {
+		if got := m.UnsentHighWater(65536); got < int(c.want) || got > int(c.want)+1 {
 			t.Errorf("with %d connections, the high water is %d; expected %d", c.conns, got, c.want)
 		}
 	}

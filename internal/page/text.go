@@ -21,14 +21,14 @@ func (p *Page) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", title)
 	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for _, s := range removeChartsAndEmptyParts(p.Sections) {
+	for _, s := range removeChartsAndEmptyHeadings(p.Sections) {
 		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func removeChartsAndEmptyParts(sections []Section) (remaining []Section) {
+func removeChartsAndEmptyHeadings(sections []Section) (remaining []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse
 		for i := len(s.Parts) - 1; i >= 0; i-- {

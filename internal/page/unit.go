@@ -18,15 +18,15 @@ func (u Unit) Format(v float64) string {
 	case Share:
 		return format.Percent(v)
 	case Percentile:
-		return formatOneInNAsPercentage(v)
+		return formatPercentile(v)
 	case Clock:
 		return format.Clock(v)
 	}
 	return format.Number(v)
 }
 
-// formatOneInNAsPercentage formats the percentile 1-1/oneInN, such as 99.9 % for 1,000.
-func formatOneInNAsPercentage(oneInN float64) string {
+// formatPercentile formats the percentile 1-1/oneInN, such as 99.9 % for 1,000.
+func formatPercentile(oneInN float64) string {
 	if !(oneInN >= 1) || math.IsInf(oneInN, 1) {
 		return ""
 	}

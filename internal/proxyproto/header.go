@@ -42,14 +42,14 @@ var errIncomplete = errors.New("incomplete")
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).
-func Parse(b []byte) (h Header, length int, err error) {
+func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	switch {
 	case len(b) == 0:
 		return Header{}, 0, nil
 	case b[0] == signature[0]:
-		h, length, err = parseBinary(b)
+		h, lengthIfComplete, err = parseBinary(b)
 	default:
-		h, length, err = parseText(b)
+		h, lengthIfComplete, err = parseText(b)
 	}
 	if err == errIncomplete {
 		return Header{}, 0, nil
@@ -57,7 +57,7 @@ func Parse(b []byte) (h Header, length int, err error) {
 	if err != nil {
 		return Header{}, 0, err
 	}
-	return h, length, nil
+	return h, lengthIfComplete, nil
 }
 
 // checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.

@@ -220,7 +220,7 @@ func runCompact(t *testing.T, s *scriptedStream, secrets *trafficSecrets, pieces
 	read := func(p []byte) {
 		p = slices.Clone(p) // Read decrypts in place
 		for o.isOpen() {
-			plaintext, used, err := conn.Read(&out, p)
+			plaintext, used, err := conn.ReadInPlace(&out, p)
 			o.plaintext = append(o.plaintext, plaintext...)
 			p = p[used:]
 			if errors.Is(err, tls13.ErrAgain) {

@@ -266,9 +266,9 @@ func (s *Session) Abort() {
 	s.releasePartialBuffer()
 }
 
-// InputMemory returns the estimated memory, in bytes, of the session's buffers. hasPartialInput reports whether the
+// BufferMemory returns the estimated memory, in bytes, of the session's buffers. hasPartialInput reports whether the
 // session waits for the missing part of a record or of a ClientHello.
-func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
+func (s *Session) BufferMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()
 	}

@@ -149,7 +149,7 @@ func TestTruncatedDuringHandshake(t *testing.T) {
 		if reason != StayNone || !server.session.IsInputEnded() {
 			t.Fatalf("TakeOver: reason %d; the input has ended: %v", reason, server.session.IsInputEnded())
 		}
-		if p, _, err := conn.Read(new(compactOutput), unread); string(p) != "data" || err != tls13.ErrAgain || !conn.HasPartialRecord() || conn.IsReadClosed() {
+		if p, _, err := conn.ReadInPlace(new(compactOutput), unread); string(p) != "data" || err != tls13.ErrAgain || !conn.HasPartialRecord() || conn.IsReadClosed() {
 			t.Errorf("Read: %q, %v; partial record %v, closed %v", p, err, conn.HasPartialRecord(), conn.IsReadClosed())
 		}
 	}

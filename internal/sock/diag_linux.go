@@ -178,24 +178,24 @@ const (
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
 // dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
-// namespace. It fails above maxConns connections.
-func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
+// namespace. It fails above failAbove connections.
+func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
 		if binary.NativeEndian.Uint32(m[inodeOffset:]) == 0 {
 			return nil // not accepted yet
 		}
-		if n++; n > maxConns {
-			return fmt.Errorf("more than %d connections on port %d", maxConns, q.localPort)
+		if n++; n > failAbove {
+			return fmt.Errorf("more than %d connections on port %d", failAbove, q.localPort)
 		}
 		return onSocketMessage(m)
 	})
 }
 
 // SumConnSegments adds up the segments of all connections with the given local port, in the calling thread's network
-// namespace. It fails for more than maxConns connections. SumConnSegments needs Linux 4.6.
-func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
-	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
+// namespace. It fails for more than failAbove connections. SumConnSegments needs Linux 4.6.
+func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
 		if len(info) < minTCPInfoSize {
 			return errors.New("the kernel does not count data segments; expected Linux 4.6 or later")
@@ -219,9 +219,9 @@ func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 }
 
 // CountAcceptedConns counts the established, accepted connections with the given local port, in the calling thread's
-// network namespace. It fails for more than maxConns connections.
-func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
-	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
+// network namespace. It fails for more than failAbove connections.
+func CountAcceptedConns(localPort uint16, failAbove int) (n int, err error) {
+	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, failAbove, func([]byte) error {
 		n++
 		return nil
 	})

@@ -42,10 +42,10 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 // PlanDescriptorTables returns the smallest number of loops that can hold conns connections, each with its own
 // descriptor table. descriptorLimit is the limit of each table, and connsPerTable is its capacity for connections. If
 // maxLoops tables do not suffice, both results are 0.
-func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
-	for loops = minLoops; loops <= maxLoops; loops++ {
-		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
-			return loops, connsPerTable
+func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loopsOrZero, connsPerTable int) {
+	for loopsOrZero = minLoops; loopsOrZero <= maxLoops; loopsOrZero++ {
+		if connsPerTable = descriptorTableCapacity(descriptorLimit, loopsOrZero); conns <= loopsOrZero*connsPerTable {
+			return loopsOrZero, connsPerTable
 		}
 	}
 	return 0, 0

@@ -69,7 +69,7 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (unregisterThread func(), er
 	if err := closeInheritedSocketsAndPipes(keepFDs); err != nil {
 		return nil, err
 	}
-	if err := fillLowDescriptorNumbers(); err != nil {
+	if err := fillFDsBelowFirstPrivate(); err != nil {
 		return nil, err
 	}
 	thread := unix.Gettid()
@@ -130,7 +130,7 @@ func closeInheritedSocketsAndPipes(keepFDs map[int32]bool) error {
 	return nil
 }
 
-func fillLowDescriptorNumbers() error {
+func fillFDsBelowFirstPrivate() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for err == nil && fd < FirstPrivateFD {
 		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)

@@ -68,7 +68,7 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	s.running.Add(1)
 	s.setWorkerProcess(workerIndex, p)
 	served = s.superviseWithTimeouts(workerIndex, p)
-	lost := s.collectCountersOfEndedWorker(workerIndex)
+	lost := s.recordWorkerExit(workerIndex)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
@@ -89,13 +89,13 @@ func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served b
 				timer.Stop()
 			}
 			s.markServedAndSignalIfAll(workerIndex)
-			s.requestPauseCommandResend(p)
+			s.requestPauseResendToAll(p)
 		case <-stopped:
 			stopped = nil
 			timer.Reset(s.timing.exitTimeout)
 		case <-draining:
 			draining = nil
-			p.requestDrainOrSendSIGTERM()
+			p.requestDrainOrSIGTERMUnlessServing()
 		case <-killing:
 			killing = nil
 			p.kill()
@@ -145,15 +145,15 @@ func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error
 	return true
 }
 
-func (s *Supervisor) collectCountersOfEndedWorker(workerIndex int) (openConns int64) {
+func (s *Supervisor) recordWorkerExit(workerIndex int) (lostConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	openConns = s.counters.workerBlock(workerIndex).addToEndedAndClear(&s.ended)
+	lostConns = s.counters.workerBlock(workerIndex).addToEndedAndClear(&s.ended)
 	w := &s.workers[workerIndex]
 	w.process = nil
-	w.lostConns += openConns
+	w.lostConns += lostConns
 	close(w.collected)
-	return openConns
+	return lostConns
 }
 
 func (s *Supervisor) setWorkerProcess(workerIndex int, p process) {

@@ -35,7 +35,7 @@ type fakeProcess struct {
 	frames             chan []byte // received
 }
 
-func (a *fakeProcess) sendFrameIfServing(frame []byte) error {
+func (a *fakeProcess) enqueueFrameIfServing(frame []byte) error {
 	select {
 	case a.frames <- frame:
 		return nil
@@ -44,13 +44,15 @@ func (a *fakeProcess) sendFrameIfServing(frame []byte) error {
 	}
 }
 
-func (a *fakeProcess) pid() int                   { return 1 }
-func (a *fakeProcess) serving() <-chan struct{}   { return a.serve }
-func (a *fakeProcess) stopped() <-chan struct{}   { return a.leave }
-func (a *fakeProcess) ended() <-chan struct{}     { return a.end }
-func (a *fakeProcess) err() error                 { return a.cause }
-func (a *fakeProcess) requestDrainOrSendSIGTERM() { a.onceDrain.Do(func() { close(a.drained) }) }
-func (a *fakeProcess) kill()                      { a.onceEnd.Do(func() { close(a.killed) }) }
+func (a *fakeProcess) pid() int                 { return 1 }
+func (a *fakeProcess) serving() <-chan struct{} { return a.serve }
+func (a *fakeProcess) stopped() <-chan struct{} { return a.leave }
+func (a *fakeProcess) ended() <-chan struct{}   { return a.end }
+func (a *fakeProcess) err() error               { return a.cause }
+func (a *fakeProcess) requestDrainOrSIGTERMUnlessServing() {
+	a.onceDrain.Do(func() { close(a.drained) })
+}
+func (a *fakeProcess) kill() { a.onceEnd.Do(func() { close(a.killed) }) }
 
 func (a *fakeProcess) runScript() {
 	defer close(a.end)

@@ -34,7 +34,7 @@ func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.Orde
 		isServing:   make(chan struct{}), hasStopped: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
 	go p.readFramesUntilStopped()
-	go p.writeFramesOrSendSIGTERM()
+	go p.writeFramesThenSIGTERMIfDrainUnsent()
 	go p.waitForExitAndClose()
 	return p
 }
@@ -62,9 +62,9 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesOrSendSIGTERM writes queued frames to the control socket, or sends SIGTERM if a drain request cannot be
+// writeFramesThenSIGTERMIfDrainUnsent writes queued frames to the control socket, or sends SIGTERM if a drain request cannot be
 // written.
-func (p *osProcess) writeFramesOrSendSIGTERM() {
+func (p *osProcess) writeFramesThenSIGTERMIfDrainUnsent() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
 		p.sendSIGTERM()
@@ -81,7 +81,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-func (p *osProcess) sendFrameIfServing(frame []byte) error {
+func (p *osProcess) enqueueFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	return err
 }
 
-func (p *osProcess) requestDrainOrSendSIGTERM() {
+func (p *osProcess) requestDrainOrSIGTERMUnlessServing() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {
 		p.sendSIGTERM()

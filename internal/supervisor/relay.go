@@ -43,11 +43,11 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseCommandResend asks the relay to repeat the current pause or resume command for the new worker p.
-func (s *Supervisor) requestPauseCommandResend(p process) {
+// requestPauseResendToAll asks the relay to repeat the current pause or resume command for the new worker p.
+func (s *Supervisor) requestPauseResendToAll(unlessEnded process) {
 	select {
 	case s.messages <- nil:
-	case <-p.ended():
+	case <-unlessEnded.ended():
 	case <-s.draining:
 	}
 }
@@ -71,12 +71,12 @@ func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 			currentCommand = nil
 		}
 		if frame != nil {
-			s.sendToServingWorkersOrLog(frame)
+			s.enqueueForServingWorkersOrLog(frame)
 		}
 	}
 }
 
-func (s *Supervisor) sendToServingWorkersOrLog(frame []byte) {
+func (s *Supervisor) enqueueForServingWorkersOrLog(frame []byte) {
 	s.mu.Lock()
 	all := slices.Clone(s.workers)
 	s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Supervisor) sendToServingWorkersOrLog(frame []byte) {
 		if p == nil {
 			continue
 		}
-		if err := p.sendFrameIfServing(frame); errors.Is(err, engine.ErrFull) {
+		if err := p.enqueueFrameIfServing(frame); errors.Is(err, engine.ErrFull) {
 			s.cfg.Log.Error("worker process does not read messages; dropping a broadcast or command for it",
 				"worker", index, "pid", p.pid(), "bytes", len(frame)-frameHeaderSize)
 		}

@@ -26,7 +26,7 @@ import (
 //
 // From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
-	discardSignal(os.Interrupt)
+	ignoreSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
@@ -63,16 +63,16 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 			close(published)
 		case <-terms:
 			d.gotSIGTERM = true
-			d.startOrUpdateDrainAndSIGTERM()
+			d.startOrUpdateDrainRaisingSIGTERM()
 		case <-done:
 			done = nil
-			d.startOrUpdateDrainAndSIGTERM()
+			d.startOrUpdateDrainRaisingSIGTERM()
 		case <-drainRequested:
 			drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, true, false
-			d.startOrUpdateDrainAndSIGTERM()
+			d.startOrUpdateDrainRaisingSIGTERM()
 		case <-orphaned: // nothing else limits the drain now
 			orphaned, drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, nil, true, true
-			d.startOrUpdateDrainAndSIGTERM()
+			d.startOrUpdateDrainRaisingSIGTERM()
 		case <-d.deadline:
 			d.deadline = nil
 			d.cancel(context.DeadlineExceeded)
@@ -99,11 +99,11 @@ type workerDrain struct {
 	requestedBySupervisor bool // also set if the supervisor has died
 	gotSIGTERM            bool
 	raisedSIGTERM         bool // this process has sent itself a SIGTERM
-	discardsSIGTERM       bool // a further SIGTERM has no effect
+	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainAndSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
-func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
+// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
+func (d *workerDrain) startOrUpdateDrainRaisingSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
 		var ctx context.Context
@@ -120,9 +120,9 @@ func (d *workerDrain) startOrUpdateDrainAndSIGTERM() {
 	case d.requestedBySupervisor && !d.gotSIGTERM && !d.raisedSIGTERM:
 		d.raisedSIGTERM = true
 		raiseSIGTERM()
-	case d.gotSIGTERM && !d.hasTimeout && !d.discardsSIGTERM:
-		d.discardsSIGTERM = true
-		discardSignal(syscall.SIGTERM)
+	case d.gotSIGTERM && !d.hasTimeout && !d.ignoresSIGTERM:
+		d.ignoresSIGTERM = true
+		ignoreSignal(syscall.SIGTERM)
 	}
 }
 
@@ -209,8 +209,8 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// discardSignal makes sig have no effect on this process. sig must not arrive during the call.
-func discardSignal(sig os.Signal) {
+// ignoreSignal makes sig have no effect on this process. sig must not arrive during the call.
+func ignoreSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	// Child processes would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), sig)

@@ -118,9 +118,9 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// InheritedActivationSockets returns the service manager's sockets that the old process has passed on, and their names.
+// PredecessorActivationSockets returns the service manager's sockets that the old process has passed on, and their names.
 // Only one call is allowed. The caller must close the sockets.
-func InheritedActivationSockets() (names []string, files []*os.File, err error) {
+func PredecessorActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
 		return nil, nil, err

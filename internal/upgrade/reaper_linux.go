@@ -32,9 +32,9 @@ type statusPipe struct {
 // ownStatusPipe is the statusPipe of this process, or nil unless the first process keeps running after upgrades.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepRunningAfterUpgradeIfFirst makes this process keep running when another process takes over. It does nothing if an
+// EnableKeepRunningIfFirst makes this process keep running when another process takes over. It does nothing if an
 // earlier process already keeps running.
-func KeepRunningAfterUpgradeIfFirst() error {
+func EnableKeepRunningIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
 	}

@@ -55,8 +55,8 @@ func (*Predecessor) AnswerLivenessUntilDone() (d Done, err error)    { return d,
 func (*Predecessor) Close()                                          {}
 func IsAborted(error) bool                                           { return false }
 func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error      { return ErrUnsupported }
-func InheritedActivationSockets() ([]string, []*os.File, error)      { return nil, nil, nil }
+func PredecessorActivationSockets() ([]string, []*os.File, error)    { return nil, nil, nil }
 func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) { return nil }
 func (*Reaper) ReapUntilServerExits() error                          { return nil }
-func KeepRunningAfterUpgradeIfFirst() error                          { return nil }
+func EnableKeepRunningIfFirst() error                                { return nil }
 func ReportOwnPIDServing()                                           {}

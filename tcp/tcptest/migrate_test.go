@@ -274,7 +274,7 @@ func TestAcceptDial(t *testing.T) {
 	}
 	last.Expect("192.0.2.9:80 " + tcp.ErrFull.Error()) // of MaxConns
 	first := s.AcceptDial()
-	s.Drain()
+	s.StartDrain()
 	for range 2 {
 		s.Advance(30 * time.Second)
 	}

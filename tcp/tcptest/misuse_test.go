@@ -66,7 +66,7 @@ func TestFailures(t *testing.T) {
 			p.Expect("two")
 		}},
 		{`output is "bye\n"; expected "bye\nmore"; the connection has closed: myriad: server is shutting down`, nil, func(s server, p peer) {
-			s.Drain()
+			s.StartDrain()
 			p.Expect("bye\nmore")
 		}},
 		{"the connection has closed: EOF; expected it to be closed with the error: <nil>", nil, func(_ server, p peer) {
@@ -88,7 +88,7 @@ func TestFailures(t *testing.T) {
 			s.Advance(365 * 24 * time.Hour)
 		}},
 		{"dial: connection refused", nil, func(s server, _ peer) {
-			s.Drain()
+			s.StartDrain()
 			s.Dial()
 		}},
 		{"sent 1 bytes while 16777216 are still unread", nil, func(_ server, p peer) {

@@ -107,7 +107,7 @@ func (p *Peer) Output() (text string) {
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
-	p.waitUntilOrTimeout(func() bool {
+	p.waitUntilOrGiveUp(func() bool {
 		have := p.undiscardedOutput()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
@@ -128,7 +128,7 @@ func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
 	closed := false
-	p.waitUntilOrTimeout(func() bool {
+	p.waitUntilOrGiveUp(func() bool {
 		got, closed = p.closeReason()
 		return closed
 	})
@@ -143,9 +143,9 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntilOrTimeout calls found after each activity of the engine, until found returns true or the time limit has
+// waitUntilOrGiveUp calls found after each activity of the engine, until found returns true or the time limit has
 // passed.
-func (p *Peer) waitUntilOrTimeout(found func() bool) {
+func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false
 		p.s.runAndSettle(func() {

@@ -165,7 +165,7 @@ func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	var err error
 	s.runAndSettle(func() {
 		to.runAndSettle(func() {
-			if err = s.engine.MoveStateTo(to.engine); err != nil {
+			if err = s.engine.MoveHandlerStateTo(to.engine); err != nil {
 				return
 			}
 			s.peers = slices.DeleteFunc(s.peers, func(p *Peer) bool {
@@ -201,9 +201,9 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When Advance has
+// StartDrain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When Advance has
 // moved the clock by Limits.ShutdownTimeout, all connections close.
-func (s *Server) Drain() {
+func (s *Server) StartDrain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
 	if within == 0 {

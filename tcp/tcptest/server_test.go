@@ -245,7 +245,7 @@ func TestDrain(t *testing.T) {
 	busy.Send("half")
 	stuck.Send("half")
 	d.events = nil
-	s.Drain()
+	s.StartDrain()
 	idle.Expect("bye\n")
 	idle.ExpectClosed(tcp.ErrServerClosed)
 	busy.Expect("bye\n")
@@ -256,7 +256,7 @@ func TestDrain(t *testing.T) {
 	expectOpen(t, stuck)
 	s.Advance(time.Second)
 	stuck.ExpectClosed(tcp.ErrServerClosed)
-	s.Drain()
+	s.StartDrain()
 	if _, err := srv.Broadcast(tcp.Broadcast{All: true}); !errors.Is(err, tcp.ErrServerClosed) || stopping != 1 {
 		t.Errorf("Broadcast: %v; Stopping was called %d times", err, stopping)
 	}

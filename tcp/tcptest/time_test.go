@@ -99,7 +99,7 @@ func TestReadRate(t *testing.T) {
 	expectOutput(t, p, "4\n"+strings.Repeat("1\n", 2000))
 	p = s.Dial()
 	p.Send(strings.Repeat("x\n", 15))
-	s.Drain() // which waits for the rest
+	s.StartDrain() // which waits for the rest
 	s.Advance(time.Second)
 	expectOutput(t, p, strings.Repeat("1\n", 15))
 	p.ExpectClosed(tcp.ErrServerClosed)
@@ -179,7 +179,7 @@ func TestRetain(t *testing.T) {
 	forgotten.ExpectClosed(tcp.ErrIdleTimeout)
 
 	p = ask()
-	s.Drain()
+	s.StartDrain()
 	expectOpen(t, p)
 	h.sendAnswer()
 	p.Expect("answer\n")

@@ -22,7 +22,7 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 		p.s.runAndSettle(p.end.CloseWrite)
 		return err
 	}
-	p.waitUntilOrTimeout(func() bool {
+	p.waitUntilOrGiveUp(func() bool {
 		_, closed := p.end.Closed()
 		return closed || p.end.HasTLS()
 	})
@@ -78,7 +78,7 @@ func (t *tlsTransport) Read(b []byte) (n int, err error) {
 		return n > 0 || closed
 	}
 	if t.handshaking {
-		t.peer.waitUntilOrTimeout(read)
+		t.peer.waitUntilOrGiveUp(read)
 	} else {
 		read()
 	}

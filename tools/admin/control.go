@@ -95,7 +95,9 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 		routes["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.authorizeAndExecute(w, r, do) }
 	}
 	if c.upgrade != nil {
-		routes["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.authorizeAndExecute(w, r, c.upgradeServerThenReply) }
+		routes["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) {
+			c.authorizeAndExecute(w, r, c.startUpgradeReplyingWhenDone)
+		}
 	}
 }
 
@@ -198,7 +200,7 @@ func (c *controlAPI) replyAndDrainUntilDone(w http.ResponseWriter, r *http.Reque
 	return nil
 }
 
-func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
+func (c *controlAPI) startUpgradeReplyingWhenDone(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -76,7 +76,7 @@ func TestCloseTalkerBehindProxy(t *testing.T) {
 			checkEcho(loud, strings.Repeat("much ", 1000))
 			l := newServerState(server)
 			l.hasControl = true
-			p := l.sampleAndBuildPage(time.Now())
+			p := l.refreshIfDueAndBuildPage(time.Now())
 			table := findTable(t, p, "Connections, the loudest first")
 			h := Handler(Config{Source: server, Token: testToken, Log: slog.New(slog.DiscardHandler)})
 			w := serveRequest(h, newControlRequest("/"+table.Actions[1].URL))

@@ -22,7 +22,7 @@ func newFullConfig(t *testing.T) (cfg Config, patterns []string) {
 	close(server.drains)
 	cfg = Config{Source: server, Token: testToken, Flight: startFlight(t, FlightConfig{}), Log: slog.New(slog.DiscardHandler)}
 	cfg.Gatherer = newDefaultRegistry(server)
-	return cfg, slices.Sorted(maps.Keys(newRouteHandlersAddingLinks(&cfg, &pageState{source: server}, newRateLimitedRejectionLog(cfg.Log))))
+	return cfg, slices.Sorted(maps.Keys(newRouteHandlersLinkingPages(&cfg, &pageState{source: server}, newRateLimitedRejectionLog(cfg.Log))))
 }
 
 // requestFor is one that a pattern serves, and the query such that nothing is recorded.

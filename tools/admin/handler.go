@@ -121,7 +121,7 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 	}
 	refused := newRateLimitedRejectionLog(cfg.Log)
 	mux := http.NewServeMux()
-	for pattern, handler := range newRouteHandlersAddingLinks(&cfg, known, refused) {
+	for pattern, handler := range newRouteHandlersLinkingPages(&cfg, known, refused) {
 		mux.Handle(pattern, handler)
 	}
 	own := rejectCrossSite(mux, refused)
@@ -135,7 +135,7 @@ func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
 
 type routeHandlers map[string]http.HandlerFunc
 
-func newRouteHandlersAddingLinks(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
+func newRouteHandlersLinkingPages(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
 	all := routeHandlers{
 		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteHTML, cfg.Log) },
 		"GET /live": func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteUpdate, cfg.Log) },
@@ -181,7 +181,7 @@ func validateConfigAndSetLog(cfg *Config) error {
 
 func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
-	if err := render(l.sampleAndBuildPage(time.Now()), &text); err != nil {
+	if err := render(l.refreshIfDueAndBuildPage(time.Now()), &text); err != nil {
 		log.Error("admin: cannot render the page", "error", err)
 		replyText(w, http.StatusInternalServerError, err.Error())
 		return

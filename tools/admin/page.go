@@ -22,12 +22,12 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// sampleAndBuildPage takes a sample if one is due, and returns the current page.
-func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
+// refreshIfDueAndBuildPage takes a sample if one is due, and returns the current page.
+func (l *pageState) refreshIfDueAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastRequest = now
-	l.refreshDueAndViewedFigures(now)
+	l.refreshIfDueLocked(now)
 	stats, p := l.snapshots[len(l.snapshots)-1].stats, l.latestPointWithMeanRates()
 	made := &page.Page{
 		Title: "Myriad", Figures: listMainFigures(stats, p), Facts: l.listSecondaryFiguresAndFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
@@ -90,7 +90,7 @@ func (l *pageState) listSecondaryFiguresAndFacts(s tcp.Stats, p historyPoint) []
 		{"Accepted", formatNumberOrDash(p.accepted) + " a second"},
 		{"Received, sent a second", dashIfEmpty(format.Bytes(p.bytesIn)) + ", " + dashIfEmpty(format.Bytes(p.bytesOut))},
 		{"Loop lag, p99", formatSecondsOrDash(p.lag)},
-		{"CPU", formatCPUShare(p.cpu)},
+		{"CPU", formatCPUShareOrDash(p.cpu)},
 		{"Utilisation of the loops", dashIfEmpty(format.Percent(p.busy))},
 		{"Memory per connection", each},
 		{"I/O model", dashIfEmpty(s.Model)},
@@ -421,7 +421,7 @@ func (l *pageState) buildLinkSection() page.Section {
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 
-func formatCPUShare(v float64) string {
+func formatCPUShareOrDash(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
 	}

@@ -57,7 +57,7 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	}
 	handler, known := newHandlerAndPageState(cfg)
 	if isLoopbackAddr(ln.Addr()) {
-		handler = rejectNonLocalHostHeader(handler)
+		handler = rejectHostNamesExceptLocalhost(handler)
 	} else {
 		cfg.Log.Warn("admin: profiles, traces and the command line are readable by anyone who can reach this address", "address", ln.Addr().String())
 	}
@@ -117,8 +117,8 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectNonLocalHostHeader wraps next and rejects requests whose Host is neither an IP address nor localhost.
-func rejectNonLocalHostHeader(next http.Handler) http.Handler {
+// rejectHostNamesExceptLocalhost wraps next and rejects requests whose Host is neither an IP address nor localhost.
+func rejectHostNamesExceptLocalhost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// An attacker can choose another name. Browsers never send an empty Host.
 		if r.Host != "" && !isIPOrLocalhost(r.Host) {

@@ -61,24 +61,24 @@ const maxSnapshots = 2
 func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(minSampleInterval)
 	defer ticker.Stop()
-	l.lockAndRefreshIfDue(time.Now())
+	l.refreshIfDue(time.Now())
 	for {
 		select {
 		case <-stop:
 			return
 		case <-ticker.C:
-			l.lockAndRefreshIfDue(time.Now())
+			l.refreshIfDue(time.Now())
 		}
 	}
 }
 
-func (l *pageState) lockAndRefreshIfDue(now time.Time) {
+func (l *pageState) refreshIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.refreshDueAndViewedFigures(now)
+	l.refreshIfDueLocked(now)
 }
 
-func (l *pageState) refreshDueAndViewedFigures(now time.Time) {
+func (l *pageState) refreshIfDueLocked(now time.Time) {
 	if n := len(l.snapshots); n == 0 || now.Sub(l.snapshots[n-1].at) >= minSampleInterval-sampleSlack {
 		l.addSampleToHistory(now)
 	}

@@ -76,9 +76,9 @@ func TestRates(t *testing.T) {
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
-		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.refreshIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
-	p := l.sampleAndBuildPage(begin.Add(29 * time.Second))
+	p := l.refreshIfDueAndBuildPage(begin.Add(29 * time.Second))
 	for _, want := range []struct {
 		caption, line string
 		column        int
@@ -127,11 +127,11 @@ func TestRatesEndWithTheLoad(t *testing.T) {
 	begin := time.Now()
 	for i := range int64(10) {
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
-		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.refreshIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
-	l.lockAndRefreshIfDue(begin.Add(10 * time.Second))
-	p := l.sampleAndBuildPage(begin.Add(11 * time.Second))
+	l.refreshIfDue(begin.Add(10 * time.Second))
+	p := l.refreshIfDueAndBuildPage(begin.Add(11 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
 		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
 	}
@@ -146,9 +146,9 @@ func TestMemoryOfFew(t *testing.T) {
 		src := newFakeSource(tcp.Stats{Model: "epoll"})
 		l := newServerState(src)
 		began := time.Now()
-		l.lockAndRefreshIfDue(began)
+		l.refreshIfDue(began)
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
-		p := l.sampleAndBuildPage(began.Add(time.Second))
+		p := l.refreshIfDueAndBuildPage(began.Add(time.Second))
 		if got := findCell(t, p, "Memory", "buffers", 2); got != want {
 			t.Errorf("%d connections: %q for each, want %q", open, got, want)
 		}
@@ -163,7 +163,7 @@ func TestMemoryOfFew(t *testing.T) {
 // received instead.
 func TestMessagesOrReceives(t *testing.T) {
 	for messages, want := range map[int64]string{0: "Receives", 7: "Messages"} {
-		p := newServerState(newFakeSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).sampleAndBuildPage(time.Now())
+		p := newServerState(newFakeSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).refreshIfDueAndBuildPage(time.Now())
 		var names []string
 		for _, f := range p.Figures {
 			names = append(names, f[0])
@@ -182,7 +182,7 @@ func TestLooksAreBounded(t *testing.T) {
 	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 	begin := time.Now()
 	for i := range 5000 {
-		l.lockAndRefreshIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
+		l.refreshIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
 		if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
 			t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
 		}
@@ -222,7 +222,7 @@ func (listenerSource) ListenerStats() []tcp.ListenerStats {
 
 // The page tells of each listener.
 func TestListenerTable(t *testing.T) {
-	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).sampleAndBuildPage(time.Now())
+	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).refreshIfDueAndBuildPage(time.Now())
 	if got, want := findTable(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("the listener is told as %q, want %q", got, want)
 	}
@@ -241,7 +241,7 @@ func TestRouteTable(t *testing.T) {
 	c := testkit.Dial(t, addr)
 	c.Send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
 	c.ReadResponse()
-	if got, want := findTable(t, newServerState(srv).sampleAndBuildPage(time.Now()), "HTTP handlers").Lines[1], []string{"/hello", "workers", "0", "–"}; !slices.Equal(got, want) {
+	if got, want := findTable(t, newServerState(srv).refreshIfDueAndBuildPage(time.Now()), "HTTP handlers").Lines[1], []string{"/hello", "workers", "0", "–"}; !slices.Equal(got, want) {
 		t.Errorf("the route is shown as %q, want %q", got, want)
 	}
 	stop()

@@ -42,7 +42,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return
 	}
-	talks, err := listConnTrafficIfFew(s, addr)
+	talks, err := listConnTraffic(s, addr)
 	if t.err = err; err != nil {
 		*t = topTalkers{at: now, err: err}
 		return
@@ -50,8 +50,8 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTrafficIfFew reads the traffic of each connection, or returns an error if there are too many connections.
-func listConnTrafficIfFew(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
+// listConnTraffic reads the traffic of each connection, or returns an error if there are too many connections.
+func listConnTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the server does not listen yet, so its address is unknown")
 	}

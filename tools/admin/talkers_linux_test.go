@@ -46,9 +46,9 @@ func TestTopTalker(t *testing.T) {
 			}
 			l := newServerState(server)
 			begin := time.Now()
-			l.sampleAndBuildPage(begin)
+			l.refreshIfDueAndBuildPage(begin)
 			checkEcho(loud, strings.Repeat("x", said))
-			p := l.sampleAndBuildPage(begin.Add(talkerInterval))
+			p := l.refreshIfDueAndBuildPage(begin.Add(talkerInterval))
 			if l.talkers.err != nil {
 				t.Fatal(l.talkers.err)
 			}

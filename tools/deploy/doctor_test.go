@@ -37,7 +37,7 @@ func printed(t *testing.T, format string) string {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := doctor.Print(&out, format, r); err != nil {
+	if err := doctor.WriteSettings(&out, format, r); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

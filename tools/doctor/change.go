@@ -149,7 +149,7 @@ const changeTimeout = 10 * time.Second
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {
-		if err := c.runCommandUnlessShellLimit(ctx); err != nil {
+		if err := c.apply(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 			continue
 		}
@@ -159,7 +159,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 	return undo, errors.Join(errs...)
 }
 
-func (c Change) runCommandUnlessShellLimit(ctx context.Context) error {
+func (c Change) apply(ctx context.Context) error {
 	if c.isShellLimit() {
 		return fmt.Errorf("run `%s` in the shell that starts the server, as root if permission is denied", c.Command())
 	}

@@ -90,31 +90,31 @@ var _ = registerSysctlWall(Wall{
 const maxDescriptors = 1<<31 - 64
 
 // fillDescriptorLimitWall computes how many connections a descriptor limit allows. A limit of -1 means unlimited.
-func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (descriptorsNeeded int64) {
+func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
 		if limit >= 0 {
-			room := x.maxConnsUnderDescriptorLimit(e, limit)
+			room := x.maxConnsPerProcess(e, limit)
 			holds = largestFittingConns(func(n int64) bool { return e.connsPerProcessWithMargin(n) <= room })
 		}
 		x.lowerWallHolds(w, e.side, holds)
 		each := e.connsPerProcessWithMargin(x.n)
-		descriptorsNeeded = max(descriptorsNeeded, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.maxConnsUnderDescriptorLimit(e, int64(n)) >= each })))
+		limitNeeded = max(limitNeeded, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.maxConnsPerProcess(e, int64(n)) >= each })))
 	}
 	if x.isExceededByPlan(w) {
-		w.Needs = format.Count(descriptorsNeeded)
+		w.Needs = format.Count(limitNeeded)
 	}
-	return descriptorsNeeded
+	return limitNeeded
 }
 
-// maxConnsUnderDescriptorLimit returns the maximum number of connections of a process. The limit applies to each
+// maxConnsPerProcess returns the maximum number of connections of a process. The limit applies to each
 // descriptor table.
-func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
-	room := subtractDownToZero(limit, sock.ReservedDescriptors)
+func (x *analysis) maxConnsPerProcess(e *localEndpoint, descriptorLimit int64) int64 {
+	room := subtractDownToZero(descriptorLimit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
 		return room
 	}
-	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
+	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(descriptorLimit), e.minLoops, maxLoops)))
 }
 
 var _ = registerSysctlWall(Wall{

@@ -28,7 +28,7 @@ func Example() {
 	for _, c := range undo {
 		fmt.Println("to undo:", c.Command())
 	}
-	if err := doctor.Print(os.Stdout, "sysctl", report); err != nil { // what makes them last
+	if err := doctor.WriteSettings(os.Stdout, "sysctl", report); err != nil { // what makes them last
 		log.Fatal(err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// interfaceForFirstTarget returns the interface of the first target's network, else a global interface, else nil.
-func (x *analysis) interfaceForFirstTarget() *Interface {
+// likelyInterfaceToTarget returns the interface of the first target's network, else a global interface, else nil.
+func (x *analysis) likelyInterfaceToTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
 	for i := range x.f.Interfaces {
@@ -65,7 +65,7 @@ var _ = registerWall(Wall{
 	Effect: "ENETUNREACH, \"network is unreachable\", from connect(2)",
 	Source: "https://man7.org/linux/man-pages/man8/ip-address.8.html",
 }, func(x *analysis, w *Wall) bool {
-	if on := x.interfaceForFirstTarget(); on != nil {
+	if on := x.likelyInterfaceToTarget(); on != nil {
 		w.Present = on.Name
 	} else {
 		w.Present, w.Holds, w.Needs = "none", 0, "one"
@@ -79,7 +79,7 @@ var _ = registerWall(Wall{
 	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
 	Source: "https://docs.kernel.org/networking/scaling.html",
 }, func(x *analysis, w *Wall) bool {
-	on := x.interfaceForFirstTarget()
+	on := x.likelyInterfaceToTarget()
 	if x.targetsLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
 		return false
 	}
@@ -111,7 +111,7 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 		if missing++; missing == 1 {
 			w.Holds = int64(i) // connections use all sources in rotation, from the first on
 		}
-		if on := x.interfaceForFirstTarget(); on != nil && on.networkContains(s) && shared == "" {
+		if on := x.likelyInterfaceToTarget(); on != nil && on.networkContains(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
 		} else if on != nil && missing <= maxAddedAddrs {
 			w.Changes = append(w.Changes, Change{Kind: Address, Name: on.Name, To: netip.PrefixFrom(s, s.BitLen()).String()})

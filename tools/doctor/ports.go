@@ -55,13 +55,13 @@ func (x *analysis) portRangeWithTakenPorts() (_ portRange, known bool) {
 	for _, port := range x.f.Sockets.Ports {
 		r.taken[int64(port)] = true
 	}
-	for _, port := range x.plannedServerPorts() {
+	for _, port := range x.localServerPorts() {
 		r.taken[int64(port)] = true
 	}
 	return r, true
 }
 
-func (x *analysis) plannedServerPorts() []uint16 {
+func (x *analysis) localServerPorts() []uint16 {
 	var ports []uint16
 	for _, t := range x.p.Targets {
 		if x.isSideLocal(Server) && !slices.Contains(ports, t.Port()) {
@@ -196,7 +196,7 @@ func (x *analysis) lowestUsablePort() int64 {
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)
-	for _, port := range x.plannedServerPorts() {
+	for _, port := range x.localServerPorts() {
 		reserved[int64(port)] = reserved[int64(port)] || int64(port) >= wide.low
 	}
 	present, known := x.portRangeWithTakenPorts()

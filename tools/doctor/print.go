@@ -16,7 +16,7 @@ import (
 // Formats lists the names of the formats that Print supports.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
-// Print writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
+// WriteSettings writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
 //
 //	sysctl      a file for /etc/sysctl.d
 //	systemd     a drop-in for a service unit
@@ -27,7 +27,7 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // The file contains all settings for which the plan needs more than the kernel's default. This includes settings that
 // are already sufficient on this machine, so the file suits other machines, too. If a present value exceeds the plan's
 // needs, the file keeps it. The file does not assume that event loops have separate descriptor tables.
-func Print(w io.Writer, formatName string, r *Report) error {
+func WriteSettings(w io.Writer, formatName string, r *Report) error {
 	if !slices.Contains(Formats, formatName) {
 		return fmt.Errorf("doctor: format is %q; expected one of %s", formatName, strings.Join(Formats, ", "))
 	}
@@ -120,9 +120,9 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 			c.To = c.valueSatisfyingBoth(c.From, c.To)
 			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.describeWallsMovedBy(c), r.describeWallsMovedBy(c))})
 		case Nofile:
-			l.Nofile = maxLimitZeroIfUnlimited(c.To, r.Facts.Process.Nofile.Hard)
+			l.Nofile = higherLimitZeroIfUnlimited(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
-			l.Memlock = max(maxLimitZeroIfUnlimited(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
+			l.Memlock = max(higherLimitZeroIfUnlimited(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
 		}
 	}
 	x := newAnalysis(bare.Facts, bare.Plan)
@@ -130,16 +130,16 @@ func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-func mergeChangesBySetting(list, other []Change) []Change {
+func mergeChangesBySetting(into, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
-		if i := slices.IndexFunc(list, same); i >= 0 {
-			list[i].To = c.valueSatisfyingBoth(list[i].To, c.To)
+		if i := slices.IndexFunc(into, same); i >= 0 {
+			into[i].To = c.valueSatisfyingBoth(into[i].To, c.To)
 		} else {
-			list = append(list, c)
+			into = append(into, c)
 		}
 	}
-	return list
+	return into
 }
 
 // Default values of RLIMIT_MEMLOCK: newMemlock since Linux 5.16, oldMemlock before.
@@ -148,8 +148,8 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// maxLimitZeroIfUnlimited returns the higher of two limits, or 0 if one is unlimited.
-func maxLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
+// higherLimitZeroIfUnlimited returns the higher of two limits, or 0 if one is unlimited.
+func higherLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
 		return 0

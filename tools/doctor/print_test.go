@@ -52,10 +52,10 @@ func TestPrinted(t *testing.T) {
 }
 
 func TestPrintRefuses(t *testing.T) {
-	if err := Print(io.Discard, "nix", &Report{}); err == nil || err.Error() != `doctor: format is "nix"; expected one of sysctl, systemd, docker, kubernetes, limits` {
+	if err := WriteSettings(io.Discard, "nix", &Report{}); err == nil || err.Error() != `doctor: format is "nix"; expected one of sysctl, systemd, docker, kubernetes, limits` {
 		t.Error(err)
 	}
-	if err := Print(io.Discard, "sysctl", &Report{}); err == nil || err.Error() != "doctor: the report has no facts; expected a report of Examine" {
+	if err := WriteSettings(io.Discard, "sysctl", &Report{}); err == nil || err.Error() != "doctor: the report has no facts; expected a report of Examine" {
 		t.Error(err)
 	}
 }

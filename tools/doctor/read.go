@@ -170,7 +170,7 @@ func (r *factReader) readSysctls() {
 				r.ReadOnly = append(r.ReadOnly, name)
 			}
 		case sysctlInfos[name].machineWide:
-			r.readSysctlInAncestorNamespaces(name)
+			r.readSysctlInAncestorNetns(name)
 		case !procfs.IsNotFoundOrExited(err):
 			r.recordUnknownIfError("sysctl "+name, err)
 		}
@@ -180,8 +180,8 @@ func (r *factReader) readSysctls() {
 // maxAncestors limits the ancestor processes whose namespaces are tried.
 const maxAncestors = 16
 
-// readSysctlInAncestorNamespaces reads a kernel setting that is visible only in an ancestor's network namespace.
-func (r *factReader) readSysctlInAncestorNamespaces(name string) {
+// readSysctlInAncestorNetns reads a kernel setting that is visible only in an ancestor's network namespace.
+func (r *factReader) readSysctlInAncestorNetns(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
 		// Namespaces that cannot be entered are skipped.
@@ -214,7 +214,7 @@ func (r *factReader) readNetworkAndOpenFiles() {
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountOpenFilesOfMachine()
 	r.recordUnknownIfError("open files", err)
-	r.readOrProbeConntrackState()
+	r.readConntrackProbingIfZero()
 	r.readListeningPortsAndFullestQueue()
 }
 
@@ -236,7 +236,7 @@ func (r *factReader) readListeningPortsAndFullestQueue() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-func (r *factReader) readOrProbeConntrackState() {
+func (r *factReader) readConntrackProbingIfZero() {
 	tracked, err := readConntrackCount()
 	if procfs.IsNotFoundOrExited(err) {
 		return

@@ -173,7 +173,7 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 // order. If some connections do not fit even after all changes, the commands open as many connections as fit. If no
 // connection fits, there are no commands.
 func (r *Report) CommandsToRunPlan() []string {
-	p, room := r.Plan, r.connsAfterPossibleChanges()
+	p, room := r.Plan, r.plannedConnsFittingAfterChanges()
 	if room == 0 {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (r *Report) CommandsToRunPlan() []string {
 	return lines
 }
 
-func (r *Report) connsAfterPossibleChanges() int64 {
+func (r *Report) plannedConnsFittingAfterChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
 		if w := &r.Walls[i]; !w.Soft && !r.canRaiseFromHere(w) {
@@ -247,7 +247,7 @@ func formatAddrRanges(addrs []netip.Addr) []string {
 
 func (r *Report) titleOfPlanCommands() string {
 	title := "Then"
-	if room := r.connsAfterPossibleChanges(); room < int64(r.Plan.Connections) {
+	if room := r.plannedConnsFittingAfterChanges(); room < int64(r.Plan.Connections) {
 		title += fmt.Sprintf(", for the %s connections that fit", format.Count(room))
 	}
 	if r.Plan.Side == Both {

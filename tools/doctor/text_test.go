@@ -137,7 +137,7 @@ func TestPrintedMemory(t *testing.T) {
 			"kubernetes": `\n          memory: (\d+)Mi\n`, "docker": `--memory is given, it needs (\d+)m:`, "systemd": `MemoryMax= is set, it needs (\d+)M:`,
 		} {
 			var out strings.Builder
-			if err := Print(&out, format, r); err != nil {
+			if err := WriteSettings(&out, format, r); err != nil {
 				t.Fatal(err)
 			}
 			found := regexp.MustCompile(line).FindStringSubmatch(out.String())

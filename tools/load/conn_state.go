@@ -140,7 +140,7 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Duration) {
+func (s *connTable) resetPlanAndParserState(cs *connState, newOpenedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.SendPlan{}
 	}
@@ -150,7 +150,7 @@ func (s *connTable) resetPlanAndParserState(cs *connState, establishedAt time.Du
 	if s.frameReaders != nil {
 		s.frameReaders[cs.index] = websocket.FrameReader{}
 	}
-	s.openedAt[cs.index] = establishedAt
+	s.openedAt[cs.index] = newOpenedAt
 }
 
 func (s *connTable) totalMessageBytes(cs *connState, firstMessage uint64, messageCount int, messageScript *trafficScript) (bytes int64) {

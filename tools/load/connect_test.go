@@ -60,7 +60,7 @@ func TestPacing(t *testing.T) {
 			}
 			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
-			if err := d.startConnsAndReplacements(t.Context()); err != nil {
+			if err := d.dialAndReplaceClosed(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is due at once, the last a step before 3 s.
@@ -81,7 +81,7 @@ func TestHalfOpen(t *testing.T) {
 				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			if err := d.startConnsAndReplacements(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
+			if err := d.dialAndReplaceClosed(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
 				t.Errorf("rate %d: %d started, %v, want %d", rate, f.dialedConns(), err, want)
 			}
 		})
@@ -95,7 +95,7 @@ func TestMailboxFull(t *testing.T) {
 		f := fakeEngine{failFull: 3}
 		d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
 			sources: planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.startConnsAndReplacements(t.Context()); err != nil {
+		if err := d.dialAndReplaceClosed(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
@@ -116,7 +116,7 @@ func newFakeRun(cfg Config, f *fakeEngine) *loadRun {
 	if err != nil {
 		panic(err)
 	}
-	r.attachEngineAndReconnector(f, "")
+	r.attachEngine(f, "")
 	r.progressTicker = time.NewTicker(time.Second)
 	return r
 }
@@ -225,7 +225,7 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.attachEngineAndReconnector(f, "")
+	r.attachEngine(f, "")
 	r.dialer.sources = []source{{parseAddrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.startAttempts(10); err != nil {
 		t.Fatal(err)

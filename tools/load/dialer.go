@@ -53,9 +53,9 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// startConnsAndReplacements starts all connections and their replacements. It returns errors of Dial except ErrFull,
+// dialAndReplaceClosed starts all connections and their replacements. It returns errors of Dial except ErrFull,
 // and ctx's cause.
-func (d *dialer) startConnsAndReplacements(ctx context.Context) error {
+func (d *dialer) dialAndReplaceClosed(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
 	begin := time.Now()

@@ -83,7 +83,7 @@ func TestNumberFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := string(script.appendMessageOrShareIfNil(nil, 2, 0)); got != "2.\n" {
+	if got := string(script.appendMessageReadOnlyIfNil(nil, 2, 0)); got != "2.\n" {
 		t.Errorf("the message of connection 2 is %q", got)
 	}
 	r, err := newGenerator(new(parts[1].withDefaultsAndImplied()), 0)

@@ -200,7 +200,7 @@ func (r *Result) nonTimeFiguresByName() map[string]float64 {
 		}
 	}
 	if r.hasMeaningfulCPUUsage() {
-		all["cpu"] = r.GeneratorCPUShare()
+		all["cpu"] = r.GeneratorCPUUtilization()
 	}
 	sum, slowest := r.sumVerificationsAndSlowestRate()
 	all["checked"], all["check_asked"], all["check_wrong"] = float64(sum.Checked), float64(sum.Asked), float64(sum.Wrong)

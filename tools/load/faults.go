@@ -103,14 +103,14 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending stops counting attempts. If pendingCause is not empty, pending attempts count as
+// stopCountingConnectsAndFailPending stops counting attempts. If pendingCauseOrEmpty is not empty, pending attempts count as
 // failed.
-func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCause string) {
+func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCauseOrEmpty string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
-	if missing := attempted - opened - sumCountsByCause(f.causes[failedConnect]); missing > 0 && pendingCause != "" {
-		f.countFaultLocked(failedConnect, pendingCause, missing)
+	if missing := attempted - opened - sumCountsByCause(f.causes[failedConnect]); missing > 0 && pendingCauseOrEmpty != "" {
+		f.countFaultLocked(failedConnect, pendingCauseOrEmpty, missing)
 	}
 }
 

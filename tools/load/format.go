@@ -157,8 +157,8 @@ func pathOrRoot(path string) string { return cmp.Or(path, "/") }
 
 func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// parseRateRangeOrGoal parses a rate (500), a range (1k:100k) or a goal (@10ms,p99.9).
-func parseRateRangeOrGoal(text string) (r Rate, err error) {
+// parseRateOrGoal parses a rate (500), a range (1k:100k) or a goal (@10ms,p99.9).
+func parseRateOrGoal(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
 		r.Goal, err = parseLatencyAndOptionalPercentile(latency)
 		return r, err

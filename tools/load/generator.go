@@ -144,26 +144,26 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake or, in other runs, calls joinPubsubOrEstablish.
+// Opened starts the WebSocket handshake or, in other runs, calls requestJoinOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
 		g.script.frames.sendWSHandshakeRequest(c, g.nextNumber.Add(1)-1, began)
 		return
 	}
-	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
+	g.requestJoinOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinPubsubOrEstablish joins a publish/subscribe run, or counts the connection as established.
-func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+// requestJoinOrRegister joins a publish/subscribe run, or counts the connection as established.
+func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
 		return
 	}
-	g.registerAndStartConnOrAbortLate(c, connNumber, dialedAt)
+	g.registerConnOrAbortLate(c, connNumber, dialedAt)
 }
 
-func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
 	if g.isHoldOnly() {
@@ -200,7 +200,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
+			g.countAnswersThenSendOrClose(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
@@ -227,7 +227,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.markDueAtStartOrAfterAnswers(s, cs, 0, now)
+		g.markOrScheduleNextMessages(s, cs, 0, now)
 	}
 	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
@@ -248,7 +248,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.countAnswersThenSendOrReconnect(c, cs, h, now)
+	g.countAnswersThenSendOrClose(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -256,7 +256,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) countAnswersThenSendOrClose(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
@@ -268,7 +268,7 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 			g.recordOpenLoopSendLateness(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.markDueAtStartOrAfterAnswers(s, cs, res.answers, now)
+			g.markOrScheduleNextMessages(s, cs, res.answers, now)
 		}
 		p = g.takeAllDueAndCountSent(s, cs, now)
 	}
@@ -418,7 +418,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
 		if h := r.endAnswersAndDetectCleanClose(cs, in); h.serverCloses {
-			g.countAnswersThenSendOrReconnect(c, cs, h, g.now())
+			g.countAnswersThenSendOrClose(c, cs, h, g.now())
 		}
 	}
 	return len(in)
@@ -436,7 +436,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 		g.queueOrStartReplacementDial(cs, c.Peer())
 		return
 	}
-	if g.markConnClosedAndCountMessages(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
+	if g.markConnClosedAndCountDropped(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
 		if ended {
 			reason = errKeepAlive
 		}
@@ -444,7 +444,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 }
 
-func (g *generator) markConnClosedAndCountMessages(cs *connState) (flags uint16) {
+func (g *generator) markConnClosedAndCountDropped(cs *connState) (flagsAfter uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()

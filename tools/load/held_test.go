@@ -269,7 +269,7 @@ func TestHeldMemory(t *testing.T) {
 			c.OnSent(len(line))
 			c.OnRead(line)
 			c.OnRead(ping)
-			c.OnSent(c.UnsentOrDroppedBytes())
+			c.OnSent(c.UnsentAndDroppedBytes())
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)

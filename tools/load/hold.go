@@ -63,7 +63,7 @@ func (g *generator) dispatchInputWithoutConnState(c *engine.Conn, in []byte) (us
 		}
 	case *heldConn:
 		if (g.cfg.checksHeldConnLines() || g.script.frames != nil) && !g.closing.Load() {
-			return g.consumeHeldLinesOrClose(c, v, in)
+			return g.checkHeldLinesOrClose(c, v, in)
 		}
 		v.shard.mu.Lock()
 		defer v.shard.mu.Unlock()
@@ -72,7 +72,7 @@ func (g *generator) dispatchInputWithoutConnState(c *engine.Conn, in []byte) (us
 	return len(in)
 }
 
-func (g *generator) consumeHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte) (used int) {
+func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
 	var why error
 	s.mu.Lock()

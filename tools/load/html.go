@@ -171,7 +171,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 		text = "Nothing failed."
 	}
 	if r.hasMeaningfulCPUUsage() {
-		text += " The generator used " + format.Percent(r.GeneratorCPUShare()) + " of its CPUs and reached no known limit."
+		text += " The generator used " + format.Percent(r.GeneratorCPUUtilization()) + " of its CPUs and reached no known limit."
 	}
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }

@@ -147,7 +147,7 @@ func (d *distribution) reset() {
 	}
 }
 
-func sumDistributions(a, b *distribution) (aOrNewSum *distribution) {
+func sumDistributions(a, b *distribution) (newSumOrA *distribution) {
 	if b.count() == 0 {
 		return a
 	}

@@ -77,7 +77,7 @@ func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	r.addReachedKernelLimits(result, add)
 	if result.GeneratorBound() {
 		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
-			"the generator used %.0f%% of its %d CPU", 100*result.GeneratorCPUShare(), result.CPUs)
+			"the generator used %.0f%% of its %d CPU", 100*result.GeneratorCPUUtilization(), result.CPUs)
 	}
 	if share := r.cpuPressureShareInWindow(); share > highCPUPressure {
 		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",

@@ -35,8 +35,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// markDueAtStartOrAfterAnswers marks a connection's next messages as due when its traffic starts or answers arrive.
-func (g *generator) markDueAtStartOrAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
+// markOrScheduleNextMessages marks a connection's next messages as due when its traffic starts or answers arrive.
+func (g *generator) markOrScheduleNextMessages(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {
@@ -164,7 +164,7 @@ func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func
 	}
 	nudges := append(s.nudges[:0], s.nudgeRetries...)
 	s.nudgeRetries = s.nudgeRetries[:0]
-	nudges = g.markConnsWithDueTimers(s, nudges, now)
+	nudges = g.runDueTimers(s, nudges, now)
 	nudges = g.markSharedPlanDueOnReadyConns(s, nudges, now)
 	s.mu.Unlock()
 	full := false
@@ -200,8 +200,8 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// markConnsWithDueTimers handles a shard's expired timers, and adds their connections to nudges.
-func (g *generator) markConnsWithDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
+// runDueTimers handles a shard's expired timers, and adds their connections to nudges.
+func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
 		if !ok {
@@ -420,7 +420,7 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	bufferSize := g.cfg.floodBufferSize()
 	n := max(bufferSize/g.script.maxMessageLen(), 1)
 	for range floodBatches {
-		if c.UnsentOrDroppedBytes() > bufferSize {
+		if c.UnsentAndDroppedBytes() > bufferSize {
 			break
 		}
 		now := g.now()

@@ -29,7 +29,7 @@ func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
 	return r.block.advanceOffsetWrapping(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
 }
 
-func (r *payloadCache) appendMessageOrShareIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+func (r *payloadCache) appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
 	m := r.block.contiguousBytesAt(r.messageOffset(connNumber, msgNumber), r.block.size)
 	if dst == nil {
 		return m

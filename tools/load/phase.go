@@ -28,10 +28,10 @@ func (r *loadRun) runAllPhases(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		r.waitForBeginIfCoordinated,
 		r.verifyHeldConnsRecordingFaults,
-		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldBefore) },
+		func(ctx context.Context) error { return r.holdDurationOrAllClosed(ctx, r.cfg.HoldBefore) },
 		r.runWarmupWindowAndDrain,
 		r.verifyHeldConnsRecordingFaults,
-		func(ctx context.Context) error { return r.enterHoldStageAndWait(ctx, r.cfg.HoldAfter) },
+		func(ctx context.Context) error { return r.holdDurationOrAllClosed(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (r *loadRun) waitForBeginIfCoordinated(ctx context.Context) error {
 	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
-func (r *loadRun) enterHoldStageAndWait(ctx context.Context, d time.Duration) error {
+func (r *loadRun) holdDurationOrAllClosed(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
 	}
@@ -60,7 +60,7 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.startConnsAndReplacements(dialing); err != nil && dialing.Err() == nil {
+		if err := r.dialer.dialAndReplaceClosed(dialing); err != nil && dialing.Err() == nil {
 			r.generator.faults.recordConnectFailureDuringConnects(err)
 		}
 	})
@@ -77,7 +77,7 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.startConnsAndReplacements(dialing); err != nil {
+		if err := r.dialer.dialAndReplaceClosed(dialing); err != nil {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
@@ -108,14 +108,14 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. With a pendingFailureCause, pending attempts count as
+// endConnectPhase makes the shards refuse new connections. With a pendingCauseOrEmpty, pending attempts count as
 // failed.
-func (r *loadRun) endConnectPhase(pendingFailureCause string) {
+func (r *loadRun) endConnectPhase(pendingCauseOrEmpty string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
 	}
 	sum := r.sumTotals()
-	r.generator.faults.stopCountingConnectsAndFailPending(int64(r.dialer.issued), sum.run[nOpened], pendingFailureCause)
+	r.generator.faults.stopCountingConnectsAndFailPending(int64(r.dialer.issued), sum.run[nOpened], pendingCauseOrEmpty)
 	if sum.run[nOpened] > 0 {
 		r.connectTime = sum.lastOpened - r.connectStart
 	}
@@ -162,8 +162,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 }
 
 // startTrafficOrEarlyDialing starts the traffic, or with Config.Early the dialing, on a new goroutine. The caller must
-// call waitForStarter after ctx has ended.
-func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (waitForStarter func()) {
+// call stopDialingOrWait after ctx has ended.
+func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {
 		r.scheduleWarmupWindowAndPlan(0)

@@ -220,7 +220,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
-		h.registerAndStartConnOrAbortLate(c, m.number, m.dialedAt)
+		h.registerConnOrAbortLate(c, m.number, m.dialedAt)
 		return false
 	}
 	now := h.now()
@@ -417,15 +417,15 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 }
 
-func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
-	for is.used < len(in) {
-		n, err := h.protocol.consumeNonMessageInput(c, in[is.used:])
-		if is.err = err; n == 0 {
+func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (withoutAnswers checkResult) {
+	for withoutAnswers.used < len(in) {
+		n, err := h.protocol.consumeNonMessageInput(c, in[withoutAnswers.used:])
+		if withoutAnswers.err = err; n == 0 {
 			break
 		}
-		is.used += n
+		withoutAnswers.used += n
 	}
-	return is
+	return withoutAnswers
 }
 
 func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }

@@ -233,7 +233,7 @@ func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumb
 	dst = appendFixedHex(dst, msgNumber, numberDigits)
 	dst = appendFixedHex(dst, plannedAt, timeDigits)
 	dst = appendFixedHex(dst, p.checksum(publisher, msgNumber, plannedAt), checksumDigits)
-	return append(dst, p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)...)
+	return append(dst, p.filler.appendMessageReadOnlyIfNil(nil, publisher, msgNumber)...)
 }
 
 var errPayload = errors.New("load: the received payload differs from the published one")
@@ -245,7 +245,7 @@ func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32,
 	check, ok4 := parseHex(in[payloadHead-checksumDigits : payloadHead])
 	publisher = uint32(from)
 	if !ok1 || !ok2 || !ok3 || !ok4 || check != p.checksum(publisher, msgNumber, plannedAt) ||
-		!bytes.Equal(in[payloadHead:], p.filler.appendMessageOrShareIfNil(nil, publisher, msgNumber)) {
+		!bytes.Equal(in[payloadHead:], p.filler.appendMessageReadOnlyIfNil(nil, publisher, msgNumber)) {
 		return 0, 0, 0, errPayload
 	}
 	return publisher, msgNumber, plannedAt, nil

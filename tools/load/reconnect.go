@@ -82,7 +82,7 @@ type replacementDial struct {
 }
 
 // Value returns the connState, or nil for a socket on the wrong loop.
-func (o *replacementDial) Value() any {
+func (o *replacementDial) Value() (connStateOrNil any) {
 	if o.conn == nil {
 		return nil
 	}
@@ -118,9 +118,9 @@ func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
 	case o.closing.Load() || errors.Is(err, engine.ErrClosed):
-		o.markConnClosedAndCountMessages(o.conn)
+		o.markConnClosedAndCountDropped(o.conn)
 	case o.attempts == maxReconnects:
-		o.markConnClosedAndCountMessages(o.conn)
+		o.markConnClosedAndCountDropped(o.conn)
 		o.faults.recordLostAfterReconnectFailure(err)
 	default:
 		o.reconnector.queueRetry(o, o.now()+dialRetryInterval)
@@ -171,7 +171,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
-			o.markConnClosedAndCountMessages(o.conn)
+			o.markConnClosedAndCountDropped(o.conn)
 			continue
 		}
 		r.dialing++
@@ -201,11 +201,11 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.dialQueuedWhileSlotsFree()
 }
 
-func (r *reconnector) abandonAndCountPendingReplacements() {
+func (r *reconnector) abandonPendingAsClosed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range append(r.queued, r.retrying...) {
-		o.markConnClosedAndCountMessages(o.conn)
+		o.markConnClosedAndCountDropped(o.conn)
 	}
 	r.queued, r.retrying = nil, nil
 }

@@ -208,10 +208,10 @@ type Agent struct {
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
 	// Connected, Rate, Latency and CPUShare are taken from the agent's own result. They are 0 for a lost agent.
-	Connected int     `json:"connected"`
-	Rate      float64 `json:"rate"`
-	Latency   Latency `json:"latency"`
-	CPUShare  float64 `json:"cpu_share,omitempty"`
+	Connected      int     `json:"connected"`
+	Rate           float64 `json:"rate"`
+	Latency        Latency `json:"latency"`
+	CPUUtilization float64 `json:"cpu_share,omitempty"`
 	// Lost is the reason why the agent's result is missing. It is "" if the result is available. Last is the last
 	// known progress of a lost agent.
 	Lost string    `json:"lost,omitempty"`
@@ -294,7 +294,7 @@ func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
 // Rate returns the number of answered messages per second in the window. If no answers were expected, Rate returns the
 // number of sent messages per second.
-func (r *Result) Rate() float64 {
+func (r *Result) Rate() (answeredOrSentPerSecond float64) {
 	if r.Window <= 0 {
 		return 0
 	}
@@ -329,16 +329,16 @@ const generatorBoundShare = 0.95
 // its available processor time in the window. The result is false for a window of less than 100 ms, in which starting
 // and stopping dominate. The result is also false for a run with Config.Messages, in which the load is not steady.
 func (r *Result) GeneratorBound() bool {
-	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUShare() >= generatorBoundShare
+	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.GeneratorCPUUtilization() >= generatorBoundShare
 }
 
 func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// GeneratorCPUShare returns the share of the available processor time that the generator used in the window. 1 means
+// GeneratorCPUUtilization returns the share of the available processor time that the generator used in the window. 1 means
 // all available time. The Go runtime's own threads can raise the share above 1.
-func (r *Result) GeneratorCPUShare() float64 {
+func (r *Result) GeneratorCPUUtilization() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0
 	}
@@ -348,7 +348,7 @@ func (r *Result) GeneratorCPUShare() float64 {
 // Err returns the first problem of the run, or nil for a clean run. It looks for problems in this order: no connection,
 // lost agents, wrong answers, lost connections, bad statuses, incomplete exchanges, faulty deliveries, missing answers,
 // faults of held connections. Failed connection attempts count only if no connection succeeded; see ConnectErrors.
-func (r *Result) Err() error {
+func (r *Result) Err() (firstProblem error) {
 	switch {
 	case r.Connected == 0 && len(r.ConnectErrors) > 0:
 		return fmt.Errorf("load: no connection to %s succeeded: %s", r.Target, format.Tally(r.ConnectErrors))

@@ -70,7 +70,7 @@ func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.attachEngineAndReconnector(started, used.Name)
+	r.attachEngine(started, used.Name)
 	return r, nil
 }
 
@@ -101,7 +101,7 @@ type loadRun struct {
 	totalsBeforeClose totals
 }
 
-// newRunWithoutEngine returns a run that has no engine yet. The caller must call attachEngineAndReconnector.
+// newRunWithoutEngine returns a run that has no engine yet. The caller must call attachEngine.
 func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error) {
 	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.planLoops()
@@ -136,7 +136,7 @@ func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error)
 	return r, nil
 }
 
-func (r *loadRun) attachEngineAndReconnector(e engine.Engine, modelName string) {
+func (r *loadRun) attachEngine(e engine.Engine, modelName string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, modelName
 	if r.cfg.reconnects() {
 		r.generator.reconnector = &reconnector{engine: e, targets: r.dialer.targets, sources: r.dialer.sources, timeout: r.cfg.ConnectTimeout}
@@ -214,7 +214,7 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
 	if r.cfg.Observe != nil {
-		r.aggregator.usage = newUsageSamplerForTargets(r.targetNames())
+		r.aggregator.usage = newGeneratorAndServerSampler(r.targetNames())
 	}
 	before, _ := sample.TakeSample(sample.Network) // unreadable values are 0
 	r.emitEventWithSnapshot(Event{Phase: Began, Plan: r.buildPlanWithFirstUsageSample()})
@@ -326,7 +326,7 @@ func (r *loadRun) closeConnsAndStopEngine() {
 	// Stop fails only if ctx ends first.
 	_ = r.engine.Stop(ctx)
 	if r.generator.reconnector != nil {
-		r.generator.reconnector.abandonAndCountPendingReplacements()
+		r.generator.reconnector.abandonPendingAsClosed()
 	}
 	if r.tls != nil {
 		r.tls.waitHandshakesAndClose()

@@ -24,9 +24,9 @@ type trafficScript struct {
 }
 
 type messageMaker interface {
-	// appendMessageOrShareIfNil appends a message of a connection to dst. If dst is nil, the result can be shared and
+	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result can be shared and
 	// must not be changed.
-	appendMessageOrShareIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte
+	appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte
 	maxMessageLen() int
 }
 
@@ -110,11 +110,11 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	for i := range uint64(n) {
 		was := len(out)
 		if s.frames != nil {
-			plain = s.appendMessageOrShareIfNil(plain[:0], cs.number, msgNumber+i)
+			plain = s.appendMessageReadOnlyIfNil(plain[:0], cs.number, msgNumber+i)
 			out = s.frames.appendMaskedTextFrame(out, plain, cs.number, msgNumber+i)
 			was = len(out) - len(plain) // size without the frame
 		} else {
-			out = s.appendMessageOrShareIfNil(out, cs.number, msgNumber+i)
+			out = s.appendMessageReadOnlyIfNil(out, cs.number, msgNumber+i)
 		}
 		if table.messageSizes != nil {
 			table.messageSizes[table.slotIndex(cs, msgNumber+i)] = uint32(len(out) - was)
@@ -160,7 +160,7 @@ type templateMessageMaker struct {
 	seed        uint64
 }
 
-func (t *templateMessageMaker) appendMessageOrShareIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+func (t *templateMessageMaker) appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
 	of := message.ID{Seed: t.seed, Connection: uint64(connNumber), Message: msgNumber}
 	switch {
 	case msgNumber == 0 && t.first != nil:
@@ -168,7 +168,7 @@ func (t *templateMessageMaker) appendMessageOrShareIfNil(dst []byte, connNumber 
 	case t.body != nil:
 		return t.body.Append(dst, of)
 	}
-	return t.cache.appendMessageOrShareIfNil(dst, connNumber, msgNumber)
+	return t.cache.appendMessageReadOnlyIfNil(dst, connNumber, msgNumber)
 }
 
 func (t *templateMessageMaker) maxMessageLen() (n int) {
@@ -194,7 +194,7 @@ func (e *echoChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, ans
 			res.err = errWrongAnswer
 			break
 		}
-		want = e.messages.appendMessageOrShareIfNil(want[:0], cs.number, cs.answered+uint64(answeredInCall+res.answers))
+		want = e.messages.appendMessageReadOnlyIfNil(want[:0], cs.number, cs.answered+uint64(answeredInCall+res.answers))
 		pos := int(cs.answerPos)
 		got := in[res.used:min(res.used+len(want)-pos, len(in))]
 		same := commonPrefixLen(got, want[pos:])
@@ -221,7 +221,7 @@ func remainderOfExpectedEcho(messages messageMaker, cs *connState) []byte {
 	if cs.inFlight == 0 {
 		return nil
 	}
-	return messages.appendMessageOrShareIfNil(nil, cs.number, cs.answered)[cs.answerPos:]
+	return messages.appendMessageReadOnlyIfNil(nil, cs.number, cs.answered)[cs.answerPos:]
 }
 
 type matchRuleChecker struct {

@@ -118,7 +118,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.withFirstStepRateAndDuration()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
-			end = s.BuildSearchResult(end)
+			end = s.BuildBestStepResult(end)
 		}
 		if !asked.Histograms {
 			end.Histograms = nil
@@ -308,9 +308,9 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildSearchResult returns the Result of the best step, with the outcome of the search. It takes failures from
+// BuildBestStepResult returns the Result of the best step, with the outcome of the search. It takes failures from
 // wholeRunResult, the Result of the whole run.
-func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
+func (s *Search) BuildBestStepResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found
 		return wholeRunResult

@@ -118,7 +118,7 @@ func (s *simulation) nudgeConn(c *engine.Conn) {
 // serveOutput passes a connection's output to the server.
 func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
-	for c.UnsentOrDroppedBytes() > 0 {
+	for c.UnsentAndDroppedBytes() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
 		c.OnSent(len(text))
 		s.free = s.server.EndOfServiceFrom(max(now, s.free))

@@ -111,7 +111,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.parseTargetStoringAddressPath(target, i == 0)
+		u, err := c.parseTarget(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
@@ -138,19 +138,19 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetStoringAddressPath parses an address or a URL. If storesAddressPath is set, it stores an address's path in
+// parseTarget parses an address or a URL. If setWSPath is set, it stores an address's path in
 // c.
-func (c *Config) parseTargetStoringAddressPath(text string, storesAddressPath bool) (*targetURL, error) {
+func (c *Config) parseTarget(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}
 	if strings.Contains(text, "://") {
-		return parseURLOfKnownScheme(text)
+		return parseTargetURL(text)
 	}
 	address := text
 	if c.WebSocket != nil {
 		host, path, found := strings.Cut(text, "/")
-		if storesAddressPath && found && pathOrRoot(c.WebSocket.Path) == "/" {
+		if setWSPath && found && pathOrRoot(c.WebSocket.Path) == "/" {
 			c.WebSocket.Path = "/" + path
 		}
 		address = host
@@ -179,7 +179,7 @@ func isHostPort(text string) bool {
 	return err == nil && port > 0
 }
 
-func parseURLOfKnownScheme(text string) (*targetURL, error) {
+func parseTargetURL(text string) (*targetURL, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	s, known := urlSchemes[strings.ToLower(scheme)]
 	if !known {

@@ -49,7 +49,7 @@ func (r *Result) writeAgentLines(line lineWriter) {
 		case a.Lost != "":
 			text = fmt.Sprintf("%s: lost, its part is missing below: %s; of %s connections, last known: %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
 		case a.Rate > 0:
-			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.RoundToThreeDigits(a.Latency.P50), format.RoundToThreeDigits(a.Latency.P99), 100*a.CPUShare)
+			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.RoundToThreeDigits(a.Latency.P50), format.RoundToThreeDigits(a.Latency.P99), 100*a.CPUUtilization)
 		}
 		ahead, way := a.Offset, "ahead"
 		if ahead < 0 {
@@ -242,7 +242,7 @@ func (r *Result) writeBytesGeneratorAndLimitLines(line lineWriter) {
 		text += fmt.Sprintf(", user %v, system %v", format.RoundToThreeDigits(r.Generator.User), format.RoundToThreeDigits(r.Generator.System))
 	}
 	if r.hasMeaningfulCPUUsage() {
-		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.GeneratorCPUShare(), r.CPUs)
+		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.GeneratorCPUUtilization(), r.CPUs)
 	}
 	line("generator", "%s", text)
 	for _, l := range r.Limits {

@@ -109,7 +109,7 @@ func TestTLSBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.attachEngineAndReconnector(started, model.Name)
+	r.attachEngine(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

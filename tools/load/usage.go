@@ -86,8 +86,8 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSamplerForTargets returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
-func newUsageSamplerForTargets(targets []string) *usageSampler {
+// newGeneratorAndServerSampler returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
+func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
 	// Connections would make a later search slow.

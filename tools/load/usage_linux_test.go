@@ -44,7 +44,7 @@ func listenLoopback(t testing.TB) *net.TCPListener {
 func TestUsage(t *testing.T) {
 	ln := listenLoopback(t)
 	child := startListenerHeir(t, ln)
-	u := newUsageSamplerForTargets([]string{ln.Addr().String()})
+	u := newGeneratorAndServerSampler([]string{ln.Addr().String()})
 	if !slices.Equal(u.server.pids, []int{child.Process.Pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, child.Process.Pid)
 	}
@@ -73,8 +73,8 @@ func TestUsage(t *testing.T) {
 // second on, and is not looked up forever.
 func TestUsageOfALateServer(t *testing.T) {
 	ln := listenLoopback(t)
-	u := newUsageSamplerForTargets([]string{ln.Addr().String()}) // this process alone is none
-	never := newUsageSamplerForTargets([]string{ln.Addr().String()})
+	u := newGeneratorAndServerSampler([]string{ln.Addr().String()}) // this process alone is none
+	never := newGeneratorAndServerSampler([]string{ln.Addr().String()})
 	never.sampleSinceLastCall()
 	startListenerHeir(t, ln)
 	if _, server := u.sampleSinceLastCall(); server != nil {
@@ -110,7 +110,7 @@ func TestUsageOf(t *testing.T) {
 		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
 		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
 	} {
-		u := newUsageSamplerForTargets([]string{target})
+		u := newGeneratorAndServerSampler([]string{target})
 		if len(u.server.pids) != want {
 			t.Errorf("%q: found %+v; want %d processes", target, u.server.pids, want)
 		}

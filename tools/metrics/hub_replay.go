@@ -22,8 +22,8 @@ var replayMetrics = []collector.Metric[hub.Stats]{
 	newReplayMetric("stalled_total", "Replays ended because the client did not read.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Stalled }),
 }
 
-func newReplayMetric(name, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) collector.Metric[hub.Stats] {
-	return collector.Metric[hub.Stats]{Name: "replay_" + name, Help: help, Kind: kind, Labels: nil, Each: func(s *hub.Stats, emit func(float64, ...string)) {
+func newReplayMetric(nameSuffix, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) collector.Metric[hub.Stats] {
+	return collector.Metric[hub.Stats]{Name: "replay_" + nameSuffix, Help: help, Kind: kind, Labels: nil, Each: func(s *hub.Stats, emit func(float64, ...string)) {
 		if s.Replay != nil {
 			emit(float64(of(s.Replay)))
 		}

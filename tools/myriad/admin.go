@@ -48,7 +48,7 @@ func (f *adminFlags) validate() error {
 const maxTokenFileBytes = 4096
 
 // loadOrGenerateToken reads or generates the token for --admin-control. It returns "" without this flag.
-func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
+func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil
 	}
@@ -121,7 +121,7 @@ func (a *adminServer) stop() {
 	}
 }
 
-func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
+func newGathererWithProcessMetrics(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {
 		if err := r.Register(c); err != nil {
@@ -135,7 +135,7 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 // observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
-	gather, err := newMetricsGatherer(collector)
+	gather, err := newGathererWithProcessMetrics(collector)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -60,8 +60,8 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 }
 
 // Set adds the local addresses of a flag --src to the agent's Sources.
-func (f *agentFlags) Set(text string) error {
-	more, err := load.ExpandSourceRange(text, load.MaxSources-len(f.agent.Sources))
+func (f *agentFlags) Set(sourceRange string) error {
+	more, err := load.ExpandSourceRange(sourceRange, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
 	return err
 }
@@ -81,7 +81,7 @@ func (f *agentFlags) serveAgent(cmd *cobra.Command) (err error) {
 	if f.agent.NATS, err = f.nats.natsServerForAgents(&f.secret); err != nil {
 		return err
 	}
-	if err := f.agent.Check(); err != nil {
+	if err := f.agent.CheckCredentials(); err != nil {
 		return usagef("--nats: %w", err)
 	}
 	if f.agent.EventDir != "" {

@@ -24,7 +24,7 @@ var apps = []struct {
 }{
 	{"echo", "echoes every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
 	{"lines", "echoes every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
-	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigestOfSameLength) }},
+	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeDigestCutToLineLength) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
 	{"web", "answers the HTTP/1.1 requests of the scenario web: /, /pipeline, /baseline11, /json/N, /64k, /upload, /static/ (--files), /wait, /compute; --quick runs the short ones on the event loops", func(f *appFlags, _ *tcp.Server) tcp.Handler {
@@ -175,8 +175,8 @@ func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	}
 }
 
-// writeLineDigestOfSameLength writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
-func writeLineDigestOfSameLength(c *tcp.Conn, line []byte) {
+// writeDigestCutToLineLength writes the SHA-256 of a line in hexadecimal, cut to the length of the line.
+func writeDigestCutToLineLength(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])

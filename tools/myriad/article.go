@@ -73,7 +73,7 @@ directory of the repository.`,
 			if _, err := os.Stat(articlePage(f.docs, args[0], "")); err != nil {
 				return usagef("--docs is %q: %w; expected the docs directory of the repository", f.docs, err)
 			}
-			return f.runAndUpdatePages(cmd, args[0])
+			return f.runAndUpdatePagesOrEstimate(cmd, args[0])
 		},
 	}
 	flags := cmd.Flags()
@@ -91,13 +91,13 @@ func articlePage(docs, name, language string) string {
 	return filepath.Join(docs, "articles", name+language+".md")
 }
 
-func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error {
-	scenarios, err := f.bench.readScenariosWithPeers(articles[name].scenarios)
+func (f *articleFlags) runAndUpdatePagesOrEstimate(cmd *cobra.Command, name string) error {
+	scenarios, err := f.bench.readScenariosAndSetPeers(articles[name].scenarios)
 	if err != nil {
 		return err
 	}
 	o := f.bench.options
-	o.Progress, o.Evaluate, o.Command = cmd.ErrOrStderr(), report.EvaluateVerdicts, strings.Join(os.Args[1:], " ")
+	o.Progress, o.Evaluate, o.Command = cmd.ErrOrStderr(), report.SetVerdicts, strings.Join(os.Args[1:], " ")
 	if o.Only == nil {
 		o.Only = regexp.MustCompile(articles[name].only)
 	}
@@ -113,13 +113,13 @@ func (f *articleFlags) runAndUpdatePages(cmd *cobra.Command, name string) error 
 		}
 		return err
 	}
-	origin := readOrigin(cmd.Context(), f.docs, f.scale)
+	origin := readCommitAndLoadAverage(cmd.Context(), f.docs, f.scale)
 	set, runErr := run.RunScenarios(cmd.Context(), scenarios, o)
 	if set == nil || set.CountRuns() == 0 {
 		return runErr
 	}
 	origin.Machine = set.Machine.String()
-	set.RemoveDetails(origin)
+	set.TrimForRepository(origin)
 	if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
 		runErr = errors.Join(runErr, fmt.Errorf("%d of %d runs failed; the report above lists the causes", failed, set.CountRuns()))
 	}
@@ -164,9 +164,9 @@ func readArticleResults(docs, name string) (*result.Set, error) {
 	return result.ReadSet(file)
 }
 
-// readOrigin returns a description of the results' origin. It contains the last commit in the repository of dir, scale,
+// readCommitAndLoadAverage returns a description of the results' origin. It contains the last commit in the repository of dir, scale,
 // and the load average.
-func readOrigin(ctx context.Context, dir, scale string) result.Origin {
+func readCommitAndLoadAverage(ctx context.Context, dir, scale string) result.Origin {
 	o := result.Origin{Commit: "unknown", Scale: scale, LoadAverage: "unknown"}
 	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {
 		o.Commit = strings.TrimSpace(string(commit))

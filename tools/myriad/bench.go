@@ -97,12 +97,12 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory, to which report.json is written", f.options.Dir)
 	}
-	scenarios, err := f.readScenariosWithPeers(names)
+	scenarios, err := f.readScenariosAndSetPeers(names)
 	if err != nil {
 		return err
 	}
 	o := f.options
-	o.Write, o.Evaluate, o.Progress = report.WriteJSONAndHTMLFiles, report.EvaluateVerdicts, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.WriteJSONAndHTMLFiles, report.SetVerdicts, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
 		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
@@ -122,8 +122,8 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosWithPeers reads the named scenarios, and adds the executable of --peers where needed.
-func (f *benchFlags) readScenariosWithPeers(names []string) (scenarios []scenario.Scenario, err error) {
+// readScenariosAndSetPeers reads the named scenarios, and adds the executable of --peers where needed.
+func (f *benchFlags) readScenariosAndSetPeers(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
@@ -193,7 +193,7 @@ func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 	for _, name := range scenario.BuiltInNames() {
 		s, err := probe.ScenarioReader.ReadBuiltIn(name)
 		if err == nil {
-			s, err = f.options.Apply(s)
+			s, err = f.options.ApplyForThisMachine(s)
 		}
 		if err != nil {
 			return usageError{err}

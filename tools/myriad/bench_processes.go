@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
 )
 
-// newJobLoadCommand returns the command "offer", which the scenario "overload" runs.
-func newJobLoadCommand() *cobra.Command {
+// newPoolLoadCommand returns the command "offer", which the scenario "overload" runs.
+func newPoolLoadCommand() *cobra.Command {
 	var plan jobload.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",

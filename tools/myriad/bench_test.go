@@ -19,7 +19,7 @@ func TestSubjectsParse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err = (scenario.Options{}).Apply(s); err != nil {
+		if s, err = (scenario.Options{}).ApplyForThisMachine(s); err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range s.Workloads {

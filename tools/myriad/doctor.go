@@ -67,7 +67,7 @@ func (f *doctorFlags) examinePrintAndFix(cmd *cobra.Command) error {
 	}
 	switch out := cmd.OutOrStdout(); {
 	case f.format != "":
-		return doctor.Print(out, f.format, report)
+		return doctor.WriteSettings(out, f.format, report)
 	case f.json:
 		err = json.NewEncoder(out).Encode(report)
 	default:

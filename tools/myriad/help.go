@@ -40,7 +40,7 @@ const (
   myriad serve --app ws --addr :8443 --tls-cert cert.pem --tls-key key.pem`
 )
 
-func addHelpFlags(cmd *cobra.Command) {
+func setUpHelpRecursively(cmd *cobra.Command) {
 	all := commandHelp[cmd.Name()].commonFlags == ""
 	cmd.Flags().BoolFunc("help-all", "", func(string) error {
 		all = true
@@ -49,7 +49,7 @@ func addHelpFlags(cmd *cobra.Command) {
 	_ = cmd.Flags().MarkHidden("help-all")
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd.OutOrStdout(), cmd, all) })
 	for _, sub := range cmd.Commands() {
-		addHelpFlags(sub)
+		setUpHelpRecursively(sub)
 	}
 }
 

@@ -38,7 +38,7 @@ missing or duplicate line.`,
 				return err
 			}
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHoldDuration)
-			if err := f.agents.validateAndComplete(&f.cfg, cmd.Flags().Changed); err != nil {
+			if err := f.agents.validateAndConfigure(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			f.warnAboutClientLimits(cmd)
@@ -54,7 +54,7 @@ missing or duplicate line.`,
 const maxHoldDuration = 30 * 24 * time.Hour
 
 func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
-	t, err := f.results.newReporter(cmd)
+	t, err := f.results.startReporter(cmd)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	if result != nil {
 		held.printMemoryPerConnOfBothSides()
 	}
-	outErr := t.finishOutputsAndCheckExpectations(result)
+	outErr := t.writeResultAndCheckExpectations(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}

@@ -95,7 +95,7 @@ func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 }
 
 func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
-	if err := f.validateAndComplete(cmd); err != nil {
+	if err := f.validateAndConfigure(cmd); err != nil {
 		return err
 	}
 	f.hub.Limits.MaxMessage = f.srv.Limits.MaxMessage
@@ -105,16 +105,16 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.hub.Check(); err != nil {
 		return usagef("%s", strings.TrimPrefix(f.replaceFieldsWithFlags(err.Error()), "hub: "))
 	}
-	if err := f.cluster.validateAndComplete(cmd); err != nil {
+	if err := f.cluster.validateAndConfigure(cmd); err != nil {
 		return err
 	}
 	if err := f.readUsersAndRegisterReload(cmd); err != nil {
 		return err
 	}
-	if err := f.addTLSListener(); err != nil {
+	if err := f.addTLSListenerIfRequested(); err != nil {
 		return err
 	}
-	if err := f.requireAuthenticatedClients(); err != nil {
+	if err := f.requireAuthForRemoteClients(); err != nil {
 		return err
 	}
 	f.srv.Handler = f.hub.Handler()
@@ -123,7 +123,7 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-func (f *hubFlags) addTLSListener() error {
+func (f *hubFlags) addTLSListenerIfRequested() error {
 	if f.tlsAddr == "" {
 		return nil
 	}
@@ -138,8 +138,8 @@ func (f *hubFlags) addTLSListener() error {
 	return nil
 }
 
-// requireAuthenticatedClients returns an error if remote clients need no authentication and --insecure is not given.
-func (f *hubFlags) requireAuthenticatedClients() error {
+// requireAuthForRemoteClients returns an error if remote clients need no authentication and --insecure is not given.
+func (f *hubFlags) requireAuthForRemoteClients() error {
 	if f.insecure || f.hub.Users != nil || f.srv.Network == "unix" {
 		return nil
 	}

@@ -93,7 +93,7 @@ func (f *hubFlags) validateAndSetReplay(cmd *cobra.Command) error {
 
 func (f *clusterFlags) isClustered() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
-func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
+func (f *clusterFlags) validateAndConfigure(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
 		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
@@ -115,12 +115,12 @@ func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 		f.URLs, f.TLS, err = f.nats.parseURLsAndTrustedCA()
 		return err
 	case f.peers.Addr != "":
-		return f.validateAndCompletePeers()
+		return f.validateAndConfigurePeers()
 	}
 	return nil
 }
 
-func (f *clusterFlags) validateAndCompletePeers() (err error) {
+func (f *clusterFlags) validateAndConfigurePeers() (err error) {
 	if err := validateListenAddr("cluster", f.peers.Addr); err != nil {
 		return err
 	}

@@ -70,8 +70,8 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndRedraw updates the view with an event, and redraws at most once per minRedrawInterval.
-func (v *terminalView) updateAndRedraw(e load.Event) {
+// updateAndThrottleRedraw updates the view with an event, and redraws at most once per minRedrawInterval.
+func (v *terminalView) updateAndThrottleRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
 		v.start, v.stageStart, v.stage = now, now, "connect"

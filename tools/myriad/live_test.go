@@ -86,17 +86,17 @@ var wide = screen{width: 80, height: 24}
 func TestViewInPlace(t *testing.T) {
 	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}} {
 		v, w, clock := newTestView(t, on)
-		v.updateAndRedraw(load.Event{Phase: load.Began})
-		v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
+		v.updateAndThrottleRedraw(load.Event{Phase: load.Began})
+		v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
 		for n := range int64(5) {
 			*clock = clock.Add(time.Second)
-			v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
+			v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
 			rows := strings.Split(w.text(), "\n")
 			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
 				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
 			}
 		}
-		v.updateAndRedraw(load.Event{Phase: load.Done})
+		v.updateAndThrottleRedraw(load.Event{Phase: load.Done})
 		v.eraseDrawnLines()
 		if w.text() != "before" || w.row != 1 {
 			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
@@ -107,13 +107,13 @@ func TestViewInPlace(t *testing.T) {
 // newViewWithInterval shows an open loop against a server of this machine.
 func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal) {
 	v, w, clock := newTestView(t, on)
-	v.updateAndRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{
+	v.updateAndThrottleRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{
 		Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute,
 	}})
-	v.updateAndRedraw(load.Event{Phase: load.Measuring})
+	v.updateAndThrottleRedraw(load.Event{Phase: load.Measuring})
 	*clock = clock.Add(30 * time.Second)
 	v.cpuStallTime = func() time.Duration { return 300 * time.Millisecond }
-	v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
+	v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
 		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, InFlight: 17, Waiting: 6000,
 		Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
 		Latency: load.Latency{
@@ -167,11 +167,11 @@ func TestViewFits(t *testing.T) {
 // TestViewIsBounded remembers only so many intervals and causes, and is drawn ten times a second.
 func TestViewIsBounded(t *testing.T) {
 	v, w, clock := newTestView(t, wide)
-	v.updateAndRedraw(load.Event{Phase: load.Began})
+	v.updateAndThrottleRedraw(load.Event{Phase: load.Began})
 	w.writes = 0
 	for n := range 1000 {
 		*clock = clock.Add(time.Millisecond)
-		v.updateAndRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
+		v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
 	}
 	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != 1000-maxErrorCauses {
 		t.Errorf("%d intervals, %d causes, %d other", len(v.rateHistory), len(v.errors), v.errors["other"])

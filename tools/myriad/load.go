@@ -44,7 +44,7 @@ the result so far is printed in any case. It is 2 if the arguments are invalid.`
 			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			if err := f.agents.validateAndComplete(&f.cfg, cmd.Flags().Changed); err != nil {
+			if err := f.agents.validateAndConfigure(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			f.warnAboutClientLimits(cmd)
@@ -56,7 +56,7 @@ the result so far is printed in any case. It is 2 if the arguments are invalid.`
 }
 
 func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
-	t, err := f.results.newReporter(cmd)
+	t, err := f.results.startReporter(cmd)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 		}
 	}
 	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
-	outErr := t.finishOutputsAndCheckExpectations(result)
+	outErr := t.writeResultAndCheckExpectations(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}

@@ -57,7 +57,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 // natsFlagNames lists the flags about the NATS server, which local agents do not permit.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
-func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet func(string) bool) (err error) {
+func (f *distributedLoadFlags) validateAndConfigure(toDivide *load.Config, isFlagSet func(string) bool) (err error) {
 	if f.agents.n == 0 {
 		for _, name := range append([]string{"agents-wait"}, natsFlagNames...) {
 			if isFlagSet(name) {
@@ -95,10 +95,10 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 		}
 		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	if err := f.options.Check(); err != nil {
+	if err := f.options.CheckCredentials(); err != nil {
 		return usageError{err}
 	}
-	whole := *cfg
+	whole := *toDivide
 	if f.agents.local {
 		whole.Sources = nil // each agent uses all of them
 	}

@@ -46,13 +46,13 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag for a load.Setting, and adds its values to textsByName.
-type settingFlag struct {
+// settingTextFlag is the flag for a load.Setting, and adds its values to textsByName.
+type settingTextFlag struct {
 	load.Setting
 	textsByName map[string][]string
 }
 
-func (f settingFlag) Set(text string) error {
+func (f settingTextFlag) Set(text string) error {
 	if !f.List && f.Group != "Messages" { // all messages are kept
 		f.textsByName[f.Name] = nil
 	}
@@ -60,9 +60,9 @@ func (f settingFlag) Set(text string) error {
 	return nil
 }
 
-func (f settingFlag) String() string { return "" }
+func (f settingTextFlag) String() string { return "" }
 
-func (f settingFlag) Type() string {
+func (f settingTextFlag) Type() string {
 	if f.Bare == "true" {
 		return "bool"
 	}
@@ -95,7 +95,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	if f.cfg.Hold && s.Name == "connections" {
 		s.Short = "n"
 	}
-	flags.VarP(settingFlag{s, f.settingTexts}, s.Name, s.Short, s.Help)
+	flags.VarP(settingTextFlag{s, f.settingTexts}, s.Name, s.Short, s.Help)
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
@@ -135,7 +135,7 @@ func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, set
 // buildConfigFromFlags builds and validates f.cfg from the file of --config, the flags and the targets.
 func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
-	if err := f.readConfigFileOrStdin(stdin); err != nil {
+	if err := f.readConfigIfRequested(stdin); err != nil {
 		return err
 	}
 	f.cfg.Hold = f.cfg.Hold || hold
@@ -169,7 +169,7 @@ func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) erro
 	return nil
 }
 
-func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
+func (f *loadFlags) readConfigIfRequested(stdin io.Reader) error {
 	if f.configFile == "" {
 		return nil
 	}

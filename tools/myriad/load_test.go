@@ -183,7 +183,7 @@ func TestReporter(t *testing.T) {
 	var stderr testkit.Buffer
 	cmd := &cobra.Command{}
 	cmd.SetErr(&stderr)
-	r, err := (&outputFlags{metrics: "127.0.0.1:0", out: file, html: filepath.Join(dir, "a.html"), quiet: true}).newReporter(cmd)
+	r, err := (&outputFlags{metrics: "127.0.0.1:0", out: file, html: filepath.Join(dir, "a.html"), quiet: true}).startReporter(cmd)
 	failOnError(t, err)
 	_, url, _ := strings.Cut(strings.TrimSuffix(stderr.String(), "/metrics\n"), "metrics on ")
 	for _, step := range []struct {
@@ -205,7 +205,7 @@ func TestReporter(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	failOnError(t, r.finishOutputsAndCheckExpectations(nil))
+	failOnError(t, r.writeResultAndCheckExpectations(nil))
 	if _, err := http.Get(url); err == nil {
 		t.Error("metrics are served after the run")
 	}

@@ -58,7 +58,7 @@ func usagef(format string, args ...any) error {
 
 var commandConstructors = map[string]func() *cobra.Command{
 	"serve": newServeCommand, "hub": newHubCommand, "load": newLoadCommand, "hold": newHoldCommand, "agent": newAgentCommand, "report": newReportCommand, "doctor": newDoctorCommand,
-	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
+	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newPoolLoadCommand, "version": newVersionCommand,
 }
 
 // newRootCommandForArgs returns the root command with the subcommand that args name, or with all subcommands.
@@ -70,7 +70,7 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelContextUnlessServer(cmd) },
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelOnSignalUnlessServer(cmd) },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
@@ -83,7 +83,7 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 	for name, add := range commandConstructors {
 		if only == "" || name == only {
 			cmd := add()
-			addHelpFlags(cmd)
+			setUpHelpRecursively(cmd)
 			root.AddCommand(cmd)
 		}
 	}
@@ -95,8 +95,8 @@ func newRootCommandForArgs(args ...string) *cobra.Command {
 // duplicateSignalWindow is the time after a signal in which a second signal is ignored.
 const duplicateSignalWindow = 200 * time.Millisecond // timeout(1) sends two signals
 
-// cancelContextUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub.
-func cancelContextUnlessServer(cmd *cobra.Command) {
+// cancelOnSignalUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub.
+func cancelOnSignalUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
 	}

@@ -57,7 +57,7 @@ one and compares them; with --within, the exit status is 1 if memory or CPU is o
 more than that percentage.
 
 docs/capacity.md explains the arithmetic.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.planMachinesOrCheckPredictions(cmd) },
 	}
 	var g flagGroups
 	g.addFlagGroup("Measurement", "", f.addMeasurementSourceFlags)
@@ -120,7 +120,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags, and takes missing values from facts.
+// validateAndConfigure validates the flags, and takes missing values from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -154,7 +154,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 	return nil
 }
 
-func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
+func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		facts = &doctor.Facts{} // package doctor then uses its defaults
@@ -281,7 +281,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.WriteJSONAndHTMLFiles, Evaluate: report.EvaluateVerdicts, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.WriteJSONAndHTMLFiles, Evaluate: report.SetVerdicts, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")

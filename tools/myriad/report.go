@@ -81,7 +81,7 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []stri
 			return usagef("%s and %s: one contains a bench and the other a load; expected files of one kind", fileNames[0], name)
 		}
 	}
-	formats, report := loadFormats, f.writeLoadReport
+	formats, report := loadFormats, f.writeLoadReportAndVerdicts
 	if files[0].isBench {
 		formats, report = benchFormats, f.writeSingleBenchReport
 	}

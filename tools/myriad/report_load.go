@@ -17,8 +17,8 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReport merges or compares load runs, and checks the expectations.
-func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
+// writeLoadReportAndVerdicts merges or compares load runs, and checks the expectations.
+func (f *reportFlags) writeLoadReportAndVerdicts(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) er
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		if all, err = mergeResultsOfCompleteRuns(all); err != nil {
+		if all, err = mergeIntoOneStream(all); err != nil {
 			return err
 		}
 	}
@@ -74,7 +74,7 @@ func readStreams(files []reportFile) ([]namedStream, error) {
 	return all, nil
 }
 
-func mergeResultsOfCompleteRuns(all []namedStream) ([]namedStream, error) {
+func mergeIntoOneStream(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {
@@ -89,12 +89,12 @@ func mergeResultsOfCompleteRuns(all []namedStream) ([]namedStream, error) {
 	return []namedStream{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
-func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
+func (f *reportFlags) writeLoadInFormatOrText(w io.Writer, s *load.Stream, htmlExpectations []load.Expectation) error {
 	switch f.format {
 	case "csv":
 		return s.WriteCSV(w)
 	case "html":
-		return s.WriteHTML(w, expectations...)
+		return s.WriteHTML(w, htmlExpectations...)
 	case "json":
 		if !s.Complete() {
 			return errors.New("the run has no final result to write as JSON; expected a complete run, or --format text, html or csv")

@@ -86,7 +86,7 @@ type outputFile struct {
 	writeRest func() error
 }
 
-func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
+func (f *outputFlags) startReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputsAndParseExpectations(), t.startMetricsServer()); err != nil {
 		t.stopMetricsAndDiscardFiles()
@@ -96,7 +96,7 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 		t.addJSONLinesObserver(t.stdout)
 	} else if !f.quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
 		t.live = newTerminalView(os.Stderr)
-		t.observers = append(t.observers, t.live.updateAndRedraw)
+		t.observers = append(t.observers, t.live.updateAndThrottleRedraw)
 	}
 	return t, nil
 }
@@ -114,7 +114,7 @@ func (t *runReporter) createOutputsAndParseExpectations() (err error) {
 		flag, path string
 		begin      func(*outputFile)
 	}{
-		{"csv", t.flags.csv, t.addCSVObserver}, {"html", t.flags.html, t.addHTMLObserver},
+		{"csv", t.flags.csv, t.addCSVObserver}, {"html", t.flags.html, t.addHTMLRecorder},
 		{"out", events, func(o *outputFile) { t.addJSONLinesObserver(o.file.temp) }},
 	} {
 		if o.path == "" {
@@ -140,7 +140,7 @@ func (t *runReporter) addCSVObserver(o *outputFile) {
 	o.writeRest = table.Flush
 }
 
-func (t *runReporter) addHTMLObserver(o *outputFile) {
+func (t *runReporter) addHTMLRecorder(o *outputFile) {
 	recorder, out := new(load.StreamBuilder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
@@ -191,18 +191,18 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// finishOutputsAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
+// writeResultAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
 // files.
-func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) error {
+func (t *runReporter) writeResultAndCheckExpectations(resultOrNil *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
 		t.live.eraseDrawnLines() // in case the run ended early
 	}
-	if result == nil {
+	if resultOrNil == nil {
 		return t.err
 	}
 	if t.textResult {
-		t.err = cmp.Or(t.err, result.WriteText(t.stdout), writePercentiles(t.stdout, result, t.flags.percents))
+		t.err = cmp.Or(t.err, resultOrNil.WriteText(t.stdout), writePercentiles(t.stdout, resultOrNil, t.flags.percents))
 	}
 	for _, o := range t.outputs {
 		err := t.err
@@ -218,7 +218,7 @@ func (t *runReporter) finishOutputsAndCheckExpectations(result *load.Result) err
 	if !t.textResult {
 		where = t.stderr
 	}
-	of := []namedStream{{stream: &load.Stream{Result: result}}}
+	of := []namedStream{{stream: &load.Stream{Result: resultOrNil}}}
 	return cmp.Or(t.err, checkExpectationsAndPrintVerdicts(where, of, t.expected))
 }
 

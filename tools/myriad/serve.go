@@ -41,7 +41,7 @@ func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	} else if cmd.Flags().Changed("heartbeat-message") || srv.Heartbeat.MaxMissed != 0 {
 		return nil, usagef("--heartbeat-message or --heartbeat-missed is given without --heartbeat; expected --heartbeat, too")
 	}
-	return srv, f.validateAndComplete(cmd)
+	return srv, f.validateAndConfigure(cmd)
 }
 
 func newServeCommand() *cobra.Command {

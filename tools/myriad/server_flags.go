@@ -91,7 +91,7 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer than this `TIME` (default 1s)")
 	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "when the server stops, wait at most this `TIME` for open connections (default 30s)")
 	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, apply this `POLICY`: close (the connection) or drop (the message) (default close)")
-	addParsedFlag(flags, &srv.Overload.Off, parseOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: `on|off` (default on)")
+	addParsedFlag(flags, &srv.Overload.Off, parseOnOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: `on|off` (default on)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this `NETWORK`, such as 10.0.0.0/8, or address (repeatable)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this `NETWORK` or address (repeatable)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this `NETWORK` or address, with headers of at most 4096 bytes (repeatable)")
@@ -111,7 +111,7 @@ func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldNa
 	f.flagsByField[fieldName] = name
 }
 
-func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
+func (f *serverFlags) validateAndConfigure(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
 		return usagef("--flight-lag is %v; expected more than 0, and --flight-dir", f.flightLag)
 	}
@@ -169,7 +169,7 @@ func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-func parseOff(text string) (off bool, err error) {
+func parseOnOff(text string) (off bool, err error) {
 	switch text {
 	case "on", "off":
 		return text == "off", nil

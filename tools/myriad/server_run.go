@@ -255,7 +255,7 @@ func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop f
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))
 	}
 	if len(f.collectors) > 0 {
-		if cfg.Gatherer, err = newMetricsGatherer(append(f.collectors, metrics.NewServerCollector(&f.srv, nil))...); err != nil {
+		if cfg.Gatherer, err = newGathererWithProcessMetrics(append(f.collectors, metrics.NewServerCollector(&f.srv, nil))...); err != nil {
 			stop()
 			return nil, fmt.Errorf("--admin: %w", err)
 		}

@@ -40,7 +40,7 @@ func testStreamingToSlowReader(b *testEnv) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 256<<10, 100<<10, 10<<10 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
-				if p := c.UnsentOrDroppedBytes(); p > 100<<10 {
+				if p := c.UnsentAndDroppedBytes(); p > 100<<10 {
 					b.Errorf("Writable while %d bytes are owed", p)
 				}
 				calls.Add(1)

@@ -82,13 +82,13 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
 			own.Close(), // the connection has duplicated it
 		}
-		before := c.UnsentOrDroppedBytes()
+		before := c.UnsentAndDroppedBytes()
 		c.Writev([]byte("mi"), []byte("ddle"))
 		errs = append(errs, c.SendFile(f, 1000, 300000), c.SendFile(f, 7, 100))
 		c.Write([]byte(large))
 		errs = append(errs, c.SendFile(f, 20, 20000), c.SendFile(f, 1000000, 20000))
 		c.WriteString("end")
-		if got := c.UnsentOrDroppedBytes(); before < len(content) || got < len(content)+300000+len(large) {
+		if got := c.UnsentAndDroppedBytes(); before < len(content) || got < len(content)+300000+len(large) {
 			b.Errorf("Pending is %d and %d with files that wait", before, got)
 		}
 		b.checkNoError(errors.Join(errs...))
@@ -150,7 +150,7 @@ func testFileToSlowReader(b *testEnv, encrypted bool) {
 			b.Errorf("Write behind a file: %v", err)
 		}
 	}, b.withTLSIf(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
-		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.UnsentOrDroppedBytes() } })
+		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.UnsentAndDroppedBytes() } })
 	if s == nil {
 		return
 	}

@@ -20,7 +20,7 @@ func testReadingPausesAtHighWater(b *testEnv) {
 	var most atomic.Int64
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
-		most.Store(max(most.Load(), int64(c.UnsentOrDroppedBytes())))
+		most.Store(max(most.Load(), int64(c.UnsentAndDroppedBytes())))
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }))
 	c := s.dial()

@@ -10,7 +10,7 @@ import (
 // references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
 
 func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
-	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
+	b, err := e.broadcastTracker.RegisterBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 		case engine.FeedHandler:
 			c.MakeDeferredHandlerCalls()
 		case engine.Read:
-			c.tryReadOnce()
+			c.tryReadAndHandle()
 		case engine.DetachOrExport:
 			c.detachOrFinishExport()
 		case engine.ShutWrite:
@@ -102,9 +102,9 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 		case engine.Wait:
 			switch {
 			case !c.WantsWritable():
-				c.waitForInputOrMail()
+				c.handleNextInputOrMail()
 			case c.awaitingWritable || c.ReadsDespiteUnsentOutput() && c.startWritableWait():
-				c.waitForInputOrMail() // neither direction waits for the other
+				c.handleNextInputOrMail() // neither direction waits for the other
 			default:
 				c.OnWritable() // the next Send waits for it
 			}
@@ -132,7 +132,7 @@ func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 func (c *conn) sendOutputUntilWoken() {
 	c.publishSweepState()
 	n, err := c.writeOutputUntilWoken()
-	if c.writeBlocked || n < c.UnsentOrDroppedBytes() {
+	if c.writeBlocked || n < c.UnsentAndDroppedBytes() {
 		c.writeBlocked = false
 		c.updateClock()
 	}
@@ -149,8 +149,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for input or requests, and then reads once or handles the requests.
-func (c *conn) waitForInputOrMail() {
+// handleNextInputOrMail waits for input or requests, and then reads once or handles the requests.
+func (c *conn) handleNextInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
 		return
@@ -176,7 +176,7 @@ func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-func (c *conn) tryReadOnce() {
+func (c *conn) tryReadAndHandle() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
 	c.handleReadResult(received, err)
@@ -215,7 +215,7 @@ func (c *conn) publishSweepState() {
 	if at, ok := c.NextTimeout(); ok {
 		due = toSweepTime(at)
 	}
-	if at, ok := c.NextTimer(); ok {
+	if at, ok := c.NextTimerOrDeadline(); ok {
 		due = c.setWaitDeadlineIfSoon(at, due)
 	}
 	if c.wakeAt.Load() != due {
@@ -224,7 +224,7 @@ func (c *conn) publishSweepState() {
 	if n := uint32(min(int64(c.BufferMemory()), math.MaxUint32)); c.bufferedBytes.Load() != n {
 		c.bufferedBytes.Store(n)
 	}
-	if _, soon := c.NextExpiryOrTimer(); soon != c.expiryCounted {
+	if _, soon := c.NextTimerDeadlineOrExpiry(); soon != c.expiryCounted {
 		c.setCountedAsExpiring(soon)
 	}
 }
@@ -234,13 +234,13 @@ const timerLead = 2 * engine.FastSweepPeriod
 
 // setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if the next timer is near. It returns the time at
 // which the sweeper must wake the goroutine.
-func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherDue uint32) (due uint32) {
+func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
-		return min(otherDue, toSweepTime(at-timerLead))
+		return min(otherWakeAt, toSweepTime(at-timerLead))
 	}
 	_ = c.netConn.SetDeadline(time.Now().Add(max(left, time.Millisecond)))
-	return otherDue
+	return otherWakeAt
 }
 
 func (c *conn) setCountedAsExpiring(counted bool) {
@@ -265,8 +265,8 @@ func (c *conn) parkOrFindRequests() (hasWork bool) {
 	return c.hasMailOrRequests()
 }
 
-// unpark marks the connection's goroutine as running.
-func (c *conn) unpark() {
+// markNotParked marks the connection's goroutine as running.
+func (c *conn) markNotParked() {
 	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
 		runtime.Gosched()
 	}
@@ -285,7 +285,7 @@ func (c *conn) handleMailAndRequests() {
 	if todo&requestHeartbeat != 0 {
 		c.requests.And(^uint32(requestHeartbeat))
 		c.handledRequests &^= uint8(requestHeartbeat)
-		c.SendOwedHeartbeat()
+		c.SendHeartbeatOrScheduleClose()
 	}
 	if todo&requestExport != 0 {
 		c.requests.And(^uint32(requestExport))
@@ -293,7 +293,7 @@ func (c *conn) handleMailAndRequests() {
 		c.startExportOrDecline()
 	}
 	if todo&requestDrain != 0 {
-		c.StartDrain()
+		c.ScheduleDrain()
 	}
 	if todo&requestKill != 0 {
 		c.Abort(engine.ErrServerClosed)
@@ -320,12 +320,12 @@ func (c *conn) deliverMail() {
 	if box == nil {
 		return
 	}
-	c.AddDroppedMessages(box.TakeMissedBroadcastCount())
+	c.AddDroppedAndScheduleMissed(box.TakeMissedBroadcastCount())
 	if !box.HasRequests() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.TakeAllForRecycle()
+	mail, data := box.DequeueForRecycle()
 	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	deliverRemaining := func() {
@@ -384,7 +384,7 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 // detachOrFinishExport finishes an export or turns the connection into a new net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
-		c.waitForInputOrMail()
+		c.handleNextInputOrMail()
 		return
 	}
 	if c.IsExporting() {
@@ -393,16 +393,16 @@ func (c *conn) detachOrFinishExport() {
 	}
 	s, ok := c.netConn.(interface{ File() (*os.File, error) })
 	if !ok {
-		c.OnDetached(nil, errors.ErrUnsupported)
+		c.CompleteDetachOrAbort(nil, errors.ErrUnsupported)
 		return
 	}
 	f, err := s.File()
 	if err != nil {
-		c.OnDetached(nil, err)
+		c.CompleteDetachOrAbort(nil, err)
 		return
 	}
 	defer f.Close()
-	c.OnDetached(net.FileConn(f))
+	c.CompleteDetachOrAbort(net.FileConn(f))
 }
 
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
@@ -417,7 +417,7 @@ func (c *conn) closeConnAndUnregister() {
 		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.AddDroppedMessages(box.TakeMissedBroadcastCount()) // Closed may ask
+		c.AddDroppedAndScheduleMissed(box.TakeMissedBroadcastCount()) // Closed may ask
 	}
 	defer c.closeMailboxAndUnregister() // even if the handler calls runtime.Goexit
 	c.OnClosed()

@@ -126,7 +126,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.TimeAllCalls, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
 	if e.host.SendDirect = sendDirect; e.host.SendDirect != nil {
-		e.heartbeats.Init(&e.host)
+		e.heartbeats.EnableFor(&e.host)
 	}
 	e.pipePool.initAndSetSendToPartner(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
@@ -243,7 +243,7 @@ func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-ch
 
 func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alreadyRead []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
-	if err := e.host.AdmitOrLogRefusal(listener, peer); err != nil {
+	if err := e.host.AdmitAndAcquireSlots(listener, peer); err != nil {
 		defer netConn.Close() // even if RefusalReply calls runtime.Goexit
 		sendRejectionAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
@@ -270,7 +270,7 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []by
 
 func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
-		sendRejectionAnswer(netConn, answer)
+		sendAnswerAndShutWrite(netConn, answer)
 	}
 	netConn.Close()
 }

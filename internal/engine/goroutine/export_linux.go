@@ -106,7 +106,7 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	_ = raw.Read(func(uintptr) bool { // fails if the channel was closed here
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		err := d.sender.ReceiveConfirmationsOrAbort(channel)
+		err := d.sender.ReceiveConfirmationsOrAbortExport(channel)
 		signalUnlessPending(d.progress)
 		return channel.Ended || err != nil
 	})
@@ -201,7 +201,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	record, fds := r.AppendTo(nil), []int{int(c.FD())}
 	for d.sender.IsExporting() && !exported {
 		channel, _ := d.sender.NextChannelWithCredit()
-		if exported = d.sender.TrySendBatch(channel, record, fds); !exported {
+		if exported = d.sender.TrySendBatchOrFail(channel, record, fds); !exported {
 			d.mu.Unlock()
 			time.Sleep(resendInterval)
 			d.mu.Lock()
@@ -220,7 +220,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock() // Snapshot calls a handler, which may block
 	defer d.mu.Lock()
-	return c.Snapshot()
+	return c.BlockPostsAndSnapshot()
 }
 
 func (e *goroutineEngine) ChannelsNeeded() int { return 1 }

@@ -55,7 +55,7 @@ func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInChannel(int32(fd), importing) }); err != nil {
 		return err
 	}
-	defer importing.withLock(importing.inlet.Close)
+	defer importing.withLock(importing.inlet.ReleaseCredit)
 	buffer := make([]byte, sock.MaxFDMessageSize)
 	var joined sync.WaitGroup
 	join := func(fd int32, r *engine.Record) {
@@ -67,7 +67,7 @@ func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 		importing.withLock(importing.inlet.ConfirmArrivalsAndGrantCredit)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
-			importing.withLock(func() { received, receiveErr = importing.inlet.ReceiveBatch(buffer, join) })
+			importing.withLock(func() { received, receiveErr = importing.inlet.ReceiveAndImportBatch(buffer, join) })
 			return received || receiveErr != nil
 		})
 		switch err = cmp.Or(receiveErr, err); err {
@@ -113,7 +113,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		onOpened()
 		return
 	}
-	if err := e.host.AdmitImported(record); err != nil {
+	if err := e.host.AdmitImportedAndMapListener(record); err != nil {
 		e.running.Go(func() { // RefusalReply may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
@@ -126,7 +126,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 	}
 	open := func(c *conn) {
 		defer onOpened()
-		c.Import(record)
+		c.ImportOrAbort(record)
 	}
 	if !e.startConnOrReportFailure(netConn, record.Listener, nil, open) {
 		e.host.UndoAdmitImported(record)

@@ -32,7 +32,7 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil calls done whenever there may be input, until done returns true or the read deadline has passed.
-func (w *readWaiter) waitUntil(done func() bool) error {
+// waitUntilDoneOrTimeout calls done whenever there may be input, until done returns true or the read deadline has passed.
+func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

@@ -33,7 +33,7 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 
 // spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2). If tried is false, the
 // caller still has the read permit and must read the input.
-func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) {
+func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
 	}
@@ -46,17 +46,17 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (tried, hadInput bool) 
 	c.TrySendOnPartnerSocket(func(partner *engine.Conn) {
 		var errno syscall.Errno
 		received, errno = pipe.SpliceFromSocket(fd, engine.ReadSize)
-		tried, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
+		triedAndReleased, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
 			c.sendPipedBytesOrReadRest(pipe, partner, received)
 		}
 	})
-	if tried {
+	if triedAndReleased {
 		c.releaseReadPermit()
 		c.bulk = received > bulkReadSize || !hadInput
 	}
-	return tried, hadInput
+	return triedAndReleased, hadInput
 }
 
 func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {

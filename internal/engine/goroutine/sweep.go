@@ -62,13 +62,13 @@ func (e *goroutineEngine) sendDueHeartbeats(now time.Duration) {
 			return
 		}
 		for _, c := range e.heartbeatConns {
-			c.sendHeartbeatIfDue(&e.heartbeats)
+			c.sendOrRequestDueHeartbeat(&e.heartbeats)
 		}
 		clear(e.heartbeatConns)
 	}
 }
 
-func (c *conn) sendHeartbeatIfDue(sweep *engine.HeartbeatSweep) {
+func (c *conn) sendOrRequestDueHeartbeat(sweep *engine.HeartbeatSweep) {
 	due := c.wakeAt.Load()
 	if due == 0 || int32(toSweepTime(sweep.Horizon())-due) < 0 || !c.claim() {
 		sweep.Skip()
@@ -159,7 +159,7 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 
 // buffersExceedBudget reports whether all buffers together, with extraBytes added, exceed their limit.
 func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
-	limit := e.host.CurrentBufferLimit()
+	limit := e.host.TotalBufferLimit()
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
@@ -168,7 +168,7 @@ func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 		return
 	}
 	defer e.closeLargestMu.Unlock()
-	excess := e.counters.Get(engine.Buffered) - e.host.CurrentBufferLimit()*7/8
+	excess := e.counters.Get(engine.Buffered) - e.host.TotalBufferLimit()*7/8
 	e.mu.Lock()
 	all := e.conns.allConns()
 	e.mu.Unlock()

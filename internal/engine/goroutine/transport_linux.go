@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejectionAnswer sends answer to a rejected connection without blocking.
-func sendRejectionAnswer(netConn net.Conn, answer []byte) {
+// sendAnswerAndShutWrite sends answer to a rejected connection without blocking.
+func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return
@@ -67,7 +67,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 
 // runCurrentOp performs the current operation. RawConn calls runCurrentOp until noFurtherWait is true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
-	c.unpark()
+	c.markNotParked()
 	switch c.io.op {
 	case opWrite:
 		return c.tryWriteOutput(int32(fd))
@@ -110,14 +110,14 @@ func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 }
 
 // waitAndRead waits for input and reads once. If a request is already pending, both results are nil.
-func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
+func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) { return c.runReadOp(opRead) }
 
-func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
+func (c *conn) tryRead() (received []byte, _ error) { return c.runReadOp(opTryRead) }
 
-func (c *conn) runReadOp(op operation) ([]byte, error) {
+func (c *conn) runReadOp(op operation) (receivedOrNil []byte, _ error) {
 	c.io.op = op
 	err := c.io.raw.Read(c.io.runOpFunc)
-	c.unpark()
+	c.markNotParked()
 	switch errno := syscall.Errno(c.io.errno); {
 	case err != nil:
 		return nil, err
@@ -134,17 +134,17 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 func (c *conn) waitForMail() (wakeOrIOErr error) {
 	c.io.op = opWaitForMail
 	err := c.io.raw.Read(c.io.runOpFunc)
-	c.unpark()
+	c.markNotParked()
 	return err
 }
 
 // writeOutputUntilWoken writes output, and blocks until the kernel accepts some bytes or a request arrives.
-func (c *conn) writeOutputUntilWoken() (int, error) { return c.runWriteOp(opWrite) }
+func (c *conn) writeOutputUntilWoken() (sentBytes int, _ error) { return c.runWriteOp(opWrite) }
 
-func (c *conn) runWriteOp(op operation) (int, error) {
+func (c *conn) runWriteOp(op operation) (sentBytes int, _ error) {
 	c.io.op, c.io.n, c.io.errno = op, 0, 0
 	err := c.io.raw.Write(c.io.runOpFunc)
-	c.unpark()
+	c.markNotParked()
 	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
 		err = errno
 	}

@@ -14,8 +14,8 @@ import (
 // rejectionTimeout limits the time for the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejectionAnswer sends answer to a rejected connection.
-func sendRejectionAnswer(netConn net.Conn, answer []byte) {
+// sendAnswerAndShutWrite sends answer to a rejected connection.
+func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
@@ -30,8 +30,8 @@ type transport struct{ wait readWaiter }
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
 // waitAndRead waits for input and then reads once. If a request is already pending, both results are nil.
-func (c *conn) waitAndRead() ([]byte, error) {
-	defer c.unpark()
+func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) {
+	defer c.markNotParked()
 	if c.parkOrFindRequests() {
 		return nil, nil
 	}
@@ -50,7 +50,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads once and waits for input for at most tryReadTimeout.
-func (c *conn) tryRead() ([]byte, error) {
+func (c *conn) tryRead() (received []byte, _ error) {
 	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
 	n, err := c.netConn.Read(c.acquireReadBuffer())
@@ -61,7 +61,7 @@ func (c *conn) tryRead() ([]byte, error) {
 }
 
 func (c *conn) waitForMail() (wakeOrIOErr error) {
-	err := c.io.wait.waitUntil(c.parkOrFindRequests)
+	err := c.io.wait.waitUntilDoneOrTimeout(c.parkOrFindRequests)
 	if roused := c.parked.Swap(notParked) == notParked; roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}
@@ -77,8 +77,8 @@ var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }
 
 // writeOutputUntilWoken writes output, until a request arrives.
-func (c *conn) writeOutputUntilWoken() (int, error) {
-	defer c.unpark()
+func (c *conn) writeOutputUntilWoken() (sentBytes int, _ error) {
+	defer c.markNotParked()
 	if c.parkOrFindRequests() {
 		return 0, nil
 	}

@@ -96,15 +96,15 @@ func askOwnersToConfirmArrivals(channels []*ImportChannel) {
 // sendConfirmation confirms the received connections to the sender and grants newCredit.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
-	_ = sock.SendFDs(in.FD, p, nil) // ReceiveBatch reports a failure of the channel
+	_ = sock.SendFDs(in.FD, p, nil) // ReceiveAndImportBatch reports a failure of the channel
 	in.unconfirmed = 0
 }
 
-// ReceiveBatch receives about one batch of connections and calls importConn for each connection. importConn takes
+// ReceiveAndImportBatch receives about one batch of connections and calls importConn for each connection. importConn takes
 // ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports whether
-// the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveBatch returns
+// the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveAndImportBatch returns
 // io.EOF. The length of buffer must be sock.MaxFDMessageSize.
-func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
+func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
 		n, fds, errno := sock.ReceiveFDs(in.FD, buffer)
@@ -129,8 +129,8 @@ func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r
 	return needsConfirm, nil
 }
 
-// Close releases the channel's unused credit. It does not close the descriptor.
-func (in *ImportChannel) Close() {
+// ReleaseCredit releases the channel's unused credit. It does not close the descriptor.
+func (in *ImportChannel) ReleaseCredit() {
 	r := in.receiver
 	r.mu.Lock()
 	in.owner.ReleaseConns(in.credit)

@@ -12,8 +12,8 @@ import (
 )
 
 // ExportSender sends the connections of one owner, a loop or an engine, to another engine. While
-// [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatch]. When a channel
-// becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbort] and then
+// [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatchOrFail]. When a channel
+// becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbortExport] and then
 // [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel
@@ -104,9 +104,9 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbort reads the confirmations and the credit that the receiver has sent on o. An error aborts
+// ReceiveConfirmationsOrAbortExport reads the confirmations and the credit that the receiver has sent on o. An error aborts
 // the export.
-func (s *ExportSender) ReceiveConfirmationsOrAbort(o *ExportChannel) error {
+func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
 		n, errno := sock.Recv(o.FD, p[:])
@@ -146,10 +146,10 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// TrySendBatch sends a batch of connections on o. The batch must not contain more connections than o has credit. If the
-// socket is full, TrySendBatch returns false, and the caller may retry. After any other error, it returns false and
+// TrySendBatchOrFail sends a batch of connections on o. The batch must not contain more connections than o has credit. If the
+// socket is full, TrySendBatchOrFail returns false, and the caller may retry. After any other error, it returns false and
 // stops the export.
-func (s *ExportSender) TrySendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
+func (s *ExportSender) TrySendBatchOrFail(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {
 	case err == nil && errno == 0:

@@ -74,7 +74,7 @@ func (p *peerCertificates) isEqual(q *peerCertificates) bool {
 
 func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {
 	for {
-		plaintext, used, err := l.records.Read(c, p)
+		plaintext, used, err := l.records.ReadInPlace(c, p)
 		p = p[used:]
 		if len(plaintext) > 0 {
 			c.OnPlaintext(plaintext)

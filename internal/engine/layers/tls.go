@@ -105,24 +105,24 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 			c.MarkPeerEOFAndStartTimeout()
 			return nil
 		default:
-			return wrapTLSErrorUnlessEOF(err)
+			return wrapUnlessUnexpectedEOF(err)
 		}
 	}
 }
 
 func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error {
-	return wrapTLSErrorUnlessEOF(l.session.Write(p))
+	return wrapUnlessUnexpectedEOF(l.session.Write(p))
 }
 
-// wrapTLSErrorUnlessEOF wraps err in an engine.TLSError, unless err is nil or io.ErrUnexpectedEOF.
-func wrapTLSErrorUnlessEOF(err error) error {
+// wrapUnlessUnexpectedEOF wraps err in an engine.TLSError, unless err is nil or io.ErrUnexpectedEOF.
+func wrapUnlessUnexpectedEOF(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
 	return &engine.TLSError{Err: err}
 }
 
-func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.InputMemory() }
+func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.BufferMemory() }
 
 func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInputFull() }
 

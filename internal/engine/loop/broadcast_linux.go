@@ -21,7 +21,7 @@ const (
 )
 
 func (e *loopEngine) BroadcastToAllWorkers(payload []byte) error {
-	b, err := e.broadcastTracker.StartBroadcast(payload, len(e.loops), &e.cfg.Limits)
+	b, err := e.broadcastTracker.RegisterBroadcast(payload, len(e.loops), &e.cfg.Limits)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 // runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
-	limit := l.host.CurrentBufferLimit()
+	limit := l.host.TotalBufferLimit()
 	share := limit / int64(len(l.engine.loops))
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= share {
 		return
@@ -96,18 +96,18 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 // bufferedBytesSizeClass returns bits.Len of the number of bytes that are buffered for c.
 func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
-		return bits.Len(uint(l.deferredMailBytes(c)))
+		return bits.Len(uint(l.deferredMailMemory(c)))
 	}
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
 // forEachConnWithBuffers calls visit for every connection c with n bytes of buffers. While a worker uses c, n counts
 // only deferred messages.
-func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
+func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, memoryBytes int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
 		if c.DriverFlags()&Busy != 0 {
-			n = l.deferredMailBytes(c)
+			n = l.deferredMailMemory(c)
 		} else if c.IsOpen() {
 			n = c.BufferMemory()
 		}

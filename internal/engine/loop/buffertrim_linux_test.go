@@ -40,7 +40,7 @@ func TestTrimAfterBurst(t *testing.T) {
 	s.loop.enqueueCallAndWake(func() {
 		taken := make([]*engine.Buffer, 1000)
 		for i := range taken {
-			taken[i] = s.loop.buffers.Get(0)
+			taken[i] = s.loop.buffers.GetOrNew(0)
 		}
 		for _, b := range taken {
 			s.loop.buffers.Put(b)

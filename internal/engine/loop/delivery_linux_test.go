@@ -168,8 +168,8 @@ func TestStuckTurnIsReported(t *testing.T) {
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.phase.Store(phase)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.MonotonicNow() - time.Second}
-		l.reportTurnIfStuck(&turn)
-		l.reportTurnIfStuck(&turn) // must not report again
+		l.reportAndMoveIfStuck(&turn)
+		l.reportAndMoveIfStuck(&turn) // must not report again
 		if n := l.counters.Get(engine.SlowCalls); n != slow {
 			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[phase], n, slow)
 		}

@@ -80,9 +80,9 @@ func (l *Loop) startDrainOrFailDial(c *engine.Conn) {
 	case armed&Connecting != 0:
 		l.failDial(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.DeferUntilWorkerReturns(c, c.StartDrain)
+		l.DeferUntilWorkerReturns(c, c.ScheduleDrain)
 	default:
-		c.StartDrain()
+		c.ScheduleDrain()
 		l.driver.PerformActions(c)
 	}
 }

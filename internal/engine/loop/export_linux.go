@@ -241,8 +241,8 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export, or cancels the export if the hand-over has ended.
-func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
+// markReadyUnlessHandOverEnded marks c as ready for export, or cancels the export if the hand-over has ended.
+func (d *connExporter) markReadyUnlessHandOverEnded(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
 		c.AbortExport(false)
@@ -269,7 +269,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	if len(d.batchConns) == 0 {
 		return false
 	}
-	if !d.sender.TrySendBatch(channel, d.batchRecords, d.batchFDs) {
+	if !d.sender.TrySendBatchOrFail(channel, d.batchRecords, d.batchFDs) {
 		d.requestAt = now + exportRoundInterval
 		return false
 	}
@@ -300,7 +300,7 @@ func (d *connExporter) packBatchOfReadyConns(credit int) {
 		err := engine.ErrExportBusy
 		var r engine.Record
 		if c.DriverFlags()&Busy == 0 {
-			r, err = c.Snapshot()
+			r, err = c.BlockPostsAndSnapshot()
 		}
 		switch {
 		case err == nil:
@@ -332,7 +332,7 @@ func (d *connExporter) readConfirmationsAndCredit() {
 		if o.Ended {
 			continue
 		}
-		if d.sender.ReceiveConfirmationsOrAbort(o) != nil {
+		if d.sender.ReceiveConfirmationsOrAbortExport(o) != nil {
 			d.endExportAndReport()
 			return
 		}

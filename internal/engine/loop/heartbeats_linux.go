@@ -59,7 +59,7 @@ func (h *heartbeatTask) sendHeartbeatsOfChunk(chunk uint32) (actions int) {
 		case engine.HeartbeatDone:
 			return
 		case engine.HeartbeatOwed:
-			c.SendOwedHeartbeat()
+			c.SendHeartbeatOrScheduleClose()
 			fallthrough
 		case engine.HeartbeatUnsent:
 			h.loop.driver.PerformActions(c)

@@ -30,7 +30,7 @@ func newHeartbeatRecord(conns int, every time.Duration) *heartbeatRecord {
 		r.sent = append(r.sent, c)
 		return len(p)
 	}
-	l.heartbeats.sweep.Init(&l.host)
+	l.heartbeats.sweep.EnableFor(&l.host)
 	return r
 }
 

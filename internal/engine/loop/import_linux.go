@@ -89,7 +89,7 @@ func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 	a.loop.driver.UnwatchListener(channel.FD)
 	sock.Close(channel.FD)
 	a.channels = slices.DeleteFunc(a.channels, func(other *handover.ImportChannel) bool { return other == channel })
-	channel.Close()
+	channel.ReleaseCredit()
 }
 
 func (a *connImporter) ReserveConns(n int) (reserved int) {
@@ -119,7 +119,7 @@ func (a *connImporter) receiveWaitingConns() {
 		a.buffer = make([]byte, sock.MaxFDMessageSize)
 	}
 	for _, in := range slices.Clone(a.channels) {
-		some, err := in.ReceiveBatch(a.buffer, a.loop.importConn)
+		some, err := in.ReceiveAndImportBatch(a.buffer, a.loop.importOrRejectConn)
 		switch {
 		case err == nil && some:
 			in.ConfirmArrivalsAndGrantCredit()
@@ -136,8 +136,8 @@ func (a *connImporter) receiveWaitingConns() {
 	}
 }
 
-// importConn starts to serve a received connection. The caller must have reserved capacity with ReserveConns.
-func (l *Loop) importConn(fd int32, record *engine.Record) {
+// importOrRejectConn starts to serve a received connection. The caller must have reserved capacity with ReserveConns.
+func (l *Loop) importOrRejectConn(fd int32, record *engine.Record) {
 	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
@@ -145,7 +145,7 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		l.pauseAcceptOnError(syscall.EMFILE)
 		return
 	}
-	if err := l.host.AdmitImported(record); err != nil {
+	if err := l.host.AdmitImportedAndMapListener(record); err != nil {
 		if len(record.Layer) > 0 { // an unencrypted answer would break TLS
 			sock.Close(fd)
 		} else {
@@ -162,6 +162,6 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		return
 	}
 	c.SetListener(record.Listener)
-	c.Import(record)
+	c.ImportOrAbort(record)
 	l.driver.PerformActions(c)
 }

@@ -43,10 +43,10 @@ const (
 	quietJobChecks   = 100                  // checks without a job after which the checks stop
 )
 
-// AllowOtherThreads lets the loop accept jobs, and lets other goroutines read from the loop's connections. A driver may
-// call AllowOtherThreads if it works on any thread and never leaves a receive pending in the kernel. A loop with its
+// EnableJobsAndDirectReceive lets the loop accept jobs, and lets other goroutines read from the loop's connections. A driver may
+// call EnableJobsAndDirectReceive if it works on any thread and never leaves a receive pending in the kernel. A loop with its
 // own descriptor table ignores the call.
-func (l *Loop) AllowOtherThreads() {
+func (l *Loop) EnableJobsAndDirectReceive() {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		l.acceptsJobs, l.host.ReceiveDirect = true, receiveDirect
 	}
@@ -74,12 +74,12 @@ const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they a
 
 // NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. handled is the
 // number of events in the last iteration.
-func (l *Loop) NextEventBatch(handled, maxBatch int) int {
+func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	n := l.jobRequests
-	if l.jobRequests = 0; n <= handled {
+	if l.jobRequests = 0; n <= lastHandled {
 		return maxBatch
 	}
-	return min(jobRequestsPerTurn*handled/n, maxBatch)
+	return min(jobRequestsPerTurn*lastHandled/n, maxBatch)
 }
 
 // runJobs runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
@@ -101,14 +101,14 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 	if e := h.loop.engine; !e.checkingJobs.Load() && e.checkingJobs.CompareAndSwap(false, true) {
 		e.startJobChecks <- struct{}{}
 	}
-	defer h.returnToLoop() // also after runtime.Goexit
+	defer h.returnToLoopUnlessLost() // also after runtime.Goexit
 	job.RunOnLoop(h)
 }
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoop continues the loop after a job. If another goroutine has taken over the loop, returnToLoop sets h.ended.
-func (h *jobHold) returnToLoop() {
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop, returnToLoopUnlessLost sets h.ended.
+func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
 		return
@@ -123,7 +123,7 @@ func (h *jobHold) tryAccessLoop() (ok bool) {
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
 }
 
-func (h *jobHold) Call(r engine.Ref, f func(*engine.Conn)) (stillOnLoop bool) {
+func (h *jobHold) Call(r engine.Ref, f func(*engine.Conn)) (calledOrClosed bool) {
 	if unix.Gettid() != h.thread || !h.tryAccessLoop() {
 		return false // the job has started a goroutine, or has lost the loop
 	}
@@ -166,7 +166,7 @@ func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 // caller must try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
-	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallUnlessLayerPending(f)
+	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallIfReady(f)
 }
 
 func (h *jobHold) Started() time.Duration { return time.Duration(h.started.Load()) }
@@ -188,7 +188,7 @@ func (h *jobHold) Leave() (left bool) {
 }
 
 // LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
-func (*Loop) LeaveToWait() (ok bool) {
+func (*Loop) LeaveToWait() (mayWait bool) {
 	l := currentLoop()
 	if l == nil {
 		return true

@@ -135,7 +135,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 
 // openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is its earlier input.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
-	if err := l.host.AdmitOrLogRefusal(listener, peer); err != nil {
+	if err := l.host.AdmitAndAcquireSlots(listener, peer); err != nil {
 		l.sendRefusalAndClose(fd, peer, err)
 		return
 	}
@@ -295,7 +295,7 @@ func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	for i, acceptingLoop := range e.acceptingLoops {
 		if acceptingLoop == l.host.Index {
 			e.acceptingLoops[i] = target.host.Index
-			target.enqueueCallAndWake(func() { target.watchListenerIfAssigned(i) })
+			target.enqueueCallAndWake(func() { target.acceptOnlyIfAssigned(i) })
 			l.stopAcceptingFrom(e.listenerFDs[i])
 		}
 	}
@@ -314,8 +314,8 @@ func (l *Loop) reclaimListenersIfSpace() {
 		acceptingLoop := e.loops[e.acceptingLoops[i]]
 		e.acceptingLoops[i] = own
 		e.mu.Unlock()
-		acceptingLoop.enqueueCallAndWake(func() { acceptingLoop.watchListenerIfAssigned(i) })
-		l.watchListenerIfAssigned(i)
+		acceptingLoop.enqueueCallAndWake(func() { acceptingLoop.acceptOnlyIfAssigned(i) })
+		l.acceptOnlyIfAssigned(i)
 	}
 	l.accept.delegated = false
 }
@@ -324,7 +324,7 @@ func (e *loopEngine) homeLoopOfListener(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
 
-func (l *Loop) watchListenerIfAssigned(listenerFDIndex int) {
+func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 	l.engine.mu.Lock()
 	isMine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
 	l.engine.mu.Unlock()

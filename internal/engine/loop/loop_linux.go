@@ -127,7 +127,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.host.LocalAddr, l.host.SendDirect = localAddr, sendDirect
 	l.singleCPU = runtime.GOMAXPROCS(0) == 1
 	l.host.NoDetach, l.host.NoFiles = e.cfg.MaxConnsPerShard > 0, e.cfg.MaxConnsPerShard > 0
-	l.heartbeats.sweep.Init(&l.host)
+	l.heartbeats.sweep.EnableFor(&l.host)
 	l.sweeper.period = l.host.SweepPeriod()
 	if e.cfg.AutoWorkers {
 		l.host.HandlerTimes = &l.placement.workerTimes
@@ -239,7 +239,7 @@ func (l *Loop) markUnstartedLoopClosed() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.disableWakeups()
+	l.disableWakeupsPermanently()
 }
 
 func (l *Loop) isFinished() bool {
@@ -253,7 +253,7 @@ func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
 	l.recordLastTurnAndStartNext()
-	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForWork() {
+	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinHandlingEvents() {
 		if !l.yieldIfSingleCPUHasWork() {
 			l.blockUntilWork()
 		}
@@ -335,8 +335,8 @@ func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	return true
 }
 
-// spinForWork polls for work without blocking, for at most Config.Spin.
-func (l *Loop) spinForWork() (foundWork bool) {
+// spinHandlingEvents polls for work without blocking, for at most Config.Spin.
+func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
 		return false
@@ -408,7 +408,7 @@ func (l *Loop) AdjustFastSweepReasons(delta int) {
 // UpdateExpiryTracking schedules the checks of c's deadline and timer. If c has neither, no checks are scheduled.
 // Drivers call UpdateExpiryTracking when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
-	if _, due := c.NextExpiryOrTimer(); !due {
+	if _, due := c.NextTimerDeadlineOrExpiry(); !due {
 		l.untrackExpiry(c)
 		return
 	}
@@ -491,7 +491,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	if l.host.OnWorkers && !c.InHandshake() {
 		c.FreeBuffersAndDeferClosed()
 		c.SetDriverFlags(c.DriverFlags() | ClosePending)
-		l.submitShedOrQueue(c)
+		l.submitOrQueueOrShed(c)
 		return
 	}
 	l.callClosedAndFree(c)
@@ -515,9 +515,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 // as ready. No operation of c may be in progress, and the driver must not watch c.
 func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	if c.IsExporting() {
-		l.exporter.markReadyOrCancelExport(c)
+		l.exporter.markReadyUnlessHandOverEnded(c)
 	} else {
-		c.OnDetached(sock.NewNetConnFromDup(c.FD()))
+		c.CompleteDetachOrAbort(sock.NewNetConnFromDup(c.FD()))
 	}
 }
 
@@ -550,7 +550,7 @@ func (l *Loop) deliverRemainingAndCloseLoop() {
 	}
 	calls := l.remoteCalls
 	l.mu.Unlock()
-	l.disableWakeups()
+	l.disableWakeupsPermanently()
 	for _, do := range calls { // queued since the last turn
 		do()
 	}

@@ -62,7 +62,7 @@ func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
 }
 
 // enqueue appends the request m with its data. It returns the growth of the queue's memory in bytes.
-func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes int) {
+func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedMemory int) {
 	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
 	r.data = append(r.data, data...)
@@ -76,7 +76,7 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.batchMail, p.batchData = mailbox.TakeAllForRecycle()
+		p.batchMail, p.batchData = mailbox.DequeueForRecycle()
 		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
 	if p.byConn == nil {
@@ -145,7 +145,7 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 type mailDelayTimer struct{ loop *Loop }
 
 func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {
-	return t.loop.mailbox.DelayEnd(&t.loop.host)
+	return t.loop.mailbox.EnsureDelayEnd(&t.loop.host)
 }
 
 func (t *mailDelayTimer) runIfDue(now time.Duration) {

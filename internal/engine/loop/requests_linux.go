@@ -81,7 +81,7 @@ func (l *Loop) wake() {
 	}
 }
 
-func (l *Loop) disableWakeups() {
+func (l *Loop) disableWakeupsPermanently() {
 	l.wakeMu.Lock()
 	defer l.wakeMu.Unlock()
 	l.wakeDisabled = true

@@ -73,12 +73,12 @@ func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 func (l *Loop) submitOrSaveRejection(c *engine.Conn) error {
 	err := l.engine.cfg.Pool.TrySubmit(c)
 	if err != nil {
-		l.saveRejectionAndCloseReason(err)
+		l.saveRejectionCheckPoolClosed(err)
 	}
 	return err
 }
 
-func (l *Loop) saveRejectionAndCloseReason(rejection error) {
+func (l *Loop) saveRejectionCheckPoolClosed(rejection error) {
 	l.submitQueue.lastRejection = rejection
 	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.IsClosedErr(rejection) {
 		return

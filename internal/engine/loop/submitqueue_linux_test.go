@@ -64,23 +64,23 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	var waiting []*engine.Conn
 	for range 3 {
 		waiting = append(waiting, newConn())
-		if l.submitShedOrQueue(waiting[len(waiting)-1]) {
+		if l.submitOrQueueOrShed(waiting[len(waiting)-1]) {
 			t.Fatal("a new connection was not queued")
 		}
 	}
 	l.submitQueue.lastShedAt = l.host.Clock()
 
 	p.capacity = 1
-	if stillOwned := l.submitShedOrQueue(newConnWithInput()); !stillOwned || shed != 1 {
+	if stillOwned := l.submitOrQueueOrShed(newConnWithInput()); !stillOwned || shed != 1 {
 		t.Errorf("capacity 1: input shed %d times, want 1, and a waiting connection in the pool", shed)
 	}
 	p.capacity = 2
 	last := newConnWithInput()
-	if stillOwned := l.submitShedOrQueue(last); stillOwned || shed != 1 {
+	if stillOwned := l.submitOrQueueOrShed(last); stillOwned || shed != 1 {
 		t.Errorf("capacity 2: input shed %d times more, want it in the pool behind a waiting connection", shed-1)
 	}
 	p.capacity = 1
-	l.submitShedOrQueue(newConnWithInput())
+	l.submitOrQueueOrShed(newConnWithInput())
 	if want := []*engine.Conn{waiting[0], waiting[1], last, waiting[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.Len() != 0 {
 		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.Len())
 	}

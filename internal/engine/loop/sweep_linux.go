@@ -50,7 +50,7 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 		if s.nextChunk >= len(s.loop.conns.chunks) {
 			s.nextChunk = 0
 		}
-		if s.isChunkDue(now) {
+		if s.markChunkSweptIfDue(now) {
 			actions += s.loop.sweepChunk(uint32(s.nextChunk), now)
 		}
 		s.nextChunk++
@@ -81,8 +81,8 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// isChunkDue reports whether to sweep the next chunk of connections.
-func (s *expirySweeper) isChunkDue(now time.Duration) bool {
+// markChunkSweptIfDue reports whether to sweep the next chunk of connections.
+func (s *expirySweeper) markChunkSweptIfDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]
 	if s.fastSweepReasons > 0 && s.fastSweepReasons == s.expiringConns && s.expiring[s.nextChunk] == 0 &&
@@ -98,7 +98,7 @@ func (l *Loop) sweepChunk(chunk uint32, now time.Duration) (actions int) {
 	from := chunk * chunkSize
 	l.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {
 		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
-			if due, ok := c.NextExpiryOrTimer(); ok && now >= due {
+			if due, ok := c.NextTimerDeadlineOrExpiry(); ok && now >= due {
 				actions++
 				l.shutdownTimedOutDial(c)
 			}

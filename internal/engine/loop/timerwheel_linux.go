@@ -46,14 +46,14 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 			continue
 		}
 		w.buckets[index] = slots[:n] // before a handler, which may call runtime.Goexit
-		if w.checkOrDeferTimer(w.loop.conns.conn(slots[n]), index+1, now) {
+		if w.checkTimerWhenNotBusy(w.loop.conns.conn(slots[n]), index+1, now) {
 			fired++
 		}
 	}
 }
 
-// checkOrDeferTimer checks the timeouts of c, a connection from bucket. acted reports whether a timeout was due.
-func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
+// checkTimerWhenNotBusy checks the timeouts of c, a connection from bucket. acted reports whether a timeout was due.
+func (w *timerWheel) checkTimerWhenNotBusy(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:
 		return false
@@ -79,7 +79,7 @@ func (w *timerWheel) checkOrDeferTimer(c *engine.Conn, bucket uint8, now time.Du
 
 // addTimerIfSoon adds c to the bucket of its next timer if the timer is due soon.
 func (w *timerWheel) addTimerIfSoon(c *engine.Conn) {
-	at, ok := c.NextTimer()
+	at, ok := c.NextTimerOrDeadline()
 	if !ok {
 		return
 	}

@@ -29,7 +29,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 		case <-ticker.C:
 		}
 		for i, l := range e.loops {
-			l.reportTurnIfStuck(&turns[i])
+			l.reportAndMoveIfStuck(&turns[i])
 		}
 	}
 }
@@ -57,9 +57,9 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportTurnIfStuck logs and counts a loop that is stuck in an iteration. lastObserved is the iteration seen by the
+// reportAndMoveIfStuck logs and counts a loop that is stuck in an iteration. lastObserved is the iteration seen by the
 // previous call, and is updated.
-func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
+func (l *Loop) reportAndMoveIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {
 		if lastObserved.reported {
@@ -71,7 +71,7 @@ func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	if stuckFor := now - lastObserved.firstSeen; !lastObserved.reported && stuckFor >= l.engine.cfg.Limits.SlowHandlerTime {
 		lastObserved.reported = true
 		l.engine.stuckLoops.Add(1)
-		l.engine.moveOtherHandlersToWorkers(l, stuckFor)
+		l.engine.queueMoveToWorkers(l, stuckFor)
 		phase := l.phase.Load()
 		if phase != phaseBroadcasts && phase != phaseTasks {
 			l.counters.Add(engine.SlowCalls, 1)
@@ -83,7 +83,7 @@ func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	}
 }
 
-func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
+func (e *loopEngine) queueMoveToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.AutoWorkers && l != except {
 			l.enqueueCallAndWake(func() {

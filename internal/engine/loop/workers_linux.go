@@ -20,11 +20,11 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 		c.MakeDeferredHandlerCalls()
 		return true
 	}
-	return l.submitShedOrQueue(c)
+	return l.submitOrQueueOrShed(c)
 }
 
-// submitShedOrQueue submits c to the worker pool, sheds its input, or queues c.
-func (l *Loop) submitShedOrQueue(c *engine.Conn) (stillOwned bool) {
+// submitOrQueueOrShed submits c to the worker pool, sheds its input, or queues c.
+func (l *Loop) submitOrQueueOrShed(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
@@ -93,7 +93,7 @@ func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) 
 	l.mailQueues.deferredMemory += queue.enqueue(m, data)
 }
 
-func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
+func (l *Loop) deferredMailMemory(c *engine.Conn) (n int) {
 	for _, action := range l.deferred[c] {
 		if action.mail != nil {
 			n += action.mail.memoryBytes()
@@ -123,7 +123,7 @@ func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 }
 
 func (l *Loop) discardDeferredActions(c *engine.Conn) {
-	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
+	l.mailQueues.deferredMemory -= l.deferredMailMemory(c)
 	delete(l.deferred, c)
 	delete(l.deferredMail, c)
 	l.updateMailMemoryCounter()
@@ -171,7 +171,7 @@ func (l *Loop) resumeConnsReturnedByPool() {
 		l.returnBatchDone++
 		if returned.rejection == nil {
 			ran++
-		} else if l.saveRejectionAndCloseReason(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.CanShed() {
+		} else if l.saveRejectionCheckPoolClosed(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.CanShed() {
 			l.shedConns = append(l.shedConns, returned.conn)
 			continue
 		}
@@ -185,7 +185,7 @@ func (l *Loop) resumeConnsReturnedByPool() {
 // resumeReturnedConn resumes a connection returned by the worker pool. rejection is nil if a worker has run c.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
-	c.AddDroppedMessages(l.missedBroadcasts[c])
+	c.AddDroppedAndScheduleMissed(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
 	actions := l.deferred[c]
 	if c.IsClosedDeferred() {

@@ -91,13 +91,13 @@ func (p *bufferRing) close() {
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
-		p.provideBuffer(uint16(p.provided))
+		p.addBuffer(uint16(p.provided))
 	}
 	p.publishTail()
 	return more
 }
 
-func (p *bufferRing) provideBuffer(id uint16) {
+func (p *bufferRing) addBuffer(id uint16) {
 	p.consumed[id] = 0
 	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%maxBuffers)*unsafe.Sizeof(bufferEntry{})]))
 	e.addr = uint64(uintptr(unsafe.Pointer(&p.memory[int(id)*bufferSize])))
@@ -125,14 +125,14 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks the bytes of a completion as consumed.
-func (p *bufferRing) recycleBuffer(completion cqe) {
+// releaseReceived marks the bytes of a completion as consumed.
+func (p *bufferRing) releaseReceived(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
 		p.consumed[id] += int(completion.res)
 		return
 	}
-	p.provideBuffer(id)
+	p.addBuffer(id)
 	p.publishTail()
 }
 

@@ -19,10 +19,10 @@ func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 // deliverOrDeferRecvCompletion passes received bytes to the handler, or stores a copy while a worker is using c.
 func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
-		defer d.buffers.recycleBuffer(completion)
+		defer d.buffers.releaseReceived(completion)
 	}
 	if completion.flags&cqeMore == 0 {
-		d.clearAndUncountOps(c, receiving|canceling)
+		d.clearOpsAndUncountReceive(c, receiving|canceling)
 	}
 	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:

@@ -12,7 +12,7 @@ import (
 )
 
 func (d *driver) handleOrDeferSendCompletion(c *engine.Conn, completion cqe) {
-	d.clearAndUncountOps(c, sending)
+	d.clearOpsAndUncountReceive(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.DeferUntilWorkerReturns(c, func() { d.handleSendResult(c, completion.res) })
 		return
@@ -22,7 +22,7 @@ func (d *driver) handleOrDeferSendCompletion(c *engine.Conn, completion cqe) {
 }
 
 func (d *driver) handleOrDeferWritable(c *engine.Conn) {
-	d.clearAndUncountOps(c, sending)
+	d.clearOpsAndUncountReceive(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.DeferUntilWorkerReturns(c, c.OnWritable)
 		return
@@ -63,7 +63,7 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues or sends message, which must not change until submitHeartbeats is called. It returns the number
+// queueHeartbeat queues or sends message, which must not change until submitAndCheckHeartbeats is called. It returns the number
 // of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
@@ -76,8 +76,8 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitHeartbeats submits the queued heartbeats to the kernel.
-func (d *driver) submitHeartbeats() {
+// submitAndCheckHeartbeats submits the queued heartbeats to the kernel.
+func (d *driver) submitAndCheckHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)
 	// Failures must be handled before other output can follow.
@@ -95,7 +95,7 @@ func (d *driver) handleUnsentHeartbeat(c *engine.Conn, sizeOrErrno int32) {
 	switch sent := int(max(sizeOrErrno, 0)); {
 	case c.FD() < 0 || !c.IsOpen() || c.DriverFlags()&loop.Busy != 0:
 		return
-	case sent > 0 && c.UnsentOrDroppedBytes() > 0: // the kernel submitted it late
+	case sent > 0 && c.UnsentAndDroppedBytes() > 0: // the kernel submitted it late
 		c.OnTransportError(unix.EAGAIN)
 	default:
 		c.OnHeartbeatUnsent(sent)

@@ -100,7 +100,7 @@ type driver struct {
 
 func (d *driver) Open() error {
 	d.loop.UseBlockingSockets() // the ring would not wait on a non-blocking one
-	d.loop.QueueHeartbeats(d.queueHeartbeat, d.submitHeartbeats)
+	d.loop.QueueHeartbeats(d.queueHeartbeat, d.submitAndCheckHeartbeats)
 	return d.openRing()
 }
 
@@ -182,7 +182,7 @@ func (d *driver) abortConnsAndReplaceRing() {
 	}
 	d.loop.WatchChannelsAndUnpausedListeners()
 	d.loop.ForEachConn(func(c *engine.Conn) {
-		d.clearAndUncountOps(c, pendingOps|canceling)
+		d.clearOpsAndUncountReceive(c, pendingOps|canceling)
 		if d.loop.AbortConnOrFailDial(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
 			d.closeOrShutToEndOps(c)
 		}
@@ -230,7 +230,7 @@ func (d *driver) rearmListenerPollAndAccept() {
 }
 
 func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
-	d.clearAndUncountOps(c, polling)
+	d.clearOpsAndUncountReceive(c, polling)
 	switch {
 	case c.DriverFlags()&closing != 0:
 		d.PerformActions(c)
@@ -335,12 +335,12 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	case armed&closing == 0:
 		c.SetDriverFlags(armed | closing)
 		c.DiscardBuffers(armed&sending == 0)
-		d.shutdownOrResetConn(c)
+		d.shutdownReadWriteOrReset(c)
 	}
 }
 
-// shutdownOrResetConn shuts down or resets c's socket and keeps the descriptor open.
-func (d *driver) shutdownOrResetConn(c *engine.Conn) {
+// shutdownReadWriteOrReset shuts down or resets c's socket and keeps the descriptor open.
+func (d *driver) shutdownReadWriteOrReset(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
@@ -373,7 +373,7 @@ func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	}
 }
 
-func (d *driver) clearAndUncountOps(c *engine.Conn, opFlags uint16) {
+func (d *driver) clearOpsAndUncountReceive(c *engine.Conn, opFlags uint16) {
 	if c.DriverFlags()&opFlags&receiving != 0 {
 		d.pendingReceives--
 		d.loop.AdjustFastSweepReasons(-1)

@@ -25,7 +25,7 @@ func (e *Engine) Dial(d engine.DialRequest) error {
 	})
 }
 
-func (e *Engine) queueDials(dials []engine.DialRequest) (acted bool) {
+func (e *Engine) queueOrFailDials(dials []engine.DialRequest) (acted bool) {
 	for _, d := range dials {
 		if e.host.Admission.AcquireConn() {
 			e.dials = append(e.dials, d)
@@ -70,9 +70,9 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// MoveStateTo transfers the handler's state to another engine. If a handler cannot save or restore state, it does
+// MoveHandlerStateTo transfers the handler's state to another engine. If a handler cannot save or restore state, it does
 // nothing.
-func (e *Engine) MoveStateTo(to *Engine) error {
+func (e *Engine) MoveHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil
 	}
@@ -97,14 +97,14 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 		return nil, err
 	}
 	p.driveConn()
-	r, err := c.Snapshot()
+	r, err := c.BlockPostsAndSnapshot()
 	if err != nil {
 		return nil, err
 	}
 	r, _, _ = engine.ParseRecord(r.AppendTo(nil)) // a copy, as in another process
 	moved = &Peer{Addr: p.Addr, incoming: p.incoming, inputEnded: p.inputEnded, received: p.received, window: p.window}
 	if err = engine.ErrTooManyConns; to.host.Admission.AcquireConn() {
-		err = to.host.AdmitImported(&r)
+		err = to.host.AdmitImportedAndMapListener(&r)
 	}
 	if err != nil {
 		c.CancelSnapshot()
@@ -114,7 +114,7 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	to.bindAndAppendPeerLocked(moved, r.Listener)
 	to.mu.Unlock()
 	to.openPeerList = append(to.openPeerList, moved)
-	moved.conn.Import(&r)
+	moved.conn.ImportOrAbort(&r)
 	moved.driveConn()
 	c.AbortAsHandedOver()
 	p.driveConn()

@@ -154,7 +154,7 @@ func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) erro
 }
 
 func (e *Engine) BroadcastToAllWorkers(p []byte) error {
-	b, err := e.broadcasts.StartBroadcast(p, 1, &e.cfg.Limits)
+	b, err := e.broadcasts.RegisterBroadcast(p, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func (e *Engine) runRound() (acted bool) {
 	e.requests.broadcasts, e.requests.peersToClose, e.requests.dials = nil, nil, nil
 	e.mu.Unlock()
 	acted = e.admitOrRejectQueuedPeers(req.acceptPaused || req.stop)
-	acted = e.queueDials(req.dials) || acted
+	acted = e.queueOrFailDials(req.dials) || acted
 	for _, p := range e.pruneAndListOpenPeers() {
 		p.applyBroadcastsAndCloses(&req)
 		acted = p.handleMailbox() || acted
@@ -335,7 +335,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	for e.RefuseDial(engine.ErrServerClosed) {
 	}
 	for _, p := range e.pruneAndListOpenPeers() {
-		if p.conn.StartDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
+		if p.conn.ScheduleDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
 			p.conn.Abort(engine.ErrServerClosed)
 		}
 		acted = p.driveConn() || acted
@@ -374,7 +374,7 @@ func (e *Engine) AdvanceClockAndRunDue(d time.Duration) (inRange bool, maxAdvanc
 	}
 	for {
 		e.now = min(e.nextDueTime(), end)
-		e.checkAllTimeouts()
+		e.checkTimeoutsAndRunUntilIdle()
 		if e.now == end {
 			return true, maxAdvance
 		}
@@ -390,20 +390,20 @@ func (e *Engine) nextDueTime() (at time.Duration) {
 		at = min(at, e.nextAdmission)
 	}
 	for _, p := range e.pruneAndListOpenPeers() {
-		if due, ok := p.mailbox.DelayEnd(&e.host); ok {
+		if due, ok := p.mailbox.EnsureDelayEnd(&e.host); ok {
 			at = min(at, due)
 		}
 		if due, ok := p.conn.NextTimeout(); ok {
 			at = min(at, max(due, e.now+clockCoarseness/2))
 		}
-		if due, ok := p.conn.NextTimer(); ok {
+		if due, ok := p.conn.NextTimerOrDeadline(); ok {
 			at = min(at, max(due, e.now+time.Millisecond))
 		}
 	}
 	return at
 }
 
-func (e *Engine) checkAllTimeouts() {
+func (e *Engine) checkTimeoutsAndRunUntilIdle() {
 	e.host.SetClock(e.now)
 	for _, p := range e.pruneAndListOpenPeers() {
 		p.conn.CheckTimeouts(e.now)

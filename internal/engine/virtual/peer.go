@@ -113,17 +113,17 @@ func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 // unsent bytes and resumes at lowWater.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
-	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentOrDroppedBytes() > l.LowWater
+	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
 }
 
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
 // UnsentBytes returns the number of output bytes that the peer has not accepted.
-func (p *Peer) UnsentBytes() int { return p.conn.UnsentOrDroppedBytes() }
+func (p *Peer) UnsentBytes() int { return p.conn.UnsentAndDroppedBytes() }
 
 // UnreadBytes returns the number of bytes that the peer has sent and the handler has not used.
 func (p *Peer) UnreadBytes() int {
-	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentOrDroppedBytes(), 0)
+	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentAndDroppedBytes(), 0)
 }
 
 func (p *Peer) admitOrReject() {
@@ -131,7 +131,7 @@ func (p *Peer) admitOrReject() {
 		return
 	}
 	host := &p.engine.host
-	if err := host.AdmitOrLogRefusal(0, p.Addr); err != nil {
+	if err := host.AdmitAndAcquireSlots(0, p.Addr); err != nil {
 		p.received = append(p.received, host.BuildRefusalReply(p.Addr, err)...)
 		p.markRejected(err)
 		return
@@ -143,10 +143,10 @@ func (p *Peer) admitOrReject() {
 
 func (p *Peer) markRejected(why error) {
 	p.done, p.closeReason = true, why
-	p.closeAndEmptyMailbox()
+	p.closeMailboxAndHandleRest()
 }
 
-func (p *Peer) closeAndEmptyMailbox() {
+func (p *Peer) closeMailboxAndHandleRest() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
 	p.engine.mu.Unlock()
@@ -167,7 +167,7 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 
 // driveConn performs the connection's actions until nothing is left to do. It returns false if there was nothing to do.
 func (p *Peer) driveConn() (acted bool) {
-	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
+	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true
 	}
 	return acted
@@ -200,7 +200,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
 		c.OnClosed()
-		p.closeAndEmptyMailbox()
+		p.closeMailboxAndHandleRest()
 		p.incoming = nil
 		p.engine.host.Admission.ReleaseConn()
 	default:
@@ -209,7 +209,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	return true
 }
 
-func (p *Peer) reportReadiness() (reported bool) {
+func (p *Peer) reportWritableOrReadOnce() (acted bool) {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
 		p.conn.OnWritable()
@@ -223,13 +223,13 @@ func (p *Peer) reportReadiness() (reported bool) {
 
 // handleMailbox handles the requests in the peer's mailbox, except requests that are added meanwhile.
 func (p *Peer) handleMailbox() (acted bool) {
-	if due, ok := p.mailbox.DelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
+	if due, ok := p.mailbox.EnsureDelayEnd(&p.engine.host); ok && (p.engine.draining || due <= p.engine.now) {
 		p.mailbox.ReleaseDelayed()
 	}
 	if !p.mailbox.HasRequests() {
 		return false
 	}
-	mail, data := p.mailbox.TakeAllForRecycle()
+	mail, data := p.mailbox.DequeueForRecycle()
 	rest := data
 	for _, m := range mail {
 		p.conn.HandleOrDeferForPendingLayer(m, rest[:m.Size])

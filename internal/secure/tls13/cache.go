@@ -59,8 +59,8 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// putReplacingUnused adds c to the cache, and replaces a cipher if the set of c is full.
-func (cc *CipherCache) putReplacingUnused(secret *[32]byte, isClient bool, c *directionCipher) {
+// put adds c to the cache, and replaces a cipher if the set of c is full.
+func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // again if Close is called meanwhile
 		cc.places.CompareAndSwap(nil, new([cacheSets][cacheWays]atomic.Pointer[cachedCipher]))

@@ -28,9 +28,9 @@ func TestCipherCache(t *testing.T) {
 	checkCached(t, &cc, a, false, nil)
 	cc.remove(a, false)
 	ofServer, ofClient := newTestCipher(), newTestCipher()
-	cc.putReplacingUnused(a, false, ofServer)
+	cc.put(a, false, ofServer)
 	checkCached(t, &cc, a, true, nil)
-	cc.putReplacingUnused(a, true, ofClient)
+	cc.put(a, true, ofClient)
 	checkCached(t, &cc, a, false, ofServer)
 	checkCached(t, &cc, a, true, ofClient)
 	checkCached(t, &cc, b, false, nil)
@@ -58,14 +58,14 @@ func TestCipherCacheEviction(t *testing.T) {
 			var ciphers [cacheWays]*directionCipher
 			for i := range ciphers {
 				ciphers[i] = newTestCipher()
-				cc.putReplacingUnused(secretInSet(byte(i), 0), false, ciphers[i])
+				cc.put(secretInSet(byte(i), 0), false, ciphers[i])
 			}
 			for i := range ciphers {
 				checkCached(t, &cc, secretInSet(byte(i), 0), false, ciphers[i])
 				cc.places.Load()[0][i].Load().isUsed.Store(c.isUsed[i])
 			}
 			added := newTestCipher()
-			cc.putReplacingUnused(secretInSet(9, 2), false, added)
+			cc.put(secretInSet(9, 2), false, added)
 			checkCached(t, &cc, secretInSet(9, 2), false, added)
 			ciphers[c.evicted] = nil
 			for i := range ciphers {
@@ -73,7 +73,7 @@ func TestCipherCacheEviction(t *testing.T) {
 			}
 			cc.remove(secretInSet(9, 2), false)
 			again := newTestCipher()
-			cc.putReplacingUnused(secretInSet(7, 0), false, again) // takes the free place
+			cc.put(secretInSet(7, 0), false, again) // takes the free place
 			checkCached(t, &cc, secretInSet(7, 0), false, again)
 			if cc.places.Load()[0][c.evicted].Load().cipher != again {
 				t.Error("a cipher that was added has not taken the free place")
@@ -89,10 +89,10 @@ func TestCipherCacheTimer(t *testing.T) {
 		unused, used := secretInSet(1, 0), secretInSet(2, 0)
 		for range 2 { // the second time the timer has stopped before
 			kept := newTestCipher()
-			cc.putReplacingUnused(used, false, kept)
+			cc.put(used, false, kept)
 			time.Sleep(time.Second)
 			start := time.Now()
-			cc.putReplacingUnused(unused, false, newTestCipher())
+			cc.put(unused, false, newTestCipher())
 			for time.Since(start) < 3*cachePeriod {
 				checkCached(t, &cc, used, false, kept)
 				time.Sleep(time.Second)
@@ -130,17 +130,17 @@ func TestCipherCacheClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cc CipherCache
 		cc.Close()
-		cc.putReplacingUnused(secretInSet(1, 0), false, newTestCipher())
+		cc.put(secretInSet(1, 0), false, newTestCipher())
 		if cc.isArmed.Load() {
 			t.Error("put after Close has started a timer")
 		}
 		var second CipherCache
-		second.putReplacingUnused(secretInSet(1, 0), false, newTestCipher())
+		second.put(secretInSet(1, 0), false, newTestCipher())
 		second.Close()
 		checkCached(t, &second, secretInSet(1, 0), false, nil)
 		second.dropUnused() // the timer may have fired just before Close
 		again := newTestCipher()
-		second.putReplacingUnused(secretInSet(1, 0), false, again)
+		second.put(secretInSet(1, 0), false, again)
 		checkCached(t, &second, secretInSet(1, 0), false, again)
 		time.Sleep(3 * cachePeriod)
 		synctest.Wait()

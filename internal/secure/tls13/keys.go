@@ -131,7 +131,7 @@ func (c *Conn) cachedOrNewCipher(d *direction) *directionCipher {
 	var buffer [sha512.Size384]byte
 	made := c.suite.newCipher(c.appendSecret(buffer[:0], d))
 	clear(buffer[:])
-	c.cache.putReplacingUnused(&d.secret, c.IsClient(), made)
+	c.cache.put(&d.secret, c.IsClient(), made)
 	return made
 }
 

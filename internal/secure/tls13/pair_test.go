@@ -67,7 +67,7 @@ func (e *testEnd) receive(ciphertext []byte) {
 	e.t.Helper()
 	ciphertext = bytes.Clone(ciphertext) // Read decrypts in place
 	for e.err == nil {
-		plaintext, used, err := e.Conn.Read(&e.out, ciphertext)
+		plaintext, used, err := e.Conn.ReadInPlace(&e.out, ciphertext)
 		e.got = append(e.got, plaintext...)
 		ciphertext = ciphertext[used:]
 		switch {
@@ -160,7 +160,7 @@ func (e *testEnd) checkGot(want string) {
 
 func (e *testEnd) checkBroken() {
 	e.t.Helper()
-	if _, used, err := e.Conn.Read(&e.out, []byte{typeApplicationData}); err != ErrBroken || used != 0 {
+	if _, used, err := e.Conn.ReadInPlace(&e.out, []byte{typeApplicationData}); err != ErrBroken || used != 0 {
 		e.t.Errorf("Read after the failure: used %d, %v; want %v", used, err, ErrBroken)
 	}
 	if err := e.Conn.Write(&e.out, []byte("x")); err != ErrBroken {

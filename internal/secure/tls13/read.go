@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Read decrypts complete records in ciphertext, in place. plaintext is their application data, and used is the number
+// ReadInPlace decrypts complete records in ciphertext, in place. plaintext is their application data, and used is the number
 // of ciphertext bytes consumed. plaintext is valid until ciphertext changes or Read is called again. Use plaintext even
 // if Read returns an error. If the error is nil, call Read again with the unconsumed ciphertext. Read may write alerts
 // and KeyUpdate answers to out. The errors are:
@@ -18,7 +18,7 @@ import (
 //   - any other: the connection is broken. Send the output and close.
 //
 // Errors other than ErrAgain are final; discard the remaining ciphertext.
-func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, err error) {
+func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used int, err error) {
 	if c.is(partialIsUsed) {
 		c.releasePartialRecord()
 	}
@@ -34,7 +34,7 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 		}
 		var record, content []byte
 		var n int
-		if record, n, err = c.takeRecord(out, ciphertext[used:]); err == nil {
+		if record, n, err = c.nextRecord(out, records[used:]); err == nil {
 			content, err = c.decryptAndHandleRecord(out, record)
 		}
 		switch {
@@ -45,19 +45,19 @@ func (c *Conn) Read(out Output, ciphertext []byte) (plaintext []byte, used int, 
 			start = used + HeaderLen
 			end = start + len(content)
 		default:
-			end += copy(ciphertext[end:], content)
+			end += copy(records[end:], content)
 		}
 		if c.is(partialIsUsed) {
 			c.releasePartialRecord()
 		}
 		used += n
 	}
-	return ciphertext[start:end:end], used, err
+	return records[start:end:end], used, err
 }
 
-// takeRecord returns the next complete record, which begins in c.rare.partial or in p. Without one, it keeps all of p
+// nextRecord returns the next complete record, which begins in c.rare.partial or in p. Without one, it keeps all of p
 // and returns ErrAgain.
-func (c *Conn) takeRecord(out Output, p []byte) (record []byte, used int, err error) {
+func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)
 		if err != nil || n <= len(p) {

@@ -73,7 +73,7 @@ func TestMoveAfterPlaintext(t *testing.T) {
 		record := client.writePlaintext("first")
 		server.receive(record[:cut])
 		want := map[bool]error{true: ErrAgain}[cut == 0] // a record in pieces is returned alone
-		if p, _, err := server.Conn.Read(&server.out, record[cut:]); string(p) != "first" || err != want {
+		if p, _, err := server.Conn.ReadInPlace(&server.out, record[cut:]); string(p) != "first" || err != want {
 			t.Fatalf("Read: %q, %v; want %v", p, err, want)
 		}
 		if server.HasPartialRecord() {
@@ -163,7 +163,7 @@ func useState(state, ciphertext []byte) {
 	var out testOutput
 	for err == nil || errors.Is(err, ErrAgain) && len(ciphertext) > 0 {
 		var used int
-		_, used, err = c.Read(&out, ciphertext)
+		_, used, err = c.ReadInPlace(&out, ciphertext)
 		ciphertext = ciphertext[used:]
 	}
 	_ = c.Write(&out, []byte("x"))

@@ -56,11 +56,11 @@ func TestJoinedRecords(t *testing.T) {
 			server.receive(first[:10])
 			stream := concat(first[10:], client.writePlaintext("second "), client.sealKeyUpdate(updateNotRequested),
 				client.writePlaintext("third "), client.sealContent(typeApplicationData), client.writePlaintext("fourth"), c.last(client))
-			p, used, err := server.Conn.Read(&server.out, stream)
+			p, used, err := server.Conn.ReadInPlace(&server.out, stream)
 			if string(p) != "first " || used != len(first)-10 || err != nil {
 				t.Fatalf("Read: %q, %d, %v; want the first record alone", p, used, err)
 			}
-			p, used, err = server.Conn.Read(&server.out, stream[used:])
+			p, used, err = server.Conn.ReadInPlace(&server.out, stream[used:])
 			if string(p) != "second third fourth" || fmt.Sprint(err) != c.want {
 				t.Errorf("Read: %q, %d, %v; want the others and %s", p, used, err, c.want)
 			}
@@ -421,7 +421,7 @@ func TestClose(t *testing.T) {
 	if server.keepsPartial() {
 		t.Error("a partial record is kept after close_notify")
 	}
-	if _, used, err := server.Conn.Read(&server.out, []byte("ignored")); server.err != io.EOF || err != io.EOF || used != 0 {
+	if _, used, err := server.Conn.ReadInPlace(&server.out, []byte("ignored")); server.err != io.EOF || err != io.EOF || used != 0 {
 		t.Errorf("Read: %v, then %v, used %d; want EOF", server.err, err, used)
 	}
 	if !server.IsReadClosed() || client.IsReadClosed() || len(server.out) > 0 {
@@ -521,9 +521,9 @@ func TestPartialRecordMemory(t *testing.T) {
 	allocs := testing.AllocsPerRun(100, func() {
 		server.read.sequence = client.write.sequence - 1
 		copy(part, record)
-		_, _, err := server.Conn.Read(&server.out, part[:12_000])
-		p, _, err2 := server.Conn.Read(&server.out, part[12_000:])
-		_, _, err3 := server.Conn.Read(&server.out, nil)
+		_, _, err := server.Conn.ReadInPlace(&server.out, part[:12_000])
+		p, _, err2 := server.Conn.ReadInPlace(&server.out, part[12_000:])
+		_, _, err3 := server.Conn.ReadInPlace(&server.out, nil)
 		if err != ErrAgain || err2 != nil || err3 != ErrAgain || len(p) != maxPlaintext {
 			t.Fatal(err, err2, err3, len(p))
 		}
@@ -548,7 +548,7 @@ func TestAllocs(t *testing.T) {
 				if err := client.Conn.Write(&out, message); err != nil {
 					t.Fatal(err)
 				}
-				plaintext, used, err := server.Conn.Read(&out, out)
+				plaintext, used, err := server.Conn.ReadInPlace(&out, out)
 				if len(plaintext) != 64 || used != len(out) || err != ErrAgain {
 					t.Fatal(plaintext, used, err)
 				}

@@ -80,7 +80,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 	if len(w.Allow) > MaxAllowed {
 		return fmt.Errorf("agents: --allow is given %d times; expected at most %d", len(w.Allow), MaxAllowed)
 	}
-	if err := w.Check(); err != nil {
+	if err := w.CheckCredentials(); err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
 	if err := w.connectNATSAndSubscribe(); err != nil {
@@ -95,7 +95,7 @@ const maxName = 64
 func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
-		if requireCredentialsOrLoopback(c) == nil { // otherwise, processUntilStopped returns the error
+		if requireServerAuthOrLoopback(c) == nil { // otherwise, processUntilStopped returns the error
 			w.Logf("ready as %s for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
@@ -160,14 +160,14 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 		case now := <-w.heartbeat.C:
 			w.sendHeartbeatOrLeaveLostRun(now)
 		}
-		if err := requireCredentialsOrLoopback(w.conn); err != nil { // before a message of the new server is processed
+		if err := requireServerAuthOrLoopback(w.conn); err != nil { // before a message of the new server is processed
 			return err
 		}
 		if call != nil {
 			w.replyToCoordinatorCall(ctx, call)
 		}
 		if msg != nil {
-			w.joinRunAndProcessMessage(ctx, msg, time.Now())
+			w.processMessageJoiningIfIdle(ctx, msg, time.Now())
 		}
 		if w.run == nil && (ctx.Err() != nil || w.Once && w.served) {
 			return nil
@@ -190,7 +190,7 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 		how = cmp.Or(how, fmt.Sprintf("%d answered", finalReport.Event.Result.Answered))
 	}
 	w.Logf("run %s has ended: %s", shortID(w.run.id), how)
-	w.run.sendHeartbeatOrPendingReport()
+	w.run.sendHeartbeatOrUnconfirmedReport()
 }
 
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
@@ -210,7 +210,7 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 		w.cancelAndLeaveRun("the coordinator is lost")
 		return
 	}
-	w.run.sendHeartbeatOrPendingReport()
+	w.run.sendHeartbeatOrUnconfirmedReport()
 }
 
 func (w *agentWorker) cancelAndLeaveRun(reason string) {
@@ -244,7 +244,7 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	info := w.newAgentInfo()
 	switch {
 	case err != nil:
-		info.Refuses = fmt.Sprintf("version %s differs from the version %s of the coordinator", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
+		info.Refuses = fmt.Sprintf("version %s differs from the version %s of the coordinator", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeAndTruncate(m.Version), "(devel)"))
 		w.logUnlessRepeated("refused a coordinator: %s", info.Refuses)
 	case w.run != nil:
 		info.Refuses = "already in another run"
@@ -261,7 +261,7 @@ func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg)
 	}
 }
 
-func sanitizeForPrinting(text string) string {
+func sanitizeAndTruncate(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {
 			return '?'

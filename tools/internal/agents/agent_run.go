@@ -44,8 +44,8 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// joinRunAndProcessMessage processes a message, and joins a run on its first clockRequest.
-func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
+// processMessageJoiningIfIdle processes a message, and joins a run on its first clockRequest.
+func (w *agentWorker) processMessageJoiningIfIdle(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
 		return
@@ -99,7 +99,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 	if o.Begin > 0 && r.started && r.step < o.Step {
 		r.step = o.Step
-		r.stopRepeatingReport()
+		r.clearUnconfirmedReport()
 		r.running.Go(func() {
 			waitUntilDeadlineOrEnded(r.ended, time.Unix(0, o.Begin))
 			select {
@@ -114,7 +114,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 	if o.Published != nil && !r.totalsReceived {
 		r.totalsReceived = true
-		r.stopRepeatingReport()
+		r.clearUnconfirmedReport()
 		r.published <- o.Published
 	}
 	if o.Stop && r.started {
@@ -139,7 +139,7 @@ func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 func (r *agentRun) startLoadInBackground(ctx context.Context, startAt time.Time) {
 	r.started = true
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoadForReason calls r.cancel
-	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeForPrinting(r.cfg.Target))
+	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeAndTruncate(r.cfg.Target))
 	r.ended = ctx.Done()
 	r.running.Go(func() { r.over <- r.waitAndRunLoad(ctx, startAt) })
 }
@@ -155,7 +155,7 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 		r.cfg.Published = r.published
 	}
 	r.cfg.Observe = func(e load.Event) {
-		r.sendAndRecordUnlessDone(e)
+		r.sendNonFinalEvent(e)
 		if r.agent.Observe != nil {
 			r.agent.Observe(e)
 		}
@@ -199,8 +199,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendAndRecordUnlessDone sends an event to the coordinator and records what heartbeats must repeat.
-func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
+// sendNonFinalEvent sends an event to the coordinator and records what heartbeats must repeat.
+func (r *agentRun) sendNonFinalEvent(e load.Event) {
 	if e.Phase == load.Done {
 		return
 	}
@@ -217,10 +217,10 @@ func (r *agentRun) sendAndRecordUnlessDone(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats important events
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrUnconfirmedReport repeats important events
 }
 
-func (r *agentRun) stopRepeatingReport() {
+func (r *agentRun) clearUnconfirmedReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unconfirmed = nil
@@ -233,8 +233,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrPendingReport sends the unconfirmed report or, without one, a heartbeat.
-func (r *agentRun) sendHeartbeatOrPendingReport() {
+// sendHeartbeatOrUnconfirmedReport sends the unconfirmed report or, without one, a heartbeat.
+func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
 	if r.unconfirmed != nil {

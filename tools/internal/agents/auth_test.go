@@ -83,7 +83,7 @@ func TestCheck(t *testing.T) {
 		{NATS{URL: "nats://192.0.2.1", Creds: "file"}, ""},
 		{NATS{URL: "nats://u:p@:x"}, "cannot parse the NATS URL nats://…@:x"},
 	} {
-		err := (&Options{NATS: c.nats}).Check()
+		err := (&Options{NATS: c.nats}).CheckCredentials()
 		if c.want != "" && err != nil {
 			err = (&Agent{NATS: c.nats}).Serve(t.Context())
 		}
@@ -92,10 +92,10 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for listen, ok := range map[string]bool{"": true, "127.0.0.1:0": true, "[::1]:0": true, ":4222": false, "0.0.0.0:0": false, "192.0.2.1:1": false} {
-		if err := (&Options{Listen: listen}).Check(); (err == nil) != ok {
+		if err := (&Options{Listen: listen}).CheckCredentials(); (err == nil) != ok {
 			t.Errorf("an own server at %q without a token: %v", listen, err)
 		}
-		if err := (&Options{Listen: listen, NATS: NATS{Token: secret}}).Check(); err != nil {
+		if err := (&Options{Listen: listen, NATS: NATS{Token: secret}}).CheckCredentials(); err != nil {
 			t.Errorf("an own server at %q with a token: %v", listen, err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestCheckServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := requireCredentialsOrLoopback(conn); (err != nil) != (token == "" && n.dialer != nil) {
+			if err := requireServerAuthOrLoopback(conn); (err != nil) != (token == "" && n.dialer != nil) {
 				t.Errorf("token %q, elsewhere %v: error %v", token, n.dialer != nil, err)
 			}
 			conn.Close()

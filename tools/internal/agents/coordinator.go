@@ -109,7 +109,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	}
 	o.JoinTimeout, o.Silence, o.Listen = cmp.Or(o.JoinTimeout, time.Minute), cmp.Or(o.Silence, DefaultSilence), cmp.Or(o.Listen, DefaultListen)
 	o.Silence = min(max(o.Silence, minSilence), maxSilence)
-	if err := o.Check(); err != nil {
+	if err := o.CheckCredentials(); err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
 	if o.Logf == nil {
@@ -125,17 +125,17 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	if err := c.callAndAdmitAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrdersAsHeartbeats() // the agents that joined first have waited for the others
+	c.sendOrdersToAll() // the agents that joined first have waited for the others
 	if err := c.divideLoadAndPrepareMembers(ctx); err != nil {
 		return nil, err
 	}
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// Check returns an error if the NATS server is not on loopback and o contains no credentials for it.
-func (o *Options) Check() error {
+// CheckCredentials returns an error if the NATS server is not on loopback and o contains no credentials for it.
+func (o *Options) CheckCredentials() error {
 	if o.URL != "" {
-		return o.NATS.Check()
+		return o.NATS.CheckCredentials()
 	}
 	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopbackAddr(listen) {
 		return fmt.Errorf("the NATS server at %s is not on loopback, and any client that reaches it could control agents; expected a secret (%s) or a loopback address", listen, SecretVariable)
@@ -160,7 +160,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	if c.conn, err = connect(append(c.natsConnOptions("myriad load"), ignore)...); err != nil {
 		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSError(err))
 	}
-	if err := c.requireSecureExternalServer(); err != nil {
+	if err := c.requireServerAuthIfExternal(); err != nil {
 		return err
 	}
 	if _, err = c.conn.ChanSubscribe(runSubject+c.run, c.messages); err != nil {
@@ -188,12 +188,12 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireSecureExternalServer returns an error if a remote external NATS server requires no credentials.
-func (c *coordinator) requireSecureExternalServer() error {
+// requireServerAuthIfExternal returns an error if a remote external NATS server requires no credentials.
+func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil
 	}
-	return requireCredentialsOrLoopback(c.conn)
+	return requireServerAuthOrLoopback(c.conn)
 }
 
 // keepWarningIfNonePending stores a warning of the NATS server, unless one is pending. It is safe for concurrent use.
@@ -259,7 +259,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 		case <-patience:
 			return c.errTooFewAgents(refused)
 		case now := <-again.C:
-			if err := c.requireSecureExternalServer(); err != nil {
+			if err := c.requireServerAuthIfExternal(); err != nil {
 				return err
 			}
 			c.logPendingWarningUnlessRepeated()
@@ -270,7 +270,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 				}
 				return gone
 			})
-			c.sendOrdersAsHeartbeats()
+			c.sendOrdersToAll()
 			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next call of this loop repeats it
 		case msg := <-c.messages:
 			c.processAgentMessage(msg)
@@ -290,7 +290,7 @@ func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte,
 	if e := reply.decodeBodyStrictly(&info); e != nil && err == nil {
 		return
 	}
-	info.Name, info.Host, info.Wall, info.Refuses = sanitizeForPrinting(info.Name), sanitizeForPrinting(info.Host), sanitizeForPrinting(info.Wall), sanitizeForPrinting(info.Refuses)
+	info.Name, info.Host, info.Wall, info.Refuses = sanitizeAndTruncate(info.Name), sanitizeAndTruncate(info.Host), sanitizeAndTruncate(info.Wall), sanitizeAndTruncate(info.Refuses)
 	if err != nil {
 		info.Refuses = cmp.Or(info.Refuses, err.Error())
 	}
@@ -447,12 +447,12 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 		return fmt.Errorf("agent %s: %w", m.Name, err)
 	}
 	if r.Refuses != "" {
-		return fmt.Errorf("agent %s: %s", m.Name, sanitizeForPrinting(r.Refuses))
+		return fmt.Errorf("agent %s: %s", m.Name, sanitizeAndTruncate(r.Refuses))
 	}
 	return nil
 }
 
-func (c *coordinator) sendOrdersAsHeartbeats() {
+func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)
 	}

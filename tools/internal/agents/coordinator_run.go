@@ -32,7 +32,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 		m.heard = time.Now()
 		m.orders.Start = start.Add(m.offset).UnixNano()
 	}
-	c.sendOrdersAsHeartbeats()
+	c.sendOrdersToAll()
 	c.timers = newCoordinatorTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
 	defer c.timers.stop()
 	c.processEventsWhile(func(m *memberAgent) bool { return !m.connected })
@@ -77,7 +77,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			for _, m := range c.members {
 				m.orders.Stop = true
 			}
-			c.sendOrdersAsHeartbeats()
+			c.sendOrdersToAll()
 		case <-t.patience:
 			c.dropLostMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
@@ -86,11 +86,11 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			t.showAt = t.showAt.Add(t.every)
 			t.show.Reset(time.Until(t.showAt))
 			c.processQueuedMessages()
-			c.emitMergedInterval()
+			c.mergeAvailableIntervalsAndEmit()
 		case now := <-t.heartbeat.C:
 			c.logPendingWarningUnlessRepeated()
 			c.processQueuedMessages()
-			insecure := c.requireSecureExternalServer()
+			insecure := c.requireServerAuthIfExternal()
 			c.dropLostMembersAndProcessPhases(func(m *memberAgent) string {
 				if insecure != nil {
 					return insecure.Error()
@@ -100,7 +100,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 				}
 				return ""
 			})
-			c.sendOrdersAsHeartbeats()
+			c.sendOrdersToAll()
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
 		m.orders.Rate = totalRate * float64(m.connections) / float64(max(connections, 1))
 	}
-	c.sendOrdersAsHeartbeats()
+	c.sendOrdersToAll()
 }
 
 var errNoAgents = errors.New("agents: no agent is left")
@@ -146,7 +146,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	if errors.Is(err, errNoAgents) {
 		err = nil
 	}
-	return s.BuildSearchResult, err
+	return s.BuildBestStepResult, err
 }
 
 // measureRateUntilNoneLost measures a message rate, and repeats the measurement whenever an agent is lost.
@@ -228,7 +228,7 @@ var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
 	e := eventOrFailure.Event
 	if e == nil {
-		c.markMemberLostAndStop(m, cmp.Or(sanitizeForPrinting(eventOrFailure.Failed), "it ended without a result"))
+		c.markMemberLostAndStop(m, cmp.Or(sanitizeAndTruncate(eventOrFailure.Failed), "it ended without a result"))
 		c.processPhasesReachedByAll()
 		return
 	}
@@ -237,7 +237,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) 
 	}
 	switch e.Phase {
 	case load.Done:
-		c.releaseMemberOrMarkLost(m, e.Result, sanitizeForPrinting(eventOrFailure.Failed))
+		c.releaseMemberOrMarkLost(m, e.Result, sanitizeAndTruncate(eventOrFailure.Failed))
 	case load.Progress:
 		if e.Interval == nil {
 			return
@@ -261,7 +261,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) 
 			return
 		}
 		if e.Phase == load.Began {
-			e.Plan.Host = m.Name + ": " + sanitizeForPrinting(e.Plan.Host)
+			e.Plan.Host = m.Name + ": " + sanitizeAndTruncate(e.Plan.Host)
 		}
 		if e.Phase == load.Measuring {
 			m.measuring = peerTimeToLocal(eventOrFailure.At, m.offset)
@@ -301,7 +301,7 @@ func (c *coordinator) processPhasesReachedByAll() {
 		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {
 			c.began = true // Began is the first of all phases
 			if e := load.MergeEvents(events...); phase == load.Part {
-				c.addRateAndEndIfSteady(e.Received)
+				c.addRateAndNotifyIfSteady(e.Received)
 			} else {
 				c.emitEventWithTotals(e)
 			}
@@ -337,17 +337,17 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	for _, m := range c.members {
 		m.orders.Published = all
 	}
-	c.sendOrdersAsHeartbeats()
+	c.sendOrdersToAll()
 }
 
-func (c *coordinator) addRateAndEndIfSteady(rate float64) {
+func (c *coordinator) addRateAndNotifyIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}
 	for _, m := range c.members {
 		m.orders.Steady = true
 	}
-	c.sendOrdersAsHeartbeats()
+	c.sendOrdersToAll()
 }
 
 func (c *coordinator) emitEventWithTotals(e *load.Event) {
@@ -369,7 +369,7 @@ func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	c.cfg.Observe(*e)
 }
 
-func (c *coordinator) emitMergedInterval() {
+func (c *coordinator) mergeAvailableIntervalsAndEmit() {
 	if !c.began {
 		return
 	}
@@ -402,7 +402,7 @@ func (c *coordinator) emitMergedInterval() {
 }
 
 func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
-	c.emitMergedInterval()
+	c.mergeAvailableIntervalsAndEmit()
 	var results []*load.Result
 	var early error
 	first := time.Time{}
@@ -445,7 +445,7 @@ func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 		a.Behind = m.measuring.Sub(firstWindowStart)
 	}
 	if r := cmp.Or(m.best, m.result); r != nil {
-		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.GeneratorCPUShare()
+		a.Connected, a.Rate, a.Latency, a.CPUUtilization = r.Connected, r.Rate(), r.Latency, r.GeneratorCPUUtilization()
 	} else {
 		last := m.snapshot
 		a.Last = &last

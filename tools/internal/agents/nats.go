@@ -45,8 +45,8 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// Check returns an error if an address in URL is not on loopback and n contains no credentials.
-func (n *NATS) Check() error {
+// CheckCredentials returns an error if an address in URL is not on loopback and n contains no credentials.
+func (n *NATS) CheckCredentials() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -62,7 +62,7 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable from which Myriad's commands read NATS.Token.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-func requireCredentialsOrLoopback(conn *nats.Conn) error {
+func requireServerAuthOrLoopback(conn *nats.Conn) error {
 	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
 	}

@@ -109,7 +109,7 @@ func TestPartition(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	if got := sanitizeForPrinting("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
+	if got := sanitizeAndTruncate("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
 		t.Errorf("%q", got)
 	}
 	if got := redactCredentialsInURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
@@ -127,7 +127,7 @@ func TestOtherRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		own := from == w.run.id
-		if w.joinRunAndProcessMessage(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
+		if w.processMessageJoiningIfIdle(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
 			t.Errorf("the run is over: %v; want %v", w.run == nil, own)
 		}
 	}
@@ -152,13 +152,13 @@ func TestConnectedAgain(t *testing.T) {
 		}
 		return msg
 	}
-	r.sendHeartbeatOrPendingReport()
+	r.sendHeartbeatOrUnconfirmedReport()
 	if c.processAgentMessage(next()); m.connected || m.heard.IsZero() {
 		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
-	r.sendAndRecordUnlessDone(load.Event{Phase: load.Connected})
+	r.sendNonFinalEvent(load.Event{Phase: load.Connected})
 	next() // is lost
-	r.sendHeartbeatOrPendingReport()
+	r.sendHeartbeatOrUnconfirmedReport()
 	if c.processAgentMessage(next()); !m.connected {
 		t.Error("the next heartbeat does not say that it is connected")
 	}

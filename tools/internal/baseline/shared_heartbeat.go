@@ -39,8 +39,8 @@ func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.
 	}
 }
 
-// sendHeartbeat sends a heartbeat within timeout. On failure, it closes the connection.
-func sendHeartbeat(conn net.Conn, timeout time.Duration) (sent bool) {
+// sendHeartbeatOrClose sends a heartbeat within timeout. On failure, it closes the connection.
+func sendHeartbeatOrClose(conn net.Conn, timeout time.Duration) (sent bool) {
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := io.WriteString(conn, app.Heartbeat)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *plainServer) startHeartbeatBatches(ctx context.Context, interval time.D
 				case <-ticker.C:
 				}
 				for conn := range batches[i].Range {
-					if !sendHeartbeat(conn.(net.Conn), interval) {
+					if !sendHeartbeatOrClose(conn.(net.Conn), interval) {
 						batches[i].Delete(conn)
 					}
 				}
@@ -124,7 +124,7 @@ func (s *plainServer) startHeartbeatHeap(ctx context.Context, interval time.Dura
 			first, wait := popIfDue()
 			if wait > 0 {
 				sleepUntilDone(ctx, wait)
-			} else if sendHeartbeat(first.conn, interval) {
+			} else if sendHeartbeatOrClose(first.conn, interval) {
 				push(first.at.Add(interval), first.conn)
 			}
 		}

@@ -91,7 +91,7 @@ func (c *serverContender) TrySubmit(j *Job) bool {
 	}
 }
 
-func (c *serverContender) count(n *atomic.Int64, condition bool) {
+func (c *serverContender) countInWindow(n *atomic.Int64, condition bool) {
 	if condition && c.inWindow.Load() {
 		n.Add(1)
 	}
@@ -108,8 +108,8 @@ func (c *serverContender) readAnswers(x *jobConn) {
 		j := x.job
 		if isOK {
 			j.CountAsFinished()
-			c.count(&c.finished, true)
-			c.count(&c.finishedOf, x.isOther)
+			c.countInWindow(&c.finished, true)
+			c.countInWindow(&c.finishedOf, x.isOther)
 		} else {
 			j.CountAsShed()
 		}
@@ -164,8 +164,8 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// setFigures sets the figures of the server after the last job. It measures how long the server takes to recover.
-func (c *serverContender) setFigures(r *Result) {
+// measureRecoveryAndSetFigures sets the figures of the server after the last job. It measures how long the server takes to recover.
+func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}
 	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()

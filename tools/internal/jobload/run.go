@@ -131,10 +131,10 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	answered := callWithTimeout(submitTimeout, r.generators.Wait)
 	close(stop)
 	reporter.Wait()
-	r.samplePeaksIfDue(math.MaxInt64)
+	r.sampleStartingWindowIfDue(math.MaxInt64)
 	result := r.buildResultSoFar(end)
 	if s, ok := r.contender.(*serverContender); ok {
-		s.setFigures(result)
+		s.measureRecoveryAndSetFigures(result)
 	}
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
@@ -231,7 +231,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
-		r.samplePeaksIfDue(now)
+		r.sampleStartingWindowIfDue(now)
 		due, ok := time.Duration(0), false
 		if now-woke <= workSlice {
 			due, ok = r.pacer.TakeNextIfDue(now - minLateness)
@@ -244,7 +244,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 					break
 				}
 				now = r.now()
-				r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
+				r.submitJobCountingInWindow(g, due >= r.windowStart, now, now-due)
 			}
 			continue
 		case now > r.limit || next == pacer.Never:
@@ -280,16 +280,16 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 			return
 		}
 		now := r.now()
-		r.samplePeaksIfDue(now)
-		if !r.countAndSubmitJob(g, now >= r.windowStart, now, 0) {
+		r.sampleStartingWindowIfDue(now)
+		if !r.submitJobCountingInWindow(g, now >= r.windowStart, now, 0) {
 			r.releaseClosedLoopSlot()
 			g.sleepOrUntilDone(retryDelay)
 		}
 	}
 }
 
-// countAndSubmitJob submits a job. If inWindow is set, it also counts the job and records its lateness.
-func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
+// submitJobCountingInWindow submits a job. If inWindow is set, it also counts the job and records its lateness.
+func (r *jobRun) submitJobCountingInWindow(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
 		j = &Job{generator: r}
@@ -332,8 +332,8 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// samplePeaksIfDue counts goroutines and workers at most once per sampleInterval.
-func (r *jobRun) samplePeaksIfDue(now time.Duration) {
+// sampleStartingWindowIfDue counts goroutines and workers at most once per sampleInterval.
+func (r *jobRun) sampleStartingWindowIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 		if s, ok := r.contender.(*serverContender); ok {

@@ -60,9 +60,9 @@ func pickTaskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// allocateComputeAndWait performs the task. inMiddle is set in the middle third of the measured window.
-func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddle bool) {
-	if inMiddle && t.waitInMiddle > 0 {
+// allocateComputeAndWait performs the task. inMiddleOfWindow is set in the middle third of the measured window.
+func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64, inMiddleOfWindow bool) {
+	if inMiddleOfWindow && t.waitInMiddle > 0 {
 		t.wait = t.waitInMiddle
 	}
 	hold := make([]byte, t.bytes)

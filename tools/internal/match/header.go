@@ -30,8 +30,8 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyBodyHeader records what a header line declares about the body. expected is "" unless the line is invalid.
-func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
+// applyHeaderLine records what a header line declares about the body. expected is "" unless the line is invalid.
+func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
 	case name == nil:

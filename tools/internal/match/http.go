@@ -44,7 +44,7 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 
 // parseNextResponsePart parses the next part of a response. The input must not be empty. n is 0 if more input is
 // needed.
-func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseNextResponsePart(in []byte) (n int, responseDone bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
 		return s.parseStatusLine(in)
@@ -79,7 +79,7 @@ func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 
 const version = "HTTP/1."
 
-func (s *StreamState) parseStatusLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseStatusLine(in []byte) (n int, responseDone bool, err error) {
 	// Reject other protocols early, because their input may not contain any line.
 	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
 		return 0, false, errUnexpected(in, wantResponse)
@@ -104,7 +104,7 @@ func (s *StreamState) parseStatusLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseHeaderLine(in []byte) (n int, responseDone bool, err error) {
 	line, n, err := s.cutLineWithinHeadLimit(in)
 	if n == 0 {
 		return 0, false, err
@@ -112,14 +112,14 @@ func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
 	if len(line) == 0 {
 		return n, s.selectPhaseAfterHead(), nil
 	}
-	want := s.applyBodyHeader(line)
+	want := s.applyHeaderLine(line)
 	if want != "" {
 		return 0, false, errUnexpected(in, want)
 	}
 	return n, false, nil
 }
 
-func (s *StreamState) selectPhaseAfterHead() (done bool) {
+func (s *StreamState) selectPhaseAfterHead() (responseDone bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
 		return true
@@ -142,7 +142,7 @@ func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	return false
 }
 
-func (s *StreamState) parseChunkLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseChunkLine(in []byte) (n int, responseDone bool, err error) {
 	line, n := cutLine(in, maxChunkLine)
 	if n == 0 {
 		if len(in) >= maxChunkLine {
@@ -163,7 +163,7 @@ func (s *StreamState) parseChunkLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *StreamState) parseChunkEnd(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseChunkEnd(in []byte) (n int, responseDone bool, err error) {
 	switch {
 	case in[0] == '\n':
 		n = 1
@@ -178,7 +178,7 @@ func (s *StreamState) parseChunkEnd(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *StreamState) parseTrailerLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseTrailerLine(in []byte) (n int, responseDone bool, err error) {
 	line, n, err := s.cutLineWithinHeadLimit(in)
 	if n == 0 {
 		return 0, false, err

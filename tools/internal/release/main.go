@@ -50,7 +50,7 @@ func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) er
 	}
 	defer w.removeTempDir()
 	if tidy {
-		return w.tidyModulesDroppingOwnSums()
+		return w.tidyThenDropOwnSums()
 	}
 	if err := w.runReleaseChecks(os.Stdout); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, er
 	return string(out), err
 }
 
-func (w *releaseEnv) tidyModulesDroppingOwnSums() error {
+func (w *releaseEnv) tidyThenDropOwnSums() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
 		if _, err := w.runGoCommand(dir, "mod", "tidy"); err != nil {

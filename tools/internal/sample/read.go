@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
+func (s *Sample) readRequestedParts(slowMarker *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
 	}
@@ -20,7 +20,7 @@ func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 		if s.Parts&part == 0 {
 			return
 		}
-		if err := sampler.readAndMarkIfSlow(part, read); err != nil && (pid == 0 || !isEnding(pid, err)) {
+		if err := slowMarker.readAndMarkIfSlow(part, read); err != nil && (pid == 0 || !isEnding(pid, err)) {
 			errs = append(errs, fmt.Errorf("sample: %w", err))
 		}
 	}

@@ -79,8 +79,8 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// countValuesAndLabels counts how often each metric value and each label value occurs.
-func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int {
+// occurrencesByValue counts how often each metric value and each label value occurs.
+func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -113,7 +113,7 @@ func countValuesAndLabels(families map[string]*dto.MetricFamily) map[string]int 
 // minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
-	got := countValuesAndLabels(Scrape(t, c))
+	got := occurrencesByValue(Scrape(t, c))
 	for field, value := range fields {
 		if got[value] != 1 {
 			t.Errorf("%s, which is %s, was told %d times; want once", field, value, got[value])

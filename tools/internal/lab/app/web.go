@@ -115,13 +115,13 @@ var items = func() (all [50]item) {
 
 // MarshalItems returns the first count items of a fixed list as JSON. The list has 50 items. The total of each item is
 // price × quantity × factor.
-func MarshalItems(count, factor int) []byte {
+func MarshalItems(count, totalFactor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`
 		Count int    `json:"count"`
 	}{append([]item{}, items[:min(max(count, 0), len(items))]...), count}
 	for i := range reply.Items {
-		reply.Items[i].Total = reply.Items[i].Price * reply.Items[i].Quantity * max(factor, 1)
+		reply.Items[i].Total = reply.Items[i].Price * reply.Items[i].Quantity * max(totalFactor, 1)
 	}
 	text, _ := json.Marshal(reply) // can't fail
 	return text

@@ -107,7 +107,7 @@ func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 		return
 	}
 	set("unclean", float64(end.Counts.Open+end.Counts.Restarts+end.Counts.Refused-before.Counts.Refused))
-	excess := ExcessLeftoverResources(r, left)
+	excess := ResourceGrowthBeyondLimit(r, left)
 	if excess == 0 || h.foreignCPUs(before, end) <= maxForeignCPUs {
 		set("left", excess)
 	}
@@ -186,9 +186,9 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ExcessLeftoverResources returns how far resources have grown beyond the permitted growth since the checkpoint Before.
+// ResourceGrowthBeyondLimit returns how far resources have grown beyond the permitted growth since the checkpoint Before.
 // The result is one sum of sockets, files and MiB of kernel memory.
-func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
+func ResourceGrowthBeyondLimit(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
 	for i := range r.Samples {

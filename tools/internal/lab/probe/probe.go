@@ -85,9 +85,9 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
+// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
 // error of the run.
-func SetFiguresCaveatsAndError(in RunInput) {
+func SetFiguresCaveatsAndMismatchError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
 		r.Figures = make(map[string]float64)

@@ -143,7 +143,7 @@ func TestMeasure(t *testing.T) {
 		{"held", newHeldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"beats": 5, "beat-cpu-each": 200, "beat-cpu-all": 0.002, "verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
-		SetFiguresCaveatsAndError(RunInput{Run: c.run, Workload: c.w})
+		SetFiguresCaveatsAndMismatchError(RunInput{Run: c.run, Workload: c.w})
 		for name, want := range c.want {
 			if got, ok := c.run.Figures[name]; !ok || got < want*0.999 || got > want*1.001 {
 				t.Errorf("%s: %s is %v, %v, want %v", c.name, name, got, ok, want)
@@ -175,7 +175,7 @@ func TestHeldLosses(t *testing.T) {
 	} {
 		r := newHeldRun()
 		lose(r, r.LastLoadResult())
-		SetFiguresCaveatsAndError(RunInput{Run: r, Workload: heldWorkload})
+		SetFiguresCaveatsAndMismatchError(RunInput{Run: r, Workload: heldWorkload})
 		if v, ok := r.Figures[figure]; !ok || v <= 0 {
 			t.Errorf("%s: %v, %v, want more than 0", figure, v, ok)
 		}
@@ -184,7 +184,7 @@ func TestHeldLosses(t *testing.T) {
 	answered.FindSample(VerifyAgain).Counts.Messages = 50
 	answered.FindSample(Closed).Counts.Messages = 50
 	answered.LastLoadResult().Heartbeats = 20
-	SetFiguresCaveatsAndError(RunInput{Run: answered, Workload: heldWorkload})
+	SetFiguresCaveatsAndMismatchError(RunInput{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
 	}

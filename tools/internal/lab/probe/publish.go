@@ -26,7 +26,7 @@ var publishProbe = Probe{
 		set("delivery-p50", r.Latency.P50.Seconds())
 		set("delivery-p99", r.Latency.P99.Seconds())
 		set("delivery-max", r.Latency.Max.Seconds())
-		set("load-busy", r.GeneratorCPUShare())
+		set("load-busy", r.GeneratorCPUUtilization())
 		in.setServerCPUFigures("delivery-cpu", r.DeliveryRate(), set)
 		if p.Slow > 0 {
 			set("slow-ended", float64(r.SlowEnded))

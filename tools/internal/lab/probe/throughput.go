@@ -51,7 +51,7 @@ var throughputProbe = Probe{
 			set("in-flight", r.InFlight())
 			set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
 		}
-		set("load-busy", r.GeneratorCPUShare())
+		set("load-busy", r.GeneratorCPUUtilization())
 		in.setServerCPUFigures("cpu", r.Rate(), set)
 		in.setRuntimeFigures(set)
 	},

@@ -73,7 +73,7 @@ type articleUpdate struct {
 
 // regeneratePart returns the new text between the two markers of a generated part. m is a match of articlePart.
 func (a *articleUpdate) regeneratePart(m []string) (string, error) {
-	rows, err := a.selectRows(m[3], m[4])
+	rows, err := a.measuredAndPublishedRows(m[3], m[4])
 	if err != nil {
 		return "", err
 	}
@@ -115,10 +115,10 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// selectRows returns a row for each subject that matches the pattern, and the published rows of the same workloads. A
+// measuredAndPublishedRows returns a row for each subject that matches the pattern, and the published rows of the same workloads. A
 // published row precedes the row of its design.
-func (a *articleUpdate) selectRows(scenarioName, pattern string) (rows []articleRow, err error) {
-	selected, err := regexp.Compile(pattern)
+func (a *articleUpdate) measuredAndPublishedRows(scenarioName, runNamePattern string) (rows []articleRow, err error) {
+	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
 	if err != nil || i < 0 {
 		return nil, cmp.Or(err, errors.New("the results contain no runs of this scenario; expected some"))
@@ -160,7 +160,7 @@ func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.
 
 // figureCell returns a figure of the row as text and as a number. The number is 0 if there is no figure. A published
 // figure keeps its published text and unit.
-func (row *articleRow) figureCell(figure string) (text string, value float64, err error) {
+func (row *articleRow) figureCell(figure string) (text string, valueOrZero float64, err error) {
 	f, ok := probe.FindFigure(figure)
 	switch {
 	case figure == connectionsColumn && row.published != nil:
@@ -183,8 +183,8 @@ func (row *articleRow) figureCell(figure string) (text string, value float64, er
 		if column.Unit != "" && !strings.Contains(text, " ") && text != probe.NoFigure {
 			text += " " + column.Unit
 		}
-		value, _ = column.ParsePublishedCell(row.published.Cells[i])
-		return text, value, nil
+		valueOrZero, _ = column.ParsePublishedCell(row.published.Cells[i])
+		return text, valueOrZero, nil
 	}
 	for _, t := range row.report.Scenario.References {
 		for _, c := range t.Columns {
@@ -193,8 +193,8 @@ func (row *articleRow) figureCell(figure string) (text string, value float64, er
 			}
 		}
 	}
-	value, _ = row.medianOfFigure(figure)
-	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), value, nil
+	valueOrZero, _ = row.medianOfFigure(figure)
+	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), valueOrZero, nil
 }
 
 // formatOrigins returns a sentence about the origins of the rows' runs: commits, dates, scales, machines and load

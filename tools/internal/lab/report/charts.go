@@ -39,7 +39,7 @@ func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 		parts = append(parts, buildFigureBySizeCharts(r, name, families[name])...)
 	}
 	for _, w := range r.Scenario.Workloads {
-		if c := buildLastRunPercentileChart(r, w); c != nil {
+		if c := buildPercentileChartBySubject(r, w); c != nil {
 			parts = append(parts, page.Part{Chart: c})
 		}
 	}
@@ -135,9 +135,9 @@ func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildLastRunPercentileChart returns a chart of latency by percentile. It has one curve per subject, from the
+// buildPercentileChartBySubject returns a chart of latency by percentile. It has one curve per subject, from the
 // subject's last valid run. The chart is nil if no run has latencies.
-func buildLastRunPercentileChart(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
+func buildPercentileChartBySubject(r *result.Report, w scenario.Workload) (chartOrNil *page.Chart) {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,
 		Note:  "Of each subject it is the last round.",

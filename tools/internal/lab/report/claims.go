@@ -9,9 +9,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// EvaluateVerdicts sets the verdicts of each report in s. There are verdicts on comparisons with published results, and
+// SetVerdicts sets the verdicts of each report in s. There are verdicts on comparisons with published results, and
 // verdicts on claims.
-func EvaluateVerdicts(s *result.Set) {
+func SetVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
 		for i := range r.Scenario.References {

@@ -90,7 +90,7 @@ type runSummary struct {
 	problems []page.Remark  // without duplicates
 }
 
-func countRunOutcomes(r *result.Report) runSummary {
+func summarizeRuns(r *result.Report) runSummary {
 	n := runSummary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
 	problem := func(tone page.Tone, words ...string) {
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
@@ -138,7 +138,7 @@ func (n *runSummary) worstTone() page.Tone {
 func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	var n runSummary
 	for _, r := range s.Reports {
-		one := countRunOutcomes(r)
+		one := summarizeRuns(r)
 		n.runs += one.runs
 		n.failed += one.failed
 		n.unmet = append(n.unmet, one.unmet...)
@@ -181,7 +181,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 			}
 			answered = true
 		}
-		n := countRunOutcomes(r)
+		n := summarizeRuns(r)
 		runs.AddRow(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
 			fmt.Sprint(n.withCaveats), formatWordFrequencies(n.rules, n.runs))
 		if tone := n.worstTone(); tone != page.Good {
@@ -191,7 +191,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 		for i := range r.Scenario.References {
 			c := newPublishedComparisonTable(r, &r.Scenario.References[i])
 			if len(c.comparisons)+len(c.notRun) > 0 {
-				x := c.summarizeRowsAheadOrBehind()
+				x := c.summarizeDesignComparisons()
 				x.Text = c.reference.Title + " (" + r.Scenario.Name + "): " + x.Text
 				published = append(published, x)
 			}
@@ -304,7 +304,7 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	parts = append(parts, jobsAndAutoSubjectNotes(r, w, rows)...)
 	for _, x := range rows {
 		for _, run := range x.runs {
-			if t := buildPhaseTable(run); t != nil {
+			if t := buildHeldPhaseTable(run); t != nil {
 				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
 			}
 			var log []page.Remark
@@ -398,8 +398,8 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns nil.
-func buildPhaseTable(run *result.Run) (tableOrNil *page.Table) {
+// buildHeldPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns nil.
+func buildHeldPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
 		return nil

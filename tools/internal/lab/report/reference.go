@@ -85,13 +85,13 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	if connsNote != "" {
 		s.text += ", " + connsNote
 	}
-	s.appendCaveatsAndUncertainty(ours, design, len(ratios), rounds, alone)
+	s.appendCaveatsAndMarkUncertain(ours, design, len(ratios), rounds, alone)
 	return s
 }
 
-// appendCaveatsAndUncertainty appends the number of rounds and both subjects' caveats to the text. If at least half of
+// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the text. If at least half of
 // a subject's runs are uncertain, the outcome becomes uncertain.
-func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
+func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
 		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRoundMargin*100)
@@ -207,15 +207,15 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	}
 	c.table.AddRow(append(line, "marks", "ahead")...)
 	for i := range p.Rows {
-		c.addPublishedAndMeasuredLines(&p.Rows[i])
+		c.addLinesAndComparisons(&p.Rows[i])
 	}
 	return c
 }
 
-// addPublishedAndMeasuredLines adds a published row, followed by measured rows: one for the published design, and one
+// addLinesAndComparisons adds a published row, followed by measured rows: one for the published design, and one
 // for each of our subjects.
-func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
-	c.addPublishedLineMarkingUnloaded(p)
+func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceRow) {
+	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
 	if w == nil || len(rows) == 0 {
 		c.notRun = append(c.notRun, p.Name+": not measured: no run of "+p.Workload+" was made.")
@@ -226,7 +226,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 	design := findSubjectRuns(rows, p.Design)
 	if len(design.runs) > 0 {
-		c.addMeasuredFiguresOfSubject("its design here: "+p.Design, p, *w, rows, design, nil)
+		c.addMeasuredLine("its design here: "+p.Design, p, *w, rows, design, nil)
 	}
 	before := len(c.comparisons)
 	var designs []string
@@ -238,7 +238,7 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 			continue
 		}
 		all := c.compareWithDesignByRowFigures(p, *w, ours, design)
-		c.addMeasuredFiguresOfSubject("ours: "+ours.subject, p, *w, rows, ours, all)
+		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
 			c.comparisons = append(c.comparisons, all)
 		}
@@ -248,9 +248,9 @@ func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.Refe
 	}
 }
 
-// addPublishedLineMarkingUnloaded adds a published row. It marks the row if, by Little's law, the published connections
+// addPublishedLine adds a published row. It marks the row if, by Little's law, the published connections
 // cannot all have been under load.
-func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.ReferenceRow) {
+func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
 		line = append(line, formatCountOrNoFigure(p.Count))
@@ -275,8 +275,8 @@ func (c *publishedComparisonTable) addPublishedLineMarkingUnloaded(p *scenario.R
 	}
 }
 
-func (c *publishedComparisonTable) addMeasuredFiguresOfSubject(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
-	line := []string{name}
+func (c *publishedComparisonTable) addMeasuredLine(label string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
+	line := []string{label}
 	if c.reference.Count != "" {
 		line = append(line, formatCountOrNoFigure(connsUnderWorkload(c.report, w, x.subject)))
 	}
@@ -357,9 +357,9 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeRowsAheadOrBehind returns a summary of our rows: how many are ahead of the published design, behind it, or
+// summarizeDesignComparisons returns a summary of our rows: how many are ahead of the published design, behind it, or
 // neither.
-func (c *publishedComparisonTable) summarizeRowsAheadOrBehind() page.Remark {
+func (c *publishedComparisonTable) summarizeDesignComparisons() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
 		counts[worstComparisonOutcome(all)]++
@@ -403,7 +403,7 @@ func (c *publishedComparisonTable) buildPageParts() []page.Part {
 	}
 	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
 	if len(c.comparisons) > 0 {
-		parts = append(parts, page.Part{Remarks: []page.Remark{c.summarizeRowsAheadOrBehind()}})
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.summarizeDesignComparisons()}})
 	}
 	var all []page.Remark
 	for _, v := range c.listVerdicts() {

@@ -66,7 +66,7 @@ func newTestSet(net, epoll []float64) *result.Set {
 
 func renderText(t *testing.T, s *result.Set) string {
 	t.Helper()
-	EvaluateVerdicts(s)
+	SetVerdicts(s)
 	var b bytes.Buffer
 	if err := WriteTextReport(&b, s); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
 	}
 	s.Strict = true
-	EvaluateVerdicts(s)
+	SetVerdicts(s)
 	if _, claims := s.CountFailedRunsAndClaims(); claims != 2 {
 		t.Errorf("%d claims failed with --strict, want 2", claims)
 	}
@@ -347,7 +347,7 @@ func TestTimelines(t *testing.T) {
 // The page begins with the answer, and then names the claims that were not met.
 func TestFirstLines(t *testing.T) {
 	s := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
-	EvaluateVerdicts(s)
+	SetVerdicts(s)
 	p := NewReportPage(s)
 	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
 		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
@@ -360,7 +360,7 @@ func TestFirstLines(t *testing.T) {
 		claim.Text = "never " + string(rune('a'+i))
 		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
 	}
-	EvaluateVerdicts(s)
+	SetVerdicts(s)
 	if text := NewReportPage(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
 		t.Errorf("of many claims it says %q", text)
 	}

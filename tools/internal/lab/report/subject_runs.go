@@ -38,7 +38,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 }
 
 // findSubjectRuns returns the runs of a subject. The result contains no runs if rows does not contain the subject.
-func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
+func findSubjectRuns(rows []subjectRuns, subject string) (withoutRunsIfMissing subjectRuns) {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
 		return subjectRuns{subject: subject}

@@ -48,7 +48,7 @@ func positiveOrNaN(v int64) float64 {
 	return float64(v)
 }
 
-func cpuSecondsOrNaN(s *load.Usage) float64 {
+func cpuSecondsOrNaN(s *load.Usage) (nanIfNotSampled float64) {
 	if s.RSS == 0 {
 		return math.NaN()
 	}

@@ -164,9 +164,9 @@ func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 // Interrupted is the value of Run.Skipped for a run that was interrupted.
 const Interrupted = "interrupted"
 
-// RemoveDetails makes the set small enough for a repository. It removes phases, samples, timelines, logs and
+// TrimForRepository makes the set small enough for a repository. It removes phases, samples, timelines, logs and
 // interrupted runs. It sets the origin of all other runs.
-func (s *Set) RemoveDetails(origin Origin) {
+func (s *Set) TrimForRepository(origin Origin) {
 	for _, r := range s.Reports {
 		r.Runs = slices.DeleteFunc(r.Runs, func(x Run) bool { return x.Skipped == Interrupted })
 		for i := range r.Runs {

@@ -90,8 +90,8 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackAndCheckServer attacks the server and returns an error if honest clients or the server suffered.
-func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scenario.Phase) error {
+// runAttackCheckAndStopServer attacks the server and returns an error if honest clients or the server suffered.
+func (m *serverMeasurement) runAttackCheckAndStopServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (m *serverMeasurement) runAttackAndCheckServer(ctx context.Context, p scena
 		}
 	}
 	stopSwarms()
-	return a.awaitClosesStopServerAndCheck(ctx)
+	return a.awaitClosesCheckAndStopServer(ctx)
 }
 
 func (a *attackRun) recordAndPrintf(text string, args ...any) {
@@ -221,9 +221,9 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesStopServerAndCheck waits until the attackers' connections are closed, and stops the server. It returns all
+// awaitClosesCheckAndStopServer waits until the attackers' connections are closed, and stops the server. It returns all
 // problems as one error.
-func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
+func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
 	for end := time.Now().Add(attackTimeout); ; {
@@ -253,7 +253,7 @@ func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	}
 	a.recordAndPrintf("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
 	a.checkMemoryAndDescriptorGrowth(addProblem)
-	a.timeline.addLastTickAndStop()
+	a.timeline.stopAndStoreTimeline()
 	a.timeline = nil
 	a.server.terminateAndWait()
 	if a.server.err != nil {

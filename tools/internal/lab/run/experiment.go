@@ -116,7 +116,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	s.pinning = splitAllowedCPUs()
 	var none error
 	for _, one := range all {
-		one, err := o.Apply(one)
+		one, err := o.ApplyForThisMachine(one)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +138,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 }
 
 func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.Set, err error) {
-	end, err := s.prepareRuns()
+	end, err := s.createRunResources()
 	defer func() { err = errors.Join(err, end()) }()
 	if err != nil {
 		return nil, err
@@ -159,8 +159,8 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// prepareRuns creates the resources of the runs. The caller must call release, which is never nil.
-func (s *experiment) prepareRuns() (release func() error, err error) {
+// createRunResources creates the resources of the runs. The caller must call release, which is never nil.
+func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
 	release = func() error {

@@ -107,13 +107,13 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 		}
 	case load.Heard:
 		if b := e.Broadcast; b != nil && h.currentPhase == probe.Broadcast {
-			return h.closeBroadcasterAndEndPhase(ctx, probe.Heartbeats, func(p *result.Phase) {
+			return h.awaitBroadcastAndEndPhase(ctx, probe.Heartbeats, func(p *result.Phase) {
 				setPhaseCountAndRate(p, b.Heard)
 				p.Latency = b.After
 			})
 		}
 	case load.Measured:
-		return h.endHoldAndRestartVerify(ctx)
+		return h.beginVerifyAgainPhase(ctx)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (h *heldConnsRun) endIdleAndRequestBroadcast(ctx context.Context) (err erro
 	return err
 }
 
-func (h *heldConnsRun) closeBroadcasterAndEndPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
+func (h *heldConnsRun) awaitBroadcastAndEndPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
 	if _, err := h.waitUntilOpenConnsAre(ctx, h.lastSample.Counts.Open); err != nil {
@@ -172,12 +172,12 @@ func (h *heldConnsRun) closeBroadcasterAndEndPhase(ctx context.Context, nextPhas
 	return h.recordPhaseAndBegin(ctx, nextPhase, setFigures)
 }
 
-func (h *heldConnsRun) endHoldAndRestartVerify(ctx context.Context) error {
+func (h *heldConnsRun) beginVerifyAgainPhase(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, nil)
 	case probe.Broadcast: // some connections have not received the broadcast
-		return h.closeBroadcasterAndEndPhase(ctx, probe.VerifyAgain, nil)
+		return h.awaitBroadcastAndEndPhase(ctx, probe.VerifyAgain, nil)
 	case probe.Heartbeats:
 		before := h.lastSample.Counts.Heartbeats
 		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Heartbeats-before) })
@@ -257,7 +257,7 @@ func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) e
 		}
 		s := result.Sample{Checkpoint: probe.Left, At: time.Now()}
 		copyMachineFigures(&s, &taken.Machine)
-		if probe.ExcessLeftoverResources(m.record, &s) == 0 || time.Since(began) > bound {
+		if probe.ResourceGrowthBeyondLimit(m.record, &s) == 0 || time.Since(began) > bound {
 			m.record.Samples = append(m.record.Samples, s)
 			return nil
 		}

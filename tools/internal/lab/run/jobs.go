@@ -122,7 +122,7 @@ func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run
 		}
 		return nil
 	})
-	line.addLastTickAndStop()
+	line.stopAndStoreTimeline()
 	run.PeakRSS, run.Killed = dog.stop()
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
 		// The process was killed before the window began, so all counts of the window are zero.
@@ -206,7 +206,7 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 }
 
 // measureContenderGoodput measures a contender's rate of jobs within their deadline in a closed loop.
-func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
+func (j *jobsRun) measureContenderGoodput(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -218,17 +218,17 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacit
 	}
 	switch {
 	case err != nil:
-		c.Tried = append(c.Tried, name+": "+err.Error())
+		bestSoFar.Tried = append(bestSoFar.Tried, name+": "+err.Error())
 		return 0
 	case rec.Jobs.Killed != nil:
-		c.Tried = append(c.Tried, name+": "+rec.Jobs.Killed.String())
+		bestSoFar.Tried = append(bestSoFar.Tried, name+": "+rec.Jobs.Killed.String())
 		return 0
 	}
 	perSecond = probe.Goodput(rec)
 	j.iterations = rec.Jobs.Result.Iterations
-	c.Tried = append(c.Tried, fmt.Sprintf("%s: %s/s", name, format.Whole(perSecond)))
-	if perSecond > c.PerSecond {
-		c.PerSecond, c.Side = perSecond, name
+	bestSoFar.Tried = append(bestSoFar.Tried, fmt.Sprintf("%s: %s/s", name, format.Whole(perSecond)))
+	if perSecond > bestSoFar.PerSecond {
+		bestSoFar.PerSecond, bestSoFar.Side = perSecond, name
 	}
 	return perSecond
 }

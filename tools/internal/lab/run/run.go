@@ -41,7 +41,7 @@ type runner struct {
 const touched = probe.Touched
 
 // runStepIfItFits executes one run, or skips it if the machine cannot open all connections.
-func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
+func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRunsForCapacity []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
 		Workload: w.Name, Subject: s.Subject.Name, Round: s.Round,
@@ -67,7 +67,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 	case w.FindPhase(scenario.Park) != nil:
 		err = r.runGoroutineParkingProcess(ctx, s, &rec)
 	case w.FindPhase(scenario.Jobs) != nil:
-		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRuns, overtime: jobsOvertime}).runContenderRelativeToCapacity(ctx, s, &rec)
+		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRunsForCapacity, overtime: jobsOvertime}).runContenderRelativeToCapacity(ctx, s, &rec)
 	default:
 		err = r.runServerAndLoad(ctx, s, &rec)
 	}
@@ -77,7 +77,7 @@ func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scen
 		rec.Error = err.Error()
 	}
 	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // partial results of held connections count
-		probe.SetFiguresCaveatsAndError(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
+		probe.SetFiguresCaveatsAndMismatchError(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
 	}
 	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // in an attack, the clients run in this process
 		probe.AddCaveatIfNoisy(&rec)
@@ -200,10 +200,10 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 		return err
 	}
 	m.timeline = m.startTimeline(m.record, m.server.process, asked)
-	defer m.timeline.addLastTickAndStop() // must stop before the server
+	defer m.timeline.stopAndStoreTimeline() // must stop before the server
 	switch {
 	case attack != nil:
-		return m.runAttackAndCheckServer(ctx, *attack)
+		return m.runAttackCheckAndStopServer(ctx, *attack)
 	case held:
 		return m.runHeldPhases(ctx)
 	}
@@ -462,7 +462,7 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	}
 	if unknown == nil && room.free > room.bytesToKeepFree() { // leave the reserve free
 		most := float64(wall.Holds) * float64(room.free-room.bytesToKeepFree()) / float64(room.free)
-		fittingConns = scenario.PlaceholderValues{Processes: s.Subject.ServerProcessesFor(w)}.ServerLimitToMaxLoadConns(int(most))
+		fittingConns = scenario.PlaceholderValues{Processes: s.Subject.ServerProcessesFor(w)}.MaxLoadConns(int(most))
 	}
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }

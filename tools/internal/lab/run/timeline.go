@@ -52,7 +52,7 @@ func (r *runner) startTimeline(record *result.Run, server *process, admin *admin
 	return t
 }
 
-func (t *timelineRecorder) addLastTickAndStop() {
+func (t *timelineRecorder) stopAndStoreTimeline() {
 	if t == nil {
 		return
 	}

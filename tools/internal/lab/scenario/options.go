@@ -34,9 +34,9 @@ type Options struct {
 	Scale string
 }
 
-// Apply returns the scenario as this machine runs it, with the options applied and with one subject per I/O model. It
+// ApplyForThisMachine returns the scenario as this machine runs it, with the options applied and with one subject per I/O model. It
 // does not modify s.
-func (o Options) Apply(s Scenario) (Scenario, error) {
+func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
 		return s, Errorf("limit of %d connections; expected 1 or more, or 0 for the scenario's", o.Connections)
@@ -74,8 +74,8 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	return s, s.Validate()
 }
 
-// String lists the options that reduce connections or change durations.
-func (o Options) String() string {
+// describeReductions lists the options that reduce connections or change durations.
+func (o Options) describeReductions() string {
 	var words []string
 	if o.Scale != "" && o.Scale != fullScale {
 		words = append(words, "scale "+o.Scale)
@@ -309,7 +309,7 @@ func (x Scale) limitWorkload(w Workload) Workload {
 // noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
 // each workload that is smaller.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
-	why := o.String()
+	why := o.describeReductions()
 	if s.Rounds != original.Rounds {
 		s.addNote("Rounds: %d instead of %d.", s.Rounds, original.Rounds)
 	}

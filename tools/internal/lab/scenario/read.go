@@ -43,7 +43,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 		return s, explainTOMLError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
-	return s, r.validateAtAllScales(&s, tomlTableLineNumbers(text))
+	return s, r.validateScalesAndSetBaseline(&s, tomlTableLineNumbers(text))
 }
 
 // tomlTableLineNumbers returns the line numbers of all TOML tables in text. The map's keys are table names.
@@ -86,9 +86,9 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as described in docs/scenarios.md", err)
 }
 
-// validateAtAllScales checks a scenario as written, and with each of its scales applied. It assumes a machine without
+// validateScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine without
 // limits. lines contains the line numbers of TOML tables, for error messages.
-func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
+func (r Reader) validateScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
 			return Errorf("line %d: %v", lines[table][i], err)

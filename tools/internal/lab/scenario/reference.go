@@ -198,7 +198,7 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 
 // ParsePublishedCell parses a published figure, such as "202,830", "994k" or "4.9 MiB". A figure without a unit has the
 // column's unit. ParsePublishedCell returns the value in our own unit, such as bytes.
-func (c Column) ParsePublishedCell(cell string) (float64, bool) {
+func (c Column) ParsePublishedCell(cell string) (inBaseUnit float64, isNumber bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0
 	if rest, ok := strings.CutSuffix(digits, "k"); ok {

@@ -98,7 +98,7 @@ func TestBuiltIns(t *testing.T) {
 			t.Errorf("%s: it is named %q and has %d clauses of an answer", name, s.Name, len(s.Answer))
 		}
 		for _, scale := range []string{"", "small"} {
-			small, err := Options{Scale: scale}.Apply(s)
+			small, err := Options{Scale: scale}.ApplyForThisMachine(s)
 			if notes := strings.Join(small.Notes, "\n"); scale == "" && strings.Contains(notes, "changed") {
 				t.Errorf("%s as it is written has notes %q", name, notes)
 			}
@@ -168,7 +168,7 @@ func TestOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	small, err := Options{Scale: "small", Rounds: 2, Subjects: []Subject{{Name: "x", Command: Words{"x", "{port}"}}}}.Apply(s)
+	small, err := Options{Scale: "small", Rounds: 2, Subjects: []Subject{{Name: "x", Command: Words{"x", "{port}"}}}}.ApplyForThisMachine(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestOptions(t *testing.T) {
 		t.Errorf("planned %q, want %q: subjects in turn, another one first in each round", names, want)
 	}
 	for _, o := range []Options{{Scale: "tiny"}, {Scale: "0.5"}, {Rounds: -1}, {Connections: -1}, {Rounds: 1001}, {Duration: time.Millisecond}} {
-		if _, err := o.Apply(s); err == nil {
+		if _, err := o.ApplyForThisMachine(s); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
 	}
@@ -231,7 +231,7 @@ func TestParseSubject(t *testing.T) {
 		t.Errorf("filled in: %q", got)
 	}
 	for _, p := range []PlaceholderValues{{Connections: 10}, {Connections: 10, Processes: 3}} {
-		if got := p.ServerLimitToMaxLoadConns(p.connLimitForServer()); got != p.Connections {
+		if got := p.MaxLoadConns(p.connLimitForServer()); got != p.Connections {
 			t.Errorf("%d connections fit into the room of %d", got, p.Connections)
 		}
 	}

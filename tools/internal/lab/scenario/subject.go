@@ -224,9 +224,9 @@ func (p PlaceholderValues) connLimitForServer() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// ServerLimitToMaxLoadConns returns how many connections the load generator may open to a server. maxServerConns is the
+// MaxLoadConns returns how many connections the load generator may open to a server. maxServerConns is the
 // number of connections that the server can accept.
-func (p PlaceholderValues) ServerLimitToMaxLoadConns(maxServerConns int) int {
+func (p PlaceholderValues) MaxLoadConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
 	}
