@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"runtime"
-	"runtime/metrics"
 	"sync/atomic"
 	"time"
 )
@@ -12,7 +11,7 @@ import (
 type controller struct {
 	p        *Pool
 	wake     chan struct{} // capacity 1
-	runnable func() int    // newRunnableGoroutineCounter, except in tests
+	runnable func() int    // counts the goroutines that wait for a processor
 	budget   *memoryBudget
 	ticks    atomic.Int64
 
@@ -261,15 +260,5 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 	newLimit := max(int64(min(limit, c.ceiling)), p.minLimit())
 	if newLimit > p.limit.Swap(newLimit) {
 		p.wakeWaitingSubmit()
-	}
-}
-
-// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor. Calls of the
-// function must not overlap.
-func newRunnableGoroutineCounter() func() int {
-	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
-	return func() int {
-		metrics.Read(samples)
-		return int(valueOr(samples[0], uint64(runtime.GOMAXPROCS(0)+1))) // unknown: never grow
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/histogram"
+	"github.com/myriad-go/myriad/internal/sched"
 )
 
 // Concurrency: if no worker searches for jobs, a submitter passes its job to a parked worker or, within the limit,
@@ -72,7 +73,7 @@ const closeGrace = time.Second
 
 // New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
 // release the pool's goroutines.
-func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
+func New(cfg Config) (*Pool, error) { return newPool(cfg, sched.NewGoroutines().Runnable) }
 
 // newPool implements New. countRunnable counts the goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/deque"
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sched"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -47,10 +48,11 @@ type Loop struct {
 	turnStart  time.Duration // when the current turn began
 	timedTurns int           // turns left in which each handler call is timed
 
-	inTurn       bool   // a turn is in progress, or runtime.Goexit has cut it short
-	eventsLeft   bool   // the driver has unhandled events
-	singleCPU    bool   // GOMAXPROCS is 1
-	lastRetained uint64 // host.RetainCalls at the last yield
+	inTurn       bool // a turn is in progress, or runtime.Goexit has cut it short
+	eventsLeft   bool // the driver has unhandled events
+	goroutines   *sched.Goroutines
+	countDue     time.Duration // when goroutines must be counted
+	lastRetained uint64        // host.RetainCalls at the last count
 
 	tasks        []loopTask // the tasks below, in the order of a turn
 	accept       acceptPauseController
@@ -125,7 +127,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.host.ListenerCounters = e.listenerStats
 	l.host.Index, l.host.Loop = index, l
 	l.host.LocalAddr, l.host.SendDirect = localAddr, sendDirect
-	l.singleCPU = runtime.GOMAXPROCS(0) == 1
+	l.goroutines = sched.NewGoroutines()
 	l.host.NoDetach, l.host.NoFiles = e.cfg.MaxConnsPerShard > 0, e.cfg.MaxConnsPerShard > 0
 	l.heartbeats.sweep.EnableFor(&l.host)
 	l.sweeper.period = l.host.SweepPeriod()
@@ -254,7 +256,7 @@ func (l *Loop) runTurn() {
 	l.inTurn = true
 	l.recordLastTurnAndStartNext()
 	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinHandlingEvents() {
-		if !l.yieldIfSingleCPUHasWork() {
+		if !l.yieldIfProcessorsAreBusy() {
 			l.blockUntilWork()
 		}
 		l.handleEvents()
@@ -383,16 +385,24 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldIfSingleCPUHasWork lets other goroutines run before the loop blocks, if there is only one CPU.
-func (l *Loop) yieldIfSingleCPUHasWork() (yielded bool) {
-	retained := l.host.RetainCalls.Load()
-	if !l.singleCPU || l.lastRetained == retained {
+// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to another one.
+const countInterval = 100 * time.Microsecond
+
+// yieldIfProcessorsAreBusy lets other goroutines run before the loop blocks, if they wait for a processor. A goroutine
+// that blocks in a system call keeps its processor until Go's monitor takes it away, which lasts 20 µs to 10 ms.
+func (l *Loop) yieldIfProcessorsAreBusy() (yielded bool) {
+	retained, now := l.host.RetainCalls.Load(), l.host.Clock()
+	if now < l.countDue && retained == l.lastRetained {
 		return false
 	}
-	l.lastRetained = retained
-	now := engine.MonotonicNow()
+	l.countDue, l.lastRetained = now+countInterval, retained
+	if runnable, running := l.goroutines.Count(); runnable == 0 || running < runtime.GOMAXPROCS(0) {
+		return false
+	}
+	now = engine.MonotonicNow()
 	l.recordTurnAndExtendDeadlines(now)
 	runtime.Gosched()
+	l.countDue = 0
 	l.startTurnAndExtendDeadlines(now, 0)
 	return true
 }
