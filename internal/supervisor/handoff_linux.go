@@ -172,7 +172,8 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop waits for the current order.
+// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop aborts the current order and
+// waits for its end.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

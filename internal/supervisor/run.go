@@ -102,7 +102,8 @@ type workerDrain struct {
 	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
+// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline. If the supervisor has requested the drain
+// or has died, it sends this process a SIGTERM, unless the process has received one.
 func (d *workerDrain) startOrUpdateDrainRaisingSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
