@@ -18,7 +18,7 @@ import (
 //
 // The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
-// supervisor waits for all workers, without a lock, so that workers that end are restarted meanwhile.
+// supervisor waits for all workers without holding s.mu, so that workers that end are restarted meanwhile.
 
 const (
 	orderHandOver = "handover"
