@@ -27,8 +27,8 @@ const (
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. limitedBy names the restricting cgroup limit, or is
-// "".
+// availableMemory contains the free and the total memory in bytes. limitedBy names the cgroup limit that restricts
+// free. It is "" if no limit does.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
