@@ -26,7 +26,7 @@ const (
 	// HTTP answers each HTTP/1.1 GET of "/" with status 200, a Content-Length and HelloText. Apart from Date, all
 	// header fields are constant.
 	HTTP = "http"
-	// Web is HTTP with more resources, which NewWebHandler defines. Its "/" is the same as that of HTTP.
+	// Web is HTTP with more resources, which NewWebHandler defines. It answers "/" in the same way as HTTP.
 	Web = "web"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
@@ -177,7 +177,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
-// checkHTTPHello sends a GET request and checks for status 200 and the body HelloText.
+// checkHTTPHello sends a GET request and checks that the answer has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -234,7 +234,8 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate predicts the number of busy processors at a message rate.
+// coresUpperBoundAtRate returns an upper bound of the number of busy processors at a message rate. Above the highest
+// measured rate, it extrapolates instead.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {

@@ -237,7 +237,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits up to serverCountTimeout for want open connections. It returns the last reported number.
+// waitUntilOpenConnsAre waits until the number of open connections is want, at most for serverCountTimeout. It returns
+// the last reported number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err

@@ -32,7 +32,8 @@ type Subject struct {
 	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in braces.
 	// The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and exit on SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Config is the text of a file whose path replaces "{config}" in the command. It contains the same placeholders.
+	// Config is the text of a file whose path replaces "{config}" in the command. Config can contain the other
+	// placeholders.
 	Config string `json:"config,omitempty" toml:"config"`
 	// Models lists I/O models. One subject for each model that can run here replaces this subject. The model's name
 	// replaces "{model}" in the subject's name and command.

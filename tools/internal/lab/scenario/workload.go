@@ -71,7 +71,7 @@ const (
 	// Publish publishes messages to topics and measures a time window. Without a Rate, it is a closed loop with a fixed
 	// number of messages in flight. All connections subscribe to a topic and check the messages.
 	Publish = "publish"
-	// Attack runs all attackers of package faults against the server, together with honest clients.
+	// Attack runs attackers (see package faults) against the server, together with honest clients.
 	Attack = "attack"
 	// Jobs runs a process that submits jobs to its own pool.
 	Jobs = "jobs"
@@ -89,7 +89,8 @@ var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish,
 
 type Phase struct {
 	Do string `json:"do" toml:"do"`
-	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h.
+	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h. An idle Hold
+	// phase takes at least 1 s, an Attack phase at least 4 s, and a Jobs phase at most 20 min.
 	For Duration `json:"for,omitempty" toml:"for"`
 	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
 	// window.
