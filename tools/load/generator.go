@@ -361,7 +361,7 @@ func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Dur
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.queueForNextPlannedIfCapacity(s, cs, now) // necessary, because no answer will do it
+		g.queueForNextPlannedIfCapacity(s, cs, now) // otherwise an answer does this, but none is expected
 	} else {
 		cs.inFlight += uint16(p.n)
 	}

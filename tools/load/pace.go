@@ -8,9 +8,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. All functions except sendFloodBatches run under the shard's lock. First, a
-// message gets its planned time and becomes due. Later, the connection's owner takes the message
-// (takeAllDueAndCountSent) and sends it.
+// This file decides when messages are sent. First, a message gets its planned time and becomes due. Later, the
+// connection's owner takes the message (takeAllDueAndCountSent) and sends it. Functions with a shard as parameter run
+// under the shard's lock, except nudgeDueConnsOfShard, which acquires the lock.
 
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
@@ -395,7 +395,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. All connections share floodBufferTotal bytes, within minFloodBuffer and maxFloodBuffer each.
+// Limits of a flood. floodBufferTotal bytes are divided equally among all connections, but each connection gets at
+// least minFloodBuffer and at most maxFloodBuffer.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10

@@ -19,7 +19,8 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges limits the nudges that wait for a loop: at most twice this number can wait.
+	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). Because nudges contain no bytes,
+	// twice this number can wait for a loop.
 	maxPendingNudges = 256
 	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
