@@ -46,8 +46,8 @@ type generator struct {
 	// closing is set when the run is over and closes its connections.
 	closing atomic.Bool
 
-	// For held connections: the current or last verification, and the time at which the first connection received
-	// the broadcast.
+	// verifying is the current or last verification of held connections. firstHeard is the time at which the first
+	// held connection received the broadcast.
 	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
 	lineEnd    string // line end, "" on WebSockets

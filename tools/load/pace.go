@@ -128,7 +128,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one pacing call: the maximum number of connections to nudge, and the maximum time until the next call.
+// maxNudgesPerPace limits the nudges of one pacing call. paceInterval limits the time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -334,7 +334,7 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Maximum numbers of random times that are drawn to count unsent messages, per connection and per run.
+// To count unsent messages, at most skipDraws random times are drawn per connection, and at most skipDrawsAll per run.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000

@@ -310,7 +310,8 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// Limits in bytes: of a WebSocket frame's overhead, a handshake response, and input that a match rule buffers.
+// frameOverhead limits the overhead of a WebSocket frame, maxHandshakeResponse the size of a handshake response, and
+// maxRuleBuffer the input that a match rule buffers. All three are in bytes.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

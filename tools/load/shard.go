@@ -73,8 +73,8 @@ var counterIndexes = map[string]int{
 
 type totals struct {
 	run, window counts
-	// Times since the run's start of the last established connection, the last answer, and the last connection that
-	// received the broadcast.
+	// lastOpened is the time, since the run's start, at which the last connection was established. lastAnswer is the
+	// time of the last answer, and lastHeard the time at which the last connection received the broadcast.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 

@@ -19,8 +19,8 @@ func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.D
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood returns a Swarm that sends requests as fast as the server reads them, and reads all responses. If maxInFlight is
-// above 0, it limits the bytes sent minus the bytes received on each connection.
+// Flood returns a Swarm that sends requests as fast as the server reads them, and reads all responses. If maxInFlight
+// is above 0, it limits the bytes sent minus the bytes received on each connection.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }

@@ -47,7 +47,7 @@ const (
 	pollInterval   = time.Millisecond
 	// One of rejectionSampling submissions is timed.
 	rejectionSampling = 16
-	// submitTimeout and closeTimeout limit the waits at the end: for a submission, and for the pool's Close.
+	// At the end, submitTimeout limits the wait for a submission, and closeTimeout the wait for the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
