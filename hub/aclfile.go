@@ -79,7 +79,8 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandSubcommandsOrCategory returns one bit for each command that a command or category name selects.
+// parseCommandSubcommandsOrCategory returns the bits of a command and its subcommands, or of all commands in a
+// category.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")

@@ -26,7 +26,7 @@ type clientExtra struct {
 	publishRate     rateLimit
 	patternCost     int        // units of Limits.MaxPatternCost
 	patternCostAddr netip.Addr // address charged with patternCost
-	// stopReplay cancels the running replay, if not nil.
+	// stopReplay cancels the running replay. It is nil if none runs.
 	stopReplay context.CancelFunc
 }
 

@@ -57,7 +57,7 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions.
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions, and looks up the user.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -81,7 +81,7 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 // lost the right to one of them.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
-	// A pattern may cost more than in the old process.
+	// A pattern may cost more than in the old process, but must not be rejected.
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32
 	for len(saved.Remaining()) > 0 {
 		k := Kind(saved.Byte())

@@ -29,7 +29,7 @@ type clientReplay struct {
 	pending replayStep // prepared but not yet sent
 
 	owners      []quotaOwner
-	queueSlot   *fairSemaphore // early or queue of replayLimiters; nil if no slot is held
+	queueSlot   *fairSemaphore // replayLimiters.early or replayLimiters.queue; nil if no slot is held
 	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
@@ -74,8 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. known is false until the stream
-// is loaded.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. If the client sent no position,
+// this is the newest position, and the client first receives last values. known is false until the stream is loaded.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -159,7 +159,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns is prepareStepAndJoinIfLast, but only one replay at a time runs a step with patterns.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast, for only one replay with patterns at a time.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -170,7 +170,7 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 }
 
 // sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read, it discards the output and
-// waits.
+// waits until the client reads.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -285,7 +285,8 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters contains the semaphores that limit concurrent replays.
+// replayLimiters limits concurrent replays. A replay holds a slot of early until this node has all messages up to the
+// client's position, then a slot of queue. While it runs steps, it also holds a slot of turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -303,8 +304,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrDetectUnissued waits for the messages up to the client's position. If no node has issued the position, it
-// sets cr.unissued.
+// waitReachedOrDetectUnissued waits until this node has all messages up to the client's position. If no node has issued
+// the position, it sets cr.unissued instead.
 func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -361,7 +362,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has all messages up to pos. The caller must hold mu.
+// reachedLocked reports whether this node has all messages up to pos. A pos of another stream counts as reached. The
+// caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -440,7 +442,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// resetInvalidPositionWithGapNotice replaces a client position that is not part of this stream, and appends a gap notice.
+// resetInvalidPositionWithGapNotice replaces a client position that this stream does not contain, and appends a gap
+// notice.
 func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
@@ -456,8 +459,8 @@ func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	cr.appendGapNoticeAndAdvance(newest)
 }
 
-// newestMissedSeq returns the sequence number of the newest dropped message that the client may have missed. A result
-// of at most cr.pos.Seq means none.
+// newestMissedSeq returns an upper bound for the sequence numbers of dropped messages that the client may have missed.
+// A result of at most cr.pos.Seq means none.
 func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)

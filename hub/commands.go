@@ -8,11 +8,12 @@ import (
 type command struct {
 	name            string
 	id              uint8 // index in commandsByID
-	arity           int   // number of words with the name; -n means n or more
+	arity           int   // number of words, including the name; -n means n or more
 	beforeAuth      bool  // allowed before authentication
 	whileSubscribed bool  // allowed for RESP2 clients with subscriptions
 	ignoresReplyOff bool  // replies even after CLIENT REPLY OFF
-	// Transactions: an immediate command runs at once, another one is queued unless it is notInTransaction.
+	// In a transaction, an immediate command runs at once, a notInTransaction command is rejected, and others are
+	// queued.
 	immediate, notInTransaction bool
 	keys                        [3]int // the first and last argument that selects a cluster node, and the step
 	run                         func(*commandBatch)

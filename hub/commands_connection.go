@@ -71,7 +71,7 @@ func (b *commandBatch) handleSelectOnlyDB0() {
 	}
 }
 
-// setUserOrAuthDeadline sets the client's user, or a deadline for authentication if there is no user.
+// setUserOrAuthDeadline sets the client's user. A client without a user must authenticate within authTimeout.
 func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout

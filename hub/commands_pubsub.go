@@ -16,7 +16,7 @@ func (b *commandBatch) handlePublish(kind Kind) {
 		b.writeError(overloadedReply)
 		return
 	}
-	if b.subscriptionCount() > 0 { // earlier replies, the client's own message, then the count
+	if b.subscriptionCount() > 0 { // the client receives earlier replies, its own message, and then the count
 		b.flushReplies()
 	}
 	spentBefore := b.hub.patternIndex.spentWork.Load()
@@ -37,7 +37,8 @@ func (b *commandBatch) writeErrorReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes the client to all names in the command, or to none if the user lacks a right.
+// handleSubscribe subscribes the client to all names in the command, or to none if the user lacks the right to one of
+// them.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -64,7 +65,8 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes the client from the names in the command, or from all names of this kind.
+// handleUnsubscribe unsubscribes the client from the names in the command. Without names, it ends all subscriptions of
+// this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {

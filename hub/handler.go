@@ -123,7 +123,7 @@ type commandBatch struct {
 	queue       []byte // the open transaction's commands
 	noReply     bool   // the command's reply is suppressed
 	commandsRun int64
-	work        int // spent, of maxBatchWork
+	work        int // part of maxBatchWork that is spent
 	replyStart  int // index in buf of the current command's reply
 	sentBytes   int
 	maxUnsent   int  // the server's limit
@@ -144,8 +144,8 @@ var batchPool = sync.Pool{New: func() any {
 const (
 	// maxFlushBytes is the size at which replies are sent, or 1/8 of Limits.MaxUnsent if that is less.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is the budget of a batch. Every command, subscription, receiversPerWork receivers and
-	// replyBytesPerWork bytes of a reply cost 1.
+	// maxBatchWork is the budget of a batch. Each of these costs 1: a command, a subscription, receiversPerWork
+	// receivers, replyBytesPerWork bytes of a reply.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
@@ -181,8 +181,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input and returns how many bytes it used. Bytes of commands that an open
-// transaction has queued are not used.
+// runCommands runs the commands in input and returns how many bytes it used. Commands that an open transaction has
+// queued do not count as used.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -236,8 +236,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If there are none, it creates them or, without
-// createIfAbsent, does nothing.
+// updateSessionDetails calls set with the session's details. If there are none, it creates them if createIfAbsent is
+// true, and otherwise does nothing. It removes details that are zero afterwards.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {

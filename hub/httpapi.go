@@ -137,8 +137,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. It permits the parameter token
-// and those in allowedBesidesToken.
+// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The only permitted parameters
+// are token and those in allowedBesidesToken.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -206,7 +206,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateOrInitialUser returns the user whose credentials the request contains, or else the connection's initial user.
+// authenticateOrInitialUser returns the user whose credentials the request contains. Without credentials, it returns
+// the connection's initial user.
 func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")

@@ -45,9 +45,9 @@ type Hub struct {
 	httpPublishRates          addrRateLimits
 	failedLogins              failedLoginLimiter
 	counters
-	slowScanMu        sync.Mutex // held during Slow
+	slowScanMu        sync.Mutex // held during Hub.Slow
 	commandsRun       atomic.Int64
-	backgroundReplies atomic.Int32 // that run or wait
+	backgroundReplies atomic.Int32 // number of replies that run or wait
 	backgroundReplyMu sync.Mutex   // held while a reply is made
 	libraries         libraryTable
 	api               httpAPI

@@ -17,7 +17,7 @@ import (
 // During an upgrade, the hub's counters, last values and stored messages move to the new process. The server delivers
 // published messages in both processes (see authorizeAndPublish). Only the new process numbers and stores messages that
 // are published after SaveState (see keepIfSingleHubAndDeliver). In a cluster, each process delivers the messages of
-// other nodes, except while subscribers move. A broadcast of resumeClusterKind ends that pause.
+// other nodes, but pauses while subscribers move. A broadcast of resumeClusterKind ends the pause.
 
 // Starting implements tcp.StartHandler.
 func (h redisOrHTTPHandler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }

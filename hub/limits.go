@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits limits the resources of a Hub that clients may use. tcp.Limits and tcp.Server.SlowConsumer limit connections
+// Limits limits how much of a Hub's resources clients may use. tcp.Limits and tcp.Server.SlowConsumer limit connections
 // and slow subscribers. A field that is 0 has its default. Negative values are errors.
 type Limits struct {
 	// MaxMessage limits the size of a message in bytes. The default is 64 KiB, the maximum 1 GiB. In the Redis
@@ -40,9 +40,9 @@ type Limits struct {
 	// is closed. In the Redis protocol, the connection stays open for one more second. A correct password is always
 	// accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int
-	// PublishRate limits the number of messages that a client may publish per second. A client may publish them all at
-	// once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network share one limit.
-	// The default 0 means no limit. The maximum is 1,000,000,000.
+	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
+	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network
+	// share one limit. The default 0 means no limit. The maximum is 1,000,000,000.
 	PublishRate int
 	// LastValues limits the number of topics whose newest message is stored for later subscribers. The default is 0:
 	// none. LastValueBytes limits the memory of these messages: names and messages as allocated, plus 104 bytes per

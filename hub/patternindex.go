@@ -157,8 +157,8 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget or
-// MaxPatternWork.
+// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget, or if the work
+// of all patterns together would exceed MaxPatternWork.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -299,7 +299,7 @@ type runLengthWork struct {
 	work   int     // maximum for one name
 }
 
-type level struct{ work, n int }
+type level struct{ work, n int } // n buckets that each have this work
 
 // updateMaxWork updates l.work after a change of the work of one bucket. A work of 0 means no bucket. increase may be
 // negative.

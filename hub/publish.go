@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing runs on the publisher's goroutine. It briefly holds the lock of a table or of the pattern index, a group's
-// lock while it posts to mailboxes, and, with last values, the topic's lock. A single hub sends the messages that
-// Replay stores one at a time, because a client may resume several topics with one id.
+// Publishing runs on the publisher's goroutine. It briefly holds locks: of a topic table or the pattern index, of a
+// group while it posts to mailboxes, and, with last values, of the topic. Without a cluster, messages that Replay
+// stores are sent one at a time, because a client may resume several topics with one id.
 //
-// During an upgrade, the server delivers messages in both processes, and authorizeAndPublish must no longer deliver
-// them itself. For this purpose, it increments publishesStarted before it loads Server.Upgrading, and increments
-// published after the delivery. SaveState waits until both counters are equal. It runs after Upgrading has changed and
-// before connections move.
+// During an upgrade, the server delivers messages in both processes, so authorizeAndPublish must not deliver them
+// itself. It increments publishesStarted before it calls Server.Upgrading, and increments published after the delivery.
+// SaveState runs after Upgrading has become true and before connections move. It waits until both counters are equal,
+// that is, until no earlier delivery is in progress.
 
 // errUpgradeBacklogFull rejects a message because too many messages are queued during an upgrade.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress and too many messages are queued; try again later")
@@ -99,8 +99,8 @@ func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 // keptByOtherProcess replaces the id of a message that the new process of an upgrade stores.
 const keptByOtherProcess = "-"
 
-// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it may also store the
-// message.
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores a message
+// that Replay selects, unless the new process of an upgrade stores it.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")

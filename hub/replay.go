@@ -36,17 +36,17 @@ type Replay struct {
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
 	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory. When a limit is exceeded, the
-	// topic's oldest messages are dropped. They do not limit the NATS stream of a Cluster. The default is 0: only the
-	// limits above apply.
+	// topic's oldest messages are dropped. These limits do not apply to the NATS stream of a Cluster. The default is 0:
+	// only the limits above apply.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
 	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
-	// count. At most 64 * MaxReplays more clients wait. Further clients are rejected and must try again. If a client
-	// does not read for a second, its replay stops, and the client waits again.
+	// count. Up to 64 * MaxReplays further clients wait. Any others are rejected and must try again. If a client does
+	// not read for a second, its replay stops, and the client waits again.
 	MaxReplays int
-	// MaxReplaysEach limits the replays of one user that run at the same time. At most 64 * MaxReplaysEach more clients
-	// of the user wait. For all clients of an IPv4 address or IPv6 /64 network together, both limits are twice as high.
-	// Without Users, only the limits per address apply. If all clients share a user or a proxy, set MaxReplaysEach to
-	// MaxReplays. The default is a quarter of MaxReplays.
+	// MaxReplaysEach limits the replays of one user that run at the same time. Up to 64 * MaxReplaysEach further
+	// clients of the user wait. For all clients of an IPv4 address or IPv6 /64 network together, both limits are twice
+	// as high. Without Users, only the limits per address apply. If all clients share a user or a proxy, set
+	// MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits the time of a replay, including the time that the client waits for its start. After Timeout, the
 	// client is disconnected. It may reconnect to get the remaining messages. The default is 30 s.
@@ -186,7 +186,8 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// Dropping a message clears its topic. The message remains in the messages slice until compactDroppedMarks removes it.
+// Dropping a message sets its topic to nil. The message remains in the messages slice until compactDroppedMarks removes
+// it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded

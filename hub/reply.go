@@ -119,8 +119,8 @@ const (
 
 var errTooManyScans = errors.New("too many list requests; try again later")
 
-// replyInBackground calls makeReply on another goroutine to write the reply of the current command. An error closes the
-// connection.
+// replyInBackground calls makeReply on another goroutine to write the reply of the current command. If makeReply
+// returns an error, the connection is closed after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -144,7 +144,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c until makeReply has returned on another goroutine.
+// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

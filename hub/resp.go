@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Parser of the Redis protocol. A command is an array of bulk strings, or a line of words (an inline command).
+// This file parses the Redis protocol. A command is an array of bulk strings, or a line of words (an inline command).
 //
 // A command is parsed in place once it is complete. Until then, the connection stores the input, and the session stores
 // the position of the next argument. A command that arrives slowly is therefore not examined again from its beginning.
@@ -218,8 +218,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// unquoteRestOfArg appends an argument to r.unquotedArgs, decoded from its first quote to its end. line begins
-// with the quote.
+// unquoteRestOfArg decodes the rest of an argument and appends it to r.unquotedArgs. line begins with the argument's
+// first quote.
 func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

@@ -29,7 +29,7 @@ type topic struct {
 	cost        uint32 // of an indexed pattern; guarded by the index's lock
 	kind        Kind
 	firstFormat messageFormat
-	indexed     bool // the pattern is in the index; guarded by its lock
+	indexed     bool // the pattern is in the index; guarded by the index's lock
 }
 
 func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
@@ -52,7 +52,7 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the subscribers who receive or lose a message, and the bytes of output.
+// deliveryCounts counts the subscribers that receive a message (sent) or lose it (dropped), and the bytes of output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {

@@ -13,15 +13,15 @@ import (
 // command: its size, and the time until it is complete. EXEC reads the queued commands again and runs them. If they
 // exceed the budget of a batch, later batches run the rest, and other clients' messages may come in between.
 //
-// A client with subscriptions cannot use transactions, because a message must not interrupt the array that EXEC
-// replies. For the same reason, a transaction cannot subscribe.
+// A client with subscriptions cannot use transactions, because a message must not interrupt the array in EXEC's reply.
+// For the same reason, a transaction cannot subscribe.
 
 // transaction is the state of a client between MULTI and EXEC.
 type transaction struct {
 	queuedCommands int
 	queuedBytes    int  // at the beginning of the unused input
 	rejected       bool // EXEC will fail; nothing is queued any more
-	tooLong        bool // reply to the next command with an error
+	tooLong        bool // the next command exceeds the size limit and gets an error
 }
 
 // transactionReserve is the part of a transaction's size limit, in bytes, for the beginning of the next command.

@@ -13,15 +13,16 @@ type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	maxWorkers int    // of the configuration
 	allowed    int    // workers, at most maxWorkers
-	lastCycle  uint64 // garbage collection at the last reduction
-	usedAtCut  int64  // memory in use then, in bytes
+	lastCycle  uint64 // number of the garbage collection before the last reduction
+	usedAtCut  int64  // memory in use at the last reduction, in bytes
 	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
 	readUsage  func() (used int64, cycle uint64) // readHeapAndStackBytes, except in tests
 }
 
 const (
-	// highWater is the percentage of the limit above which workers are removed. Below lowWater, workers may return.
+	// highWater and lowWater are percentages of the limit. Above highWater, workers are removed. Below lowWater,
+	// workers may return.
 	highWater, lowWater = 70, 60
 	// maxFutile is the maximum number of consecutive reductions that hardly shrink the heap.
 	maxFutile = 2
@@ -72,11 +73,11 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the size of the heap and all stacks in bytes, and the number of the last garbage
-// collection.
+// readHeapAndStackBytes returns the total bytes of all stacks and the heap's goal. If the Go runtime has a memory
+// limit, it counts the live heap instead of the goal. gcCycle is the number of the last garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
-	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may have set it since
+	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time
 		b.samples[1].Name = "/gc/heap/live:bytes"
 	}
 	metrics.Read(b.samples)

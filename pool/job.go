@@ -101,7 +101,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	case <-c.done:
 	case <-ctx.Done():
 		if c.begun.CompareAndSwap(false, true) {
-			return zero, &expiredError{context.Cause(ctx)} // Run will do nothing
+			return zero, &expiredError{context.Cause(ctx)} // Run will not call f
 		}
 		select {
 		case <-c.done:
@@ -115,7 +115,7 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 // call is the Job of the function Call. result and err may be read when done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
-	begun  atomic.Bool // f runs, or must not run any more
+	begun  atomic.Bool // f has begun, or must not begin any more
 	result T
 	err    error
 	done   chan struct{}

@@ -14,15 +14,15 @@ type overload struct {
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
 func (o *overload) startOrExtend(now int64) {
-	if (o.shedding || o.newestFirst) && now+o.interval-o.until.Load() >= o.interval/4 { // not for each job
+	if (o.shedding || o.newestFirst) && now+o.interval-o.until.Load() >= o.interval/4 { // at most once per interval/4
 		o.until.Store(now + o.interval)
 	}
 }
 
 const (
-	// maxSlack is the share of idle periods above which an overload ends.
+	// maxSlack is the share of periods without waiting jobs and rejections above which an overload ends.
 	maxSlack = 0.5
-	// admitted is the share of the jobs that can start within the target.
+	// admitted limits the queue in an overload: to this share of the jobs that workers can start within target.
 	admitted = 0.75
 )
 
@@ -43,7 +43,7 @@ func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused
 		c.endOverload(now)
 		return
 	}
-	if anyRefused { // rejected jobs would have been overdue
+	if anyRefused { // the rejected jobs would have been overdue
 		o.until.Store(now + o.interval)
 	} else if !o.isActive(now) {
 		c.slack = 0

@@ -34,7 +34,7 @@ type Pool struct {
 	cfg      Config
 	overload overload
 	start    time.Time
-	ctx      context.Context // for jobs without one of their own; cancelled by Close
+	ctx      context.Context // context of jobs that were submitted without one; cancelled by Close
 	cancel   context.CancelCauseFunc
 
 	shards []*shard
@@ -50,8 +50,8 @@ type Pool struct {
 	blocking      atomic.Bool  // most running jobs wait for something
 	slow          atomic.Bool  // the controller must be woken when a job waits
 	waiting       atomic.Int32 // Submits that wait for space
-	wakePending   atomic.Bool  // one of them was woken and has not run yet
-	newcomersWait atomic.Int32 // Submits that require newcomers to wait
+	wakePending   atomic.Bool  // a waiting Submit was woken and has not run yet
+	newcomersWait atomic.Int32 // waiting Submits that new ones must not overtake
 	_             [64]byte
 	totalWaits    atomic.Uint64 // Submits that ever waited
 	handedOver    atomic.Uint64 // jobs passed directly to a worker

@@ -8,9 +8,9 @@ import (
 )
 
 // The queue is split into shards to reduce contention between submitters and workers. A submitter uses the shard of its
-// goroutine, or other shards if that is full. A worker takes a job from each shard in turn. A shard's lock is held for
-// about 20 ns, and never while a job or a Dropper runs. If TryLock fails, the next shard is tried. Goroutines therefore
-// rarely block, which matters to event loops that are locked to their threads.
+// goroutine, or other shards if its shard is full. A worker takes a job from each shard in turn. A shard's lock is held
+// for about 20 ns, and never while a job or a Dropper runs. If TryLock fails, the next shard is tried. Goroutines
+// therefore rarely block, which matters to event loops that are locked to their threads.
 
 const (
 	maxShards   = 64
@@ -38,8 +38,8 @@ type shard struct {
 	cap        int
 	admitLimit int // jobs; cap, or less in an overload
 	deque.Deque[queuedTask]
-	overdueSince int64 // since when each observation has found an overdue job; 0 if the last one has not
-	counts       Stats // only the fields that count since New, except Full, Late and Closed
+	overdueSince int64 // when checks began to find an overdue job every time; 0 if the last check found none
+	counts       Stats // uses only the fields that count events, except Full, Late and Closed
 
 	refused atomic.Uint64
 	_       [128]byte // keeps the lock of another shard on another cache line

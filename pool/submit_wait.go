@@ -2,8 +2,9 @@ package pool
 
 import "context"
 
-// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself and then
-// looks for space. A worker looks at the count after it has taken a job. At least one of the two notices the other.
+// Submits that wait for space receive from one channel, which serves them in order. A Submit increments Pool.waiting
+// and then looks for space. A worker takes a job and then reads Pool.waiting. At least one of the two therefore notices
+// the other.
 //
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
 // space it finds and, if there is more, wakes the next. When the pool closes, every Submit wakes the next.

@@ -43,7 +43,7 @@ type worker struct {
 	last       lastOutcome // not yet counted in a shard
 	shed       []Task      // shed by the last takeQueuedJob
 	jobCtx     *jobContext
-	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
+	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
 }
 
 type lastOutcome struct {
@@ -150,7 +150,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 			if len(w.shed) > 0 || woken {
 				again = again || len(w.shed) > 0
 				p.notifyShed(&w.shed)
-				now = p.now() // so that the job's time does not include the above
+				now = p.now() // the calls above are not part of the job's duration
 			}
 			if ok {
 				w.home, w.startedAt = (at+1)&mask, now
@@ -274,7 +274,7 @@ type jobContext struct {
 	comparable bool // the job's own context is comparable
 
 	mu     sync.Mutex
-	merged context.Context // ends with either; nil until requested
+	merged context.Context // ends with Context or with pool; nil until Done is called
 	end    func()          // ends merged
 }
 

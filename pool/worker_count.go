@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with the job
-// first, if there is one.
+// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with first,
+// unless first has no job.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {

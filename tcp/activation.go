@@ -10,8 +10,8 @@ import (
 type NamedListener = activation.NamedListener
 
 // ActivatedListeners returns the listeners that a service manager such as systemd opened for this process. It returns
-// nil if there are none. Pass each to Server.Serve, or set it as the Listener of a Listener. The service manager passes
-// them as described in sd_listen_fds(3).
+// nil if there are none. Pass each of them to Server.Serve or set it as Listener.Listener. sd_listen_fds(3) describes
+// how the service manager passes listeners.
 //
 // After Server.Upgrade, the new process gets the listeners of the old process. Further calls return the same listeners.
 // Call ActivatedListeners before starting any process, because it removes LISTEN_FDS and related variables from the

@@ -15,7 +15,7 @@ import (
 // calls runtime.Goexit, the server closes the connection with a *PanicError. ListenAndServe returns after all calls
 // have returned.
 //
-// A call that runs can still answer during a drain and after the end of the peer's input. If the connection closes for
+// A running call can still answer during a drain and after the end of the peer's input. If the connection closes for
 // any other reason, Read and Write fail.
 type Blocking struct {
 	// Serve is called when there is input. It should handle one or all available requests, and may wait in Read for the
@@ -42,7 +42,7 @@ type Blocking struct {
 
 	mu      sync.Mutex
 	running int        // calls that run now
-	waiting []*NetConn // connections, also closed ones, that wait for a call to end
+	waiting []*NetConn // connections whose scheduled callback waits for another to end; some may have closed
 }
 
 const defaultMaxCalls = 4096
@@ -139,7 +139,8 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the scheduled callback of n on a new goroutine, or queues n at the limit MaxCalls.
+// startOrQueueCallback runs the scheduled callback of n on a new goroutine, or queues n if MaxCalls callbacks already
+// run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +160,7 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.RerunAfterGoexitThenExit(func() {
 		for {
 			if next := first; next != nil {
-				first = nil // must come first: the function may call runtime.Goexit
+				first = nil // before the callback, which may call runtime.Goexit
 				b.invokeCallbackAndPostResult(next)
 			}
 			if first = b.dequeueWaitingOrFreeSlot(); first == nil {
@@ -183,7 +184,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the scheduled callback of n and posts the result to the connection's owner.
+// invokeCallbackAndPostResult runs the scheduled callback of n and posts the result to the connection's event loop or
+// goroutine.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason

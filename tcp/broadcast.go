@@ -25,7 +25,7 @@ type BroadcastHandler interface {
 	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select. It returns the
 	// number of these connections. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server
 	// also calls SendToGroup, possibly concurrently, for queued broadcasts and those of the other process. SendToGroup
-	// must not retain b.Message. Changes that SendToGroup makes to the handler's state, such as a newest value, happen
+	// must not retain b.Message. If SendToGroup changes the handler's state, such as a latest value, the change happens
 	// in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
@@ -38,11 +38,11 @@ const Held = broadcastlog.Queued
 // goroutine arrive in the order of the calls.
 //
 // For a group, Broadcast calls SendToGroup of each handler that is a BroadcastHandler, on the calling goroutine.
-// receivers is the sum of the results. For All, receivers is 0, because these receivers are not counted.
+// receivers is the sum of the results. If b.All is true, receivers is 0, because the connections are not counted.
 //
-// For All, a loop sends the message to a few hundred connections at a time and serves other connections in between.
-// Broadcasts and Ref.Send are not ordered with each other. A connection that opens during a broadcast may or may not
-// get the message. Server.SlowConsumer applies to connections whose output is full.
+// If b.All is true, a loop sends the message to a few hundred connections at a time and serves other connections in
+// between. Broadcasts and Ref.Send are not ordered with each other. A connection that opens during a broadcast may or
+// may not get the message. Server.SlowConsumer applies to connections whose output is full.
 //
 // Broadcast fails with
 //   - ErrFull if 1,024 broadcasts to all connections are in progress, or if their size would exceed Limits.MaxMailBytes

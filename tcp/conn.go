@@ -173,10 +173,10 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 	}
 }
 
-// Relay passes all further input of c to another connection of the same server, and vice versa. The parameter to is the
-// Ref of the other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end
-// on to the other peer (half-close). Both connections close after both directions have ended. Closed is the only method
-// of the handlers that is still called.
+// Relay passes all further input of c to another connection of the same server, and vice versa. other is the Ref of the
+// other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end on to the
+// other peer (half-close). Both connections close after both directions have ended. Closed is the only method of the
+// handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
@@ -190,7 +190,7 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection
-//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if to is c.Ref()
+//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if other is c.Ref()
 //   - ErrFull if the mailbox of the other connection is full
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It

@@ -41,7 +41,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes the connections from one remote address and port, of which there is usually one. It does not send
+// CloseConns closes all connections from the address and port remote. Usually there is only one. It does not send
 // pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote is either the
 // client's address or the proxy's own address.
 //

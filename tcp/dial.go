@@ -22,12 +22,12 @@ type Dial struct {
 	// Addr is host:port, or the path of a unix socket. If host is a name, it is resolved outside the event loops, and
 	// the first address found is used. At most 256 lookups run at a time, and at most 16,384 are pending.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, the server tells it
-	// about failures.
+	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, the server calls
+	// DialFailed when the dial fails.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
-	// Limits.HandshakeTimeout. If ServerName is empty, the server verifies the host of Addr. Do not change the
-	// configuration afterwards. A failed handshake counts in Stats.Refused and is passed to DialFailed.
+	// Limits.HandshakeTimeout. If ServerName is empty, the certificate must be valid for the host of Addr. Do not
+	// change the configuration afterwards. A failed handshake counts in Stats.Refused and is passed to DialFailed.
 	TLSConfig *tls.Config
 	// Source is the local address from which to connect. By default, the kernel chooses an address.
 	Source netip.Addr

@@ -28,7 +28,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 		return ErrServerClosed
 	}
 	var pending atomic.Int64
-	pending.Store(1) // for the visit itself
+	pending.Store(1) // released when every mailbox has the request
 	missed, allCalled := 0, make(chan struct{})
 	release := func() {
 		if pending.Add(-1) == 0 {

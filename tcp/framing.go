@@ -109,9 +109,9 @@ const maxEmptyTokens = 100
 
 type framer struct {
 	MessageHandler
-	shed  MessageShedHandler // the same handler; nil if it does not shed
+	shed  MessageShedHandler // MessageHandler as this interface, or nil
 	split bufio.SplitFunc
-	lines bool // split lines, without searching bytes twice
+	lines bool // use deliverLines, which searches no byte twice, instead of split
 }
 
 func newFramer(h MessageHandler) *framer {

@@ -40,5 +40,5 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Ref.Send. At most one value of a group waits per connection, so use one group per independent value.
 //
 // sent counts the connections that accepted p. full counts the connections that did not, because the mailbox was full
-// or p exceeds Limits.MaxUnsent. They remain in the group for later values.
+// or p exceeds Limits.MaxUnsent. These connections remain in the group.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -225,8 +225,8 @@ func appendIfNew[T any](all []T, h T) []T {
 	return append(all, h)
 }
 
-// listenerHandler returns the handler of the listener with the given number, or of connections without a listener for
-// -1.
+// listenerHandler returns the handler of the listener with the given number. For -1, it returns the handler of
+// connections without a listener.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})

@@ -39,7 +39,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler; it may be empty.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. It is empty if
+// there is no such field.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

@@ -68,9 +68,9 @@ type Limits struct {
 	MaxUnsent int
 
 	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
-	// which reading resumes. Both limit the output for a peer that sends but does not read. The default of HighWater is
-	// 64 KiB or half of MaxUnsent, whichever is less. The default of LowWater is half of HighWater. LowWater must not
-	// exceed HighWater, and HighWater must not exceed MaxUnsent.
+	// which reading resumes. The two fields limit the output for a peer that sends but does not read. The default of
+	// HighWater is 64 KiB or half of MaxUnsent, whichever is less. The default of LowWater is half of HighWater.
+	// LowWater must not exceed HighWater, and HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 
 	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. Above the limit, the server
@@ -109,7 +109,7 @@ type Limits struct {
 	HandshakeTimeout time.Duration
 
 	// FirstByteTimeout limits the time until the first byte from a peer. A slower connection closes with
-	// ErrFirstByteTimeout. The default is 1 min. Use Never if clients may only receive.
+	// ErrFirstByteTimeout. The default is 1 min. Use Never if some clients only receive.
 	FirstByteTimeout time.Duration
 
 	// MessageTimeout limits the time from the first byte of a message to the last. Input that the handler has left
@@ -161,7 +161,7 @@ const (
 	defaultMaxUnsent    = 1 << 20
 	defaultMaxMessage   = 64 << 10
 	defaultMaxMail      = 1 << 20
-	maxMail             = 1 << 28 // twice that fits in an int32
+	maxMail             = 1 << 28 // 2*maxMail fits in an int32
 	defaultMaxMailBytes = 8 << 20
 	maxRate             = 1_000_000_000
 )

@@ -19,7 +19,7 @@ import (
 // Listener is an additional address of a Server, with its own options; see Server.Listeners.
 type Listener struct {
 	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be unique. The default is the
-	// name from a service manager (ActivatedListeners), or else the address.
+	// name that the service manager gave the listener (ActivatedListeners). Without such a name, it is the address.
 	Name string
 	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
@@ -44,8 +44,8 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Accepted counts all accepted connections, Refused those rejected
-// because of MaxConns, and Open the connections open now.
+// ListenerStats are the counters of one listener. Open is the number of open connections now. Accepted counts all
+// accepted connections. Refused counts those rejected because of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -119,7 +119,8 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates l and sets l.Network. field names the listener in errors.
+// checkAndNormalizeListener validates l. If l.Listener is set, it unwraps l.Listener and sets l.Name; otherwise it sets
+// l.Network. field names the listener in errors.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -253,8 +254,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless a new process serves on the
-// socket.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file was replaced or a new
+// process serves on it.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {

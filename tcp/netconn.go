@@ -38,13 +38,13 @@ type NetConn struct {
 	writable sync.Cond
 	value    any
 
-	in          []byte // unread input
+	in          []byte // received input, unread from readOffset on
 	readOffset  int    // number of bytes of in that were read
-	peerEnded   bool   // the peer ended after in
+	peerEnded   bool   // the peer has ended its direction; nothing follows in
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking
 	writing     bool   // a Write is in progress
-	cancelWait  func() // unblocks that Write; nil if it does not wait
+	cancelWait  func() // unblocks the Write in progress; nil if it does not wait
 	writeClosed bool   // CloseWrite was called
 	closed      bool   // Close was called
 	connClosed  bool   // the connection has closed with closeReason
@@ -54,7 +54,7 @@ type NetConn struct {
 
 	// For a Blocking handler:
 	busy     bool     // a callback runs or is scheduled
-	callback callback // that one, or the previous one
+	callback callback // the running or scheduled callback, or the previous one
 }
 
 const maxUnreadInput = 64 << 10
@@ -195,7 +195,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		m := min(len(p), n.maxWrite)
 		switch err := n.sendReleasingLockWhileFull(p[:m]); {
 		case errors.Is(err, context.Canceled):
-			continue // writeError reports why, unless the reason is gone
+			continue // writeError returns the cause, unless it no longer applies
 		case errors.Is(err, ErrClosed):
 			return written, n.awaitWriteError()
 		case err != nil:
@@ -298,8 +298,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's owner. If the connection closes first, the owner calls onLost. If
-// posted is false, neither is called. The caller must hold n.mu, which is released while the mailbox is full.
+// postRetryingWhileFull posts run to the connection's event loop or goroutine. If the connection closes first, onLost
+// is called instead, on any goroutine. If posted is false, neither is called. The caller must hold n.mu, which is
+// released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)

@@ -99,8 +99,8 @@ func (c *Conn) SetCritical(critical bool) {
 	}
 }
 
-// initOverloadManagerOrNil creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor. The
-// caller must hold s.mu.
+// initOverloadManagerOrNil creates the overload manager. It returns nil if Overload.Off is set, and in a supervisor.
+// The caller must hold s.mu.
 func (s *Server) initOverloadManagerOrNil() *overload.Manager {
 	if s.Overload.Off || s.isSupervisor() {
 		return nil
@@ -218,7 +218,7 @@ func (r *overloadSampler) sample(now time.Duration) overload.Sample {
 			r.groupMemory = float64(l.Memory.Used) / float64(l.Memory.Max)
 		}
 	}
-	s.Memory = max(heap, r.groupMemory+max(r.groupMemory-before, 0)) // it may grow as much until the next sample
+	s.Memory = max(heap, r.groupMemory+max(r.groupMemory-before, 0)) // the group may grow as much again until the next sample
 	r.freeGarbageIfGroupIsFull(now, s.Memory)
 	return s
 }
@@ -227,9 +227,9 @@ const (
 	// quietGroupMemory is a share of the control group's memory limit. Below this share, the memory of the group is
 	// read only once a second, as long as neither buffers nor connections increase.
 	quietGroupMemory = 0.5
-	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses
-	// more than the share freeGarbageAt of its limit, and garbage has at least the share minGarbage. Collecting takes
-	// at most a tenth of the time.
+	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
+	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
+	// limit. Collecting takes at most a tenth of the time.
 	freeGarbageAt, minGarbage = 0.75, 1. / 16
 )
 

@@ -100,8 +100,8 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// ticketKeysSharedByWorkers returns the session ticket keys that the worker processes of a supervisor share, or nil for other
-// engines.
+// ticketKeysSharedByWorkers returns the session ticket keys that the worker processes share if e is a supervisor. For
+// other engines, it returns nil.
 func ticketKeysSharedByWorkers(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {

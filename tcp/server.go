@@ -55,7 +55,7 @@ type Server struct {
 	// Workers can use all descriptors. Files that are open when the server starts stay open until the server ends.
 	Loops int
 	// Spin is the time for which an idle event loop polls before it blocks. The maximum is 10 ms. With 0, the default,
-	// loops block immediately. Polling raises the throughput of few connections, but uses up to one CPU per loop.
+	// loops block immediately. Polling raises the throughput if connections are few, but uses up to one CPU per loop.
 	Spin time.Duration
 	// Workers, if set, is a worker pool for handler calls. The goroutine model ignores Workers. By default, handlers
 	// run on the event loops, which is fastest for handlers that neither block nor compute for long. Calls for one
@@ -68,8 +68,8 @@ type Server struct {
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. During Shutdown, pending calls still
 	// wait for the pool. Once Server.Close is called or the context of Shutdown ends, a connection closes with
-	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been shed. Jobs of other
-	// users of the pool may therefore delay the end.
+	// ErrServerClosed if the pool rejects its call. The server ends only after its jobs in the pool have run or been
+	// shed. Jobs of other users of the pool may therefore delay the end.
 	Workers *pool.Pool
 	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0 (the default) or 1, this process
 	// serves. With 2 or more, this process becomes the supervisor. The supervisor starts the program once per worker
@@ -206,7 +206,7 @@ type Server struct {
 	limits           Limits
 	closed           bool
 
-	loggedMisuse sync.Map // methods of kept Conns that were already logged
+	loggedMisuse sync.Map // names of methods whose misuse was already logged
 }
 
 // Socket sets options of the sockets of connections. The zero value uses the kernel's defaults. By default, the kernel
@@ -409,7 +409,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 		s.closePoolAndAwaitHandshakes()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
-	_, worker := WorkerProcess() // its supervisor has logged the choice
+	_, worker := WorkerProcess() // in a worker, the supervisor has logged the choice
 	if _, passed := models.BestAvailable(); s.choosesModel() && passed != nil && !worker {
 		s.logModelChoice(model, passed)
 	}
@@ -543,8 +543,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is the
-// capacity of that table; otherwise it is 0.
+// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is
+// the capacity of that table; otherwise it is 0.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
 	loops = s.Loops
 	switch {

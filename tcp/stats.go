@@ -23,15 +23,15 @@ type Stats struct {
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
-	// paused because of Server.PauseAccepting.
+	// stopped accepting because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
 	// MaxConns is the limit of connections in use: Limits.MaxConns or its default.
 	MaxConns int
 
-	// Open is the number of open connections now. The other fields count some of the open connections. Greeting counts
+	// Open is the number of open connections now. Greeting, Paused and Closing count some of these. Greeting counts
 	// connections that have not completed their PROXY header or TLS handshake. Paused counts connections that are not
 	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
-	// has received the output or ended.
+	// has received the output or has ended its direction.
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts accepted connections that were opened. Dialed counts connections made by Dial. HandedOver counts
 	// connections that moved to another process in an Upgrade. TakenOver counts connections that came from another
@@ -58,8 +58,7 @@ type Stats struct {
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
 	// now, which have not yet been passed to all connections. CastBytes is the total size in bytes of these broadcasts.
-	// CastAge is the age of the oldest. Every worker process counts a broadcast. CastAge is the maximum over the
-	// workers.
+	// CastAge is the age of the oldest, in any worker process. Every worker process counts each broadcast.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts the heartbeats sent.

@@ -157,7 +157,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	}
 	s.rateLimitedLogger().Info("upgraded", attrs...)
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
-	_ = os.Unsetenv("NOTIFY_SOCKET") // the service outlives this process; a valid name does not fail
+	_ = os.Unsetenv("NOTIFY_SOCKET") // the new process now reports to the service manager; a valid name does not fail
 	s.handedOver.Store(true)
 	go func() { _ = s.Drain() }()
 	return u, nil
@@ -165,7 +165,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 
 func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migrator, listeners []Listener) (u Upgraded, err error) {
 	if err = s.awaitPredecessorHandover(ctx); err != nil {
-		return u, err // the new process would not wait long enough
+		return u, err // a process started before this wait could time out
 	}
 	cmd, err := s.customOrDefaultSuccessorCommand()
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		m.SetListenersShared(false)
 		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
-	if err != nil { // out of time: the rest is drained here
+	if err != nil { // out of time: this process drains the connections that have not moved
 		_ = next.SendDone(d.newDoneRecordingSentCounts())
 		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
@@ -261,7 +261,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countTimeout)
 	defer cancel()
 	counted := 0
-	_ = s.Each(ctx, func(c *Conn) { // connections it does not reach are busy
+	_ = s.Each(ctx, func(c *Conn) { // connections that Each does not reach are busy
 		reason := c.core().ExportObstacleOrBusy()
 		if _, ok := c.Value().(*NetConn); ok && (reason == engine.ValueUnsaved || reason == "busy") {
 			reason = netConnReason
@@ -276,7 +276,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 	if totalConns > counted {
 		counts["busy"] += totalConns - counted
 	}
-	return maps.Clone(counts) // late calls must not change the result
+	return maps.Clone(counts) // a late call of the function above must not change the result
 }
 
 func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
@@ -405,7 +405,7 @@ func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
 }
 
 // startTakeOverFromPredecessor tells the old process that this process is ready, and receives the connections in the
-// background. wait waits for the end of the transfer.
+// background. stop ends the transfer if it still runs, and waits for its end.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (stop func()) {
 	p := s.predecessor
 	if p == nil {
@@ -441,12 +441,12 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (stop func()) {
 		}
 		m.SetListenersShared(false)
 		if !s.paused.Load() {
-			_ = e.PauseAccept(false) // no effect if it has ended
+			_ = e.PauseAccept(false) // no effect if the engine has ended
 		}
 		s.awaitAndAddPredecessorCounts(p)
 	})
 	return func() {
-		<-started // a failure has been reported
+		<-started // closed after a failure was reported
 		p.Close()
 		over.Wait()
 	}
@@ -456,9 +456,9 @@ type upgradeState struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves on the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
-	signalRelay *upgrade.Reaper                  // if this process stays; set before handedOver
+	signalRelay *upgrade.Reaper                  // nil unless this process stays; set before handedOver
 	aborted     error                            // why this process does not take over
-	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
+	paused      atomic.Bool                      // accepting is paused by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.TicketKeyRing
 	broadcasts  atomic.Pointer[broadcastlog.Log]

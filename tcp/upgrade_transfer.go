@@ -26,12 +26,12 @@ import (
 // to its connections and to the peer.
 //
 // The new process queues broadcasts from its start. It first sends the broadcasts that the peer had queued, and then
-// its own. From then on, each process forwards its broadcasts to the other until one of them ends. Finally the old
-// process sends what it has counted since.
+// its own. From then on, each process forwards its broadcasts to the other until one of them ends. Finally, the old
+// process sends what it has counted since its first counters.
 
 const maxSavedState = 1 << 30
 
-// An upgrade queues broadcasts for at most holdTimeout, and then sends the queued ones within broadcastTimeout.
+// An upgrade queues broadcasts for at most holdTimeout, and then sends the queue within broadcastTimeout.
 var holdTimeout, broadcastTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the state of a Server for transferring counters, broadcasts and handler states in an upgrade.
@@ -41,13 +41,13 @@ type upgradeTransfer struct {
 	predecessorListeners []upgrade.ListenerCounts    // of earlier processes
 	sentCounts           engine.Counts               // sent to the new process
 	successorPeer        *broadcastlog.Peer          // nil if there is no new process
-	peers                map[*broadcastlog.Peer]bool // those being read
+	peers                map[*broadcastlog.Peer]bool // peers whose broadcasts are being read
 	peersClosed          bool                        // no more peers are accepted
 	peerReaders          sync.WaitGroup
 	broadcastsHandedOver atomic.Bool   // see HandedOver
-	resumeOnce           sync.Once     // releases broadcasts after a predecessor
-	handoverDone         chan struct{} // closed when the predecessor has handed everything over; nil without
-	backlogDone          chan struct{} // closed when its queued broadcasts have been sent; nil without
+	resumeOnce           sync.Once     // for replayQueueAndResumeOnce
+	handoverDone         chan struct{} // closed when the predecessor has handed over everything; nil if there is none
+	backlogDone          chan struct{} // closed when this process has sent its queue; nil if there is no predecessor
 }
 
 type outgoingUpgrade struct {
@@ -55,7 +55,7 @@ type outgoingUpgrade struct {
 	state, peerSocket *os.File // nil if there is none
 	peer              *broadcastlog.Peer
 	resumeOnce        sync.Once
-	resumeTimer       *time.Timer // releases broadcasts after holdTimeout
+	resumeTimer       *time.Timer // resumes broadcasts after holdTimeout
 }
 
 func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
@@ -105,7 +105,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
 
 func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
-		d.s.broadcastsHandedOver.Store(peerOrNil != nil) // first, because the reader resets it
+		d.s.broadcastsHandedOver.Store(peerOrNil != nil) // before the reader starts, because the reader resets it
 		if peerOrNil != nil && !d.s.addPeerAndStartReading(peerOrNil, true) {
 			d.s.broadcastsHandedOver.Store(false)
 			peerOrNil = nil
@@ -173,7 +173,7 @@ func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.L
 func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	d, err := p.AnswerLivenessUntilDone()
 	if err != nil {
-		return // it has died, or this server has ended
+		return // the old process has died, or this server has ended
 	}
 	s.addPredecessorCounts(d.Counters)
 	s.mu.Lock()
@@ -202,7 +202,7 @@ func (s *Server) finishHandoverResumingIfNoPeer() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise relayPeerBroadcastsUntilClosed releases them
+	if !linked { // otherwise relayPeerBroadcastsUntilClosed resumes broadcasts
 		s.replayQueueAndResumeOnce(nil)
 	}
 	close(s.handoverDone)
@@ -265,7 +265,7 @@ func (s *Server) relayPeerBroadcastsUntilClosed(peer *broadcastlog.Peer, peerIsS
 		s.rateLimitedLogger().Error("broadcasts from the other process were lost", "error", err)
 	}
 	if !peerIsSuccessor {
-		s.replayQueueAndResumeOnce(nil) // in case that it died earlier
+		s.replayQueueAndResumeOnce(nil) // the peer may have died before OnResumed
 	}
 	g.RemovePeer(peer)
 	if peerIsSuccessor {
@@ -333,7 +333,7 @@ func (s *Server) saveHandlerStates() (f *os.File, err error) {
 		}
 		err = errors.Join(err, saveErr)
 	}
-	return f, errors.Join(err, f.Truncate(at)) // without what failed
+	return f, errors.Join(err, f.Truncate(at)) // removes the part of a state that failed
 }
 
 // restoreHandlerStates passes each state in f to the handler that replaces the old process's handler.
@@ -350,7 +350,7 @@ func (s *Server) restoreHandlerStates(f *os.File) (err error) {
 		} else {
 			err = errors.Join(err, callConvertingPanic(func() error { return h.RestoreState(state) }))
 		}
-		_, _ = io.Copy(io.Discard, state) // what RestoreState has not read
+		_, _ = io.Copy(io.Discard, state) // skips what RestoreState has not read
 	}
 	return err
 }

@@ -26,7 +26,7 @@ type bodyDecoder struct {
 	chunked   bool
 	inChunk   bool // within a chunk
 	inTrailer bool // after the last chunk
-	overhead  int  // bytes of chunk lines that count for maxChunkOverhead
+	overhead  int  // see maxChunkOverhead
 	done      bool
 	trailer   http.Header
 }
@@ -142,9 +142,9 @@ type requestBody struct {
 	readOffset      int
 	framing         bodyDecoder
 	err             error // returned after buf has been read; io.EOF at the end of the body
-	paused          bool  // reading is paused until buf is emptied
-	direct          bool  // while reading is paused, Read may receive from the socket
-	closed          bool  // by the handler, or because it has returned
+	paused          bool  // reading is paused until Read or Close resumes it
+	direct          bool  // while reading is paused, Read receives from the socket
+	closed          bool  // by the handler, or because the handler has returned
 	abandoned       bool  // closed by the handler while more than maxDiscardedBody bytes had not arrived
 	continueSent    bool  // 100 Continue was sent or is not necessary
 	responseStarted bool  // 100 Continue can't be sent any more
@@ -217,8 +217,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinueUnlessResponding sends 100 Continue, unless the handler has already started the response. The caller holds b.x.mu. While
-// sendContinueUnlessResponding waits for a full mailbox, it releases b.x.mu.
+// sendContinueUnlessResponding sends 100 Continue, unless the handler has already started the response. The caller
+// holds b.x.mu. While sendContinueUnlessResponding waits for a full mailbox, it releases b.x.mu.
 func (b *requestBody) sendContinueUnlessResponding() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -245,8 +245,8 @@ func (b *requestBody) resumeInput() {
 	b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 }
 
-// receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the number
-// of bytes in p. If no data is available or the body is complete, it resumes reading on the connection.
+// receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
+// number of bytes read into p. If no data is available or the body is complete, it resumes reading on the connection.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p
@@ -255,7 +255,7 @@ func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 		}
 		to = to[:min(int64(len(to)), b.framing.remaining)]
 		n = b.x.loop.receiveDirectly(to)
-		_, _, _ = b.framing.nextData(to[:n], n) // without chunks it does not fail
+		_, _, _ = b.framing.nextData(to[:n], n) // can't fail, because the body is not chunked
 		if len(p) < cap(b.buf)/2 {
 			b.buf = to[:n]
 			n = b.readBufferedAndResumeInput(p)

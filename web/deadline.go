@@ -11,7 +11,7 @@ import (
 type deadline struct {
 	expired bool
 	timer   *time.Timer
-	ctx     context.Context // ends when the deadline passes; nil without
+	ctx     context.Context // ends when the deadline passes; nil if there is no deadline
 	cancel  context.CancelFunc
 }
 

@@ -76,7 +76,7 @@ func compress(message []byte) []byte {
 	w := deflateWriters.Get().(*flate.Writer)
 	defer deflateWriters.Put(w)
 	w.Reset(&out)
-	_, _ = w.Write(message) // memory does not fail
+	_, _ = w.Write(message) // a bytes.Buffer does not fail
 	_ = w.Flush()
 	return bytes.TrimSuffix(out.Bytes(), []byte(deflateTail[:4]))
 }
@@ -126,7 +126,7 @@ func recycleDecompressed(p []byte) {
 // The zero value is an empty group. A Group is safe for concurrent use. A Group with one socket takes 120 bytes.
 type Group struct {
 	plain, deflate tcp.Group
-	dialed         tcp.Group // they get masked frames
+	dialed         tcp.Group // these sockets get masked frames
 }
 
 // Add adds a socket to the group.

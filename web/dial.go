@@ -172,7 +172,7 @@ func (h *socketHandshake) Received(c *tcp.Conn, in []byte) (used int) {
 
 func (h *socketHandshake) Ended(c *tcp.Conn, rest []byte) (used int) {
 	used = h.openSocketOrCloseOnResponse(c, rest, true)
-	c.CloseWith(io.ErrUnexpectedEOF) // unless it is closing
+	c.CloseWith(io.ErrUnexpectedEOF) // no effect if c is already closing
 	return used
 }
 

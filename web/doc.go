@@ -10,7 +10,8 @@
 // The event loops read requests. A handler runs on a pool of goroutines or, if it is marked as [Quick], on the loop. A
 // [WebSocket] or a stream of [Events] has no goroutine, and works with tcp.Ref, groups and broadcasts.
 //
-// HTTP/2 is net/http's. TLS clients that support it use it; see [HTTP].DisableHTTP2 and UnencryptedHTTP2.
+// net/http serves HTTP/2 connections. TLS clients that support HTTP/2 use it; see [HTTP].DisableHTTP2 and
+// UnencryptedHTTP2.
 //
 // HTTP/1.1 responses are byte-identical to responses of net/http's server, with these exceptions:
 //

@@ -82,8 +82,8 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// admitByOverloadManager reports whether the overload manager admits x and the requests after x. runsNow means that they
-// do not wait in a queue. If x is not admitted, the caller must reject it.
+// admitByOverloadManager reports whether the overload manager admits x and the requests after x. runsNow means that
+// these requests do not wait in a queue. If x is not admitted, the caller must reject it.
 func (x *exchange) admitByOverloadManager(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
@@ -139,7 +139,8 @@ func (j *exchangeJob) recordJobReturned() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. hold gives access to the event loop, and is nil on a worker.
+// runHandlers calls the handlers of the job's requests. holdOrNil gives access to the event loop, and is nil on a
+// worker.
 func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {
@@ -160,7 +161,7 @@ func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	}
 }
 
-// rejectThisAndFollowing answers x and the requests after x with 503. hold is nil on a worker.
+// rejectThisAndFollowing answers x and the requests after x with 503. holdOrNil is nil on a worker.
 func (x *exchange) rejectThisAndFollowing(holdOrNil engine.LoopHold) {
 	for ; x != nil; x = x.markReadyAndPostResponses() {
 		x.loop.hold = holdOrNil

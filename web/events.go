@@ -132,7 +132,7 @@ func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c
 		c.SetValue(value)
 		opened(c)
 		if d, ok := h.(tcp.DrainingHandler); ok && w.x.draining {
-			d.Draining(c) // HTTP was told before the switch
+			d.Draining(c) // the server called Draining of HTTP before the switch
 		}
 	}
 }

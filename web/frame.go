@@ -108,8 +108,8 @@ type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// isValidPrefix reports whether p is valid UTF-8. It skips bytes that an earlier call has checked. If final is false, p
-// may end within a character.
+// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips bytes that an earlier call has checked. If final
+// is false, messageSoFar may end within a character.
 func (t *utf8Checker) isValidPrefix(messageSoFar []byte, final bool) bool {
 	for t.checked < len(messageSoFar) {
 		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {

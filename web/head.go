@@ -88,12 +88,12 @@ type headBuffer struct {
 	values []string
 	used   int
 
-	addr     netip.AddrPort // of the last peer; addrText is its text
+	addr     netip.AddrPort // the last peer; addrText is its text
 	addrText string
 
 	reused   bool
-	recent   [4]*parsedHead // by the length of the head
-	last     *parsedHead    // of recent; nil if the exchange was never reused
+	recent   [4]*parsedHead // the index is the length of the head, modulo 4
+	last     *parsedHead    // the element of recent for this head; nil if the exchange was never reused
 	repeated bool           // the head equals last
 }
 
@@ -110,8 +110,8 @@ type parsedHead struct {
 	minor int
 	close bool
 
-	// The result of http.ServeMux.Handler. It is reused while the connection and the number of reads are the same. The
-	// input of such a request arrived before the mux was asked, so a handler that was registered later need not get it.
+	// A cached result of mux.Handler. It is valid for requests of the connection ref while readCount returns reads.
+	// Such requests arrived before mux.Handler was called, so they need not get handlers that were registered later.
 	ref     tcp.Ref
 	reads   int64
 	mux     *http.ServeMux
@@ -379,7 +379,7 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	h.keepAlive10 = h.keepAlive10 && !eleven
 	h.closeAfter = h.closeAfter || !eleven && !h.keepAlive10
 	r.Close = h.closeAfter
-	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // what follows may belong to a tunnel
+	h.closeAfter = h.closeAfter || r.Method == http.MethodConnect // the input that follows may belong to a tunnel
 	if !h.seenUncommon {
 		return nil
 	}
@@ -462,7 +462,7 @@ func init() {
 	for c := range 256 {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		tokenChars[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
-		methodChars[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
+		methodChars[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as in nginx: "helloGET" begins with the rest of a body
 		plainChars[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
 		queryChars[c] = c > ' ' && c < 0x7f && c != '#'
 		hostChars[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0

@@ -86,7 +86,7 @@ type HTTP struct {
 	afterReturn *exchange // see sharedExchangeForLateCalls
 
 	http2Mu      sync.Mutex
-	http2Servers map[*tcp.Server]*http2Server // those with HTTP/2 connections
+	http2Servers map[*tcp.Server]*http2Server // only servers with HTTP/2 connections
 
 	sendsFiles atomic.Pointer[tcp.Limits] // identifies the last server that has sent a file
 }
@@ -242,7 +242,8 @@ var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/p
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
 // tryRejectAndRecycle answers x with 503 and recycles x, before the objects of a request are built. It returns false
-// and does nothing if the response must be of another form: to HEAD, to HTTP/1.0, or before the connection closes.
+// and does nothing if another form of response is necessary: for HEAD, HTTP/1.0 or Upgrade, or if the connection must
+// close.
 func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
@@ -288,9 +289,9 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelinedOfSameRoute parses the first requests in in, appends them to x's list, and returns their total length. It stops
-// before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after a
-// request that may end HTTP on the connection.
+// parsePipelinedOfSameRoute parses the first requests in in, appends them to x's list, and returns their total length.
+// It stops before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after
+// a request that may end HTTP on the connection.
 func (x *exchange) parsePipelinedOfSameRoute(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -387,7 +388,7 @@ func (h *HTTP) Closed(c *tcp.Conn, why error) {
 		y.abortOnConnClosed(why)
 	}
 	if x != nil && x.job != nil {
-		x.job.takeExchange().cancelThisAndFollowing() // unless a worker has it
+		x.job.takeExchange().cancelThisAndFollowing() // takeExchange returns nil if a worker has the job
 	}
 }
 

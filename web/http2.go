@@ -149,8 +149,8 @@ func http2ConnOf(r *http.Request) *http2Conn {
 // Draining implements tcp.DrainingHandler. It sends GOAWAY to all HTTP/2 clients of the server.
 func (hc *http2Conn) Draining(*tcp.Conn) { hc.server.startDrain() }
 
-// startDrain closes the connections in the background after their requests have ended. It calls Shutdown repeatedly, because
-// one call can miss connections that net/http has just accepted.
+// startDrain closes the connections in the background after their requests have ended. It calls Shutdown repeatedly,
+// because one call can miss connections that net/http has just accepted.
 func (s *http2Server) startDrain() {
 	s.drainOnce.Do(func() {
 		go func() {

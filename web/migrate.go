@@ -44,7 +44,7 @@ const (
 	savedDeflate byte = 1 << iota
 	savedPartial
 	savedFin    // the current frame is the last one
-	savedDialed // by this process
+	savedDialed // this process or an earlier one has dialed the socket
 )
 
 var (
@@ -62,7 +62,7 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte
 		if handler != h {
 			return nil, errNoEndpoint
 		}
-		if c.Value() != nil { // a request
+		if c.Value() != nil { // it is a request
 			return nil, tcp.ErrSaveLater
 		}
 		return append(dst, savedVersion, savedHTTP), nil
@@ -126,7 +126,7 @@ func (h *HTTP) saveSocket(c *tcp.Conn, v *negotiatedSocket, partial *partialMess
 		err = errUnsavedValue
 	}
 	if err == nil && partial != nil && len(dst) > maxSavedState {
-		err = tcp.ErrSaveLater // after the message has been received
+		err = tcp.ErrSaveLater // save again when the message has been received
 	}
 	return dst, err
 }
@@ -146,7 +146,7 @@ func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte,
 func (m *partialMessage) appendState(dst []byte) []byte {
 	at := m.frame.size - m.remaining
 	dst = append(dst, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
-	for i := range m.frame.mask { // the mask from the next byte on
+	for i := range m.frame.mask { // rotated, so that the mask begins at the next byte
 		dst = append(dst, m.frame.mask[(at+i)&3])
 	}
 	return saved.AppendString(binary.AppendUvarint(dst, uint64(m.remaining)), m.message)

@@ -10,7 +10,7 @@ type partialMessage struct {
 	message   []byte
 	checker   utf8Checker
 	frame     frameHead // the current frame
-	remaining int       // bytes of its payload
+	remaining int       // bytes of the frame's payload that have not arrived
 	complete  bool      // the message is complete
 }
 

@@ -23,9 +23,9 @@ type response struct {
 	conn *tcp.Conn // set if the handler runs on the connection's owner
 
 	header         http.Header
-	headerAtStatus http.Header // if the handler uses header between setting the status and writing the head
+	headerAtStatus http.Header // copy of header; nil unless Header is called between WriteHeader and writeHead
 	status         int
-	length         int64 // declared by the handler; -1 if it is not
+	length         int64 // declared by the handler, or -1
 	written        int64
 	state          responseState
 	chunked        bool
@@ -35,7 +35,7 @@ type response struct {
 	writeDeadline  deadline
 
 	*responseBuffers
-	err error // of sending
+	err error // the first error of sending
 }
 
 type responseBuffers struct {
@@ -496,7 +496,7 @@ func (w *response) finishResponse() {
 		w.err = err
 	}
 	if w.err != nil {
-		w.out, w.closeAfter = w.out[:0], true // tells the client that the response is truncated
+		w.out, w.closeAfter = w.out[:0], true // closing tells the client that the response is truncated
 		w.setState(responseComplete)
 		return
 	}

@@ -71,10 +71,10 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		x := w.x
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.readOffset:]...)
-		x.body.paused = false // nobody else may resume it
+		x.body.paused = false // the body must not resume reading
 		x.mu.Unlock()
 		for y := x.next; y != nil; y = y.next {
-			read = append(read, y.headMemory.text...) // these requests are the hijacker's
+			read = append(read, y.headMemory.text...) // the hijacker gets these requests
 		}
 		setHandlerMemory(c, 0, false)
 		c.SetDeadline(0)
@@ -103,7 +103,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	case <-w.x.connDone():
 	}
 	select {
-	case d := <-got: // the connection was closed afterwards
+	case d := <-got: // the connection closed after the hijack
 		return w.finishHijack(d)
 	default:
 		return nil, nil, tcp.ErrClosed

@@ -15,8 +15,8 @@ type exchangeState uint8
 
 const (
 	stateReading    exchangeState = iota // the owner reads the head, or runs a Quick handler
-	statePipelined                       // after another request; nothing of the response has been sent
-	stateBuffered                        // after another request; the handler has returned, the response is in memory
+	statePipelined                       // waits behind another request; nothing of the response has been sent
+	stateBuffered                        // waits behind another request; the handler has returned, its response is in memory
 	stateActive                          // the handler is queued or runs; its return posts sendReadyResponses
 	stateReturned                        // the handler has returned; the owner must finish the response
 	stateDiscarding                      // the response is complete; the rest of the body is discarded

@@ -92,7 +92,7 @@ const defaultMaxMessage = 64 << 10
 type socketOptions struct {
 	protocol string
 	deflate  bool
-	client   bool // dialed: it sends masked frames and receives unmasked ones
+	client   bool // the socket was dialed: it sends masked frames and receives unmasked ones
 }
 
 // negotiatedSocket is the tcp.Handler of WebSockets after the handshake. All sockets of a WebSocket with the same
@@ -108,7 +108,7 @@ const (
 	CloseGoingAway     = 1001
 	CloseProtocolError = 1002
 	CloseUnsupported   = 1003
-	CloseNoCode        = 1005 // the peer has sent no code; it is never sent
+	CloseNoCode        = 1005 // the peer has sent no code; a close frame never contains this value
 	CloseInvalidData   = 1007
 	ClosePolicy        = 1008
 	CloseTooLarge      = 1009
@@ -197,7 +197,8 @@ func appendClosePayload(b []byte, code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// closeOrAwaitPeerClose closes the connection with the reason why. A client lets the server close first (RFC 6455, section 7.1.1).
+// closeOrAwaitPeerClose closes the connection with the reason why. A client lets the server close first (RFC 6455,
+// section 7.1.1).
 func (v *negotiatedSocket) closeOrAwaitPeerClose(c *tcp.Conn, why error) {
 	if v.client {
 		closeAfterPeerEnd(c, why)

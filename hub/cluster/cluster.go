@@ -55,7 +55,7 @@ type Config struct {
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
-	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
+	// Hub.Replay, which rejects further messages. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
 	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects uses wildcards to
 	// subscribe to all topics. The default is 100,000.

@@ -11,16 +11,16 @@ import (
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject; young contains recently used topics
-	period     uint32
-	isGone     func(origin string) bool // reports whether a node may be forgotten; nil: never
+	period     uint32                     // a gap counts only if the message before it is of the current period
+	isGone     func(origin string) bool   // reports whether a node may be forgotten; nil: never
 }
 
 const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source, which is a node between two restarts of its
-// numbers.
+// sourceSequence is the last sequence number received from a source. A source is one era of a node, in which the node's
+// numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -69,7 +69,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// makeSpaceForSource makes space for newSource in a topic.
+// makeSpaceForSource removes sources of t that are gone, and all but the last earlier era of newSource's node. If t is
+// still full, it removes the oldest source.
 func (g *gapDetector) makeSpaceForSource(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -102,8 +103,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics for
-// which isCovered returns true still count.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics
+// that another subscription covers (isCovered) still count.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -27,7 +27,7 @@ type inbox struct {
 
 	confirmingSubscription atomic.Bool // nothing is delivered until the server confirms a subscription
 
-	pauseRequests chan chan struct{} // each is closed when the pause has begun
+	pauseRequests chan chan struct{} // a channel sent here is closed when the pause has begun
 	resumed       chan struct{}      // guarded by mu; closed at the end of a pause, nil without one
 }
 
@@ -187,7 +187,7 @@ func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// readThrottledDialer opens connections to NATS.
+// readThrottledDialer opens connections to NATS whose reads wait for space in the inbox.
 type readThrottledDialer struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

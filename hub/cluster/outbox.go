@@ -19,7 +19,7 @@ type boundedQueue struct {
 	maxMessages, maxBytes int
 
 	mu             sync.Mutex
-	available      sync.Cond // signals messages, the end of a pause, and the end
+	available      sync.Cond // signals a new message, the end of a pause, and the closing of the queue
 	waiting, bytes int
 	lost           int64
 	paused         bool // nothing is dequeued until unpause or close
@@ -104,8 +104,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and removes all of them. It returns none once the outbox is closed. The outbox
-// reuses the memory of emptyQueue.
+// waitAndDequeueAll waits for messages and removes all of them. It returns none once the outbox is closed and empty.
+// The outbox reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,7 +126,7 @@ func (o *outbox) releaseSpaceCountingLost(m *outgoing, sent bool) {
 // sequencer numbers the messages that this node sends, separately for each topic.
 type sequencer struct {
 	origin string
-	era    int
+	era    int               // increased when the numbers restart
 	newest map[string]uint64 // by subject
 }
 

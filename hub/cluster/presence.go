@@ -27,8 +27,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// forgetSequencesAfter and forgetNodeAfter are the times without announcements after which a node's data may be
-	// removed.
+	// A node without announcements for forgetNodeAfter is removed. After forgetSequencesAfter, its sequence numbers may
+	// be removed.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
@@ -48,7 +48,7 @@ type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
 	Pattern []byte
-	Most    int
+	Most    int // limit of the names in bytes
 	Largest int
 }
 

@@ -24,8 +24,8 @@ type replayStream struct {
 	js             jetstream.JetStream
 	config         jetstream.StreamConfig
 	configured     bool   // the stream has been created or updated
-	loadUpTo       uint64 // last message from before the start
-	loaded         bool   // the hub has it
+	loadUpTo       uint64 // sequence number of the last message from before the start
+	loaded         bool   // the hub has the message loadUpTo
 	truncatedTries int    // how often the stream's newest message was older than the hub's
 	consumed       uint64 // messages read from the consumer
 }

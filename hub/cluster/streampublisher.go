@@ -79,7 +79,8 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-// removeCountingLostAndReadyNext removes a message, and counts it as lost if publishErr is not nil.
+// removeCountingLostAndReadyNext removes a message, and counts it as lost if publishErr is not nil. The next message of
+// the topic becomes ready.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

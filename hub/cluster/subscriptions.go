@@ -21,7 +21,7 @@ type subscriptions struct {
 	maxSubjects    int // beyond it, all topics are subscribed to
 	alwaysAll      bool
 	comesByStream  func(hub.Kind, string) bool // names to skip
-	forceAll       atomic.Bool                 // temporarily
+	forceAll       atomic.Bool                 // keeps the node subscribed to all topics during a takeover
 
 	mu       sync.Mutex
 	changed  map[topicName]struct{}
@@ -214,7 +214,7 @@ func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 		subs.countMu.Unlock()
 		subs.unsubscribeAndNotify(s.sub)
 	}
-	// Earlier, a NATS server could drop messages that it has already assigned to the old subscription.
+	// Without the delay, a NATS server could drop messages that it has already assigned to the old subscription.
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
 		for _, sub := range subs.replaced {
 			subs.unsubscribeAndNotify(sub)
@@ -305,7 +305,7 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
-	// The node delivers a message without a sequence number once, as it arrives once per matching subscription.
+	// A message without a sequence number arrives once per matching subscription, but must be delivered only once.
 	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
 	if subs.allTopicSubs != nil {
 		return all

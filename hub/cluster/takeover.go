@@ -23,7 +23,7 @@ import (
 // messages of that process.
 
 const (
-	// pauseFlushTimeout limits how long Pause and Resume wait for messages in transit.
+	// pauseFlushTimeout limits how long PauseDelivery and Resume wait for messages in transit.
 	pauseFlushTimeout = 2 * time.Second
 	maxPauseDuration  = time.Minute
 )

@@ -63,7 +63,7 @@ const (
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
-	maxPayload = 64 << 20 // the default of MaxPending
+	maxPayload = 64 << 20 // equal to the default of Config.MaxPending
 
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond

@@ -125,7 +125,7 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 
 // TakeRateToken takes a token to accept one connection. On success, it returns 0. If no token is available, it returns
 // the time until the next token, at most a second. The parameter now is the time since an instant that all callers
-// share. If it is up to a minute less than before, TakeRateToken ignores the difference.
+// share. If now is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0

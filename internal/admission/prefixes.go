@@ -44,7 +44,7 @@ func mustSortAndMergePrefixes(listName string, list []netip.Prefix) (p Prefixes)
 
 func toAddrRange(prefix netip.Prefix) addrRange {
 	a, bits := prefix.Addr().WithZone(""), prefix.Bits()
-	if a.Is4In6() && bits >= 96 { // larger ones are IPv6 prefixes
+	if a.Is4In6() && bits >= 96 { // a shorter prefix remains an IPv6 prefix
 		a, bits = a.Unmap(), bits-96
 	}
 	first := netip.PrefixFrom(a, bits).Masked().Addr()

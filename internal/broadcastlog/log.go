@@ -1,11 +1,11 @@
 // Package broadcastlog delivers each broadcast exactly once while a server hands its connections to a new process; see
 // tcp.Server.Broadcast.
 //
-// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause makes it queue
-// broadcasts in order, because a connection in transit would otherwise receive them in both processes or in neither.
-// ReplayQueueAndResume delivers the queue and ends the pause. A Peer forwards the queue and later broadcasts to the
-// other process's Log. Each process therefore delivers every broadcast once, and broadcasts of one goroutine in order.
-// The old process resumes first; the new one's queue follows.
+// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause makes the Log
+// queue broadcasts in order, because a connection in transit would otherwise receive them in both processes or in
+// neither. ReplayQueueAndResume delivers the queue and ends the pause. A Peer forwards the queue and later broadcasts
+// to the other process's Log. Each process therefore delivers every broadcast once, and broadcasts of one goroutine in
+// order. The old process resumes first, so its queue precedes the new one's.
 //
 // Concurrency: active counts the callers inside BroadcastOrQueue and is negative while the log is paused. A caller
 // increments it first; the result shows whether the caller may proceed. Pause waits for earlier callers. mu guards the
@@ -134,7 +134,8 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m, retrying until ctx ends, and then forwards m to all peers except origin.
+// deliverWhenSpaceThenForward delivers m. Without space, it retries until ctx ends. It then forwards m to all peers
+// except origin.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -238,9 +239,9 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, it
-// also gets queued and later broadcasts. When ctx ends, peerToAdd is aborted, and broadcasts for which there is no
-// space are dropped.
+// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, the
+// log also forwards the queued and all later broadcasts to peerToAdd. When ctx ends, peerToAdd is aborted, and
+// broadcasts for which there is no space are dropped.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -267,8 +268,8 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, new
-// broadcasts are rejected meanwhile.
+// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, the
+// paused log rejects new broadcasts from now on.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

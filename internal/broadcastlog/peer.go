@@ -107,7 +107,8 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. If there is no space, it aborts, waits, or exceeds the limit.
+// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it closes a peer with closeWhenFull, waits if
+// waitForSpace is true, and otherwise exceeds the limit.
 func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

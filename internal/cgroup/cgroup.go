@@ -39,7 +39,7 @@ type Limits struct {
 // mounted below /sys/fs/cgroup.
 func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
-// readLimits implements ReadLimits. root is empty except in tests. process is a process ID or "self".
+// readLimits implements ReadLimits. root is empty except in tests. pidOrSelf is a process ID or "self".
 func readLimits(root, pidOrSelf string) (Limits, error) {
 	g, err := readCgroupPaths(root, pidOrSelf)
 	if err != nil {
@@ -99,7 +99,8 @@ type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string
 	used         string
-	// droppable names the lines of memory.stat with memory that used includes but the kernel can drop.
+	// used is the name of the file with the usage. droppable contains the names of lines of memory.stat. The usage
+	// includes the memory in these lines, but the kernel can drop it.
 	droppable []string
 }
 

@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets that are powers of two. The result is coarse, but recording costs one
-// addition. Callers own the buckets and may update them atomically.
+// Package histogram counts durations in buckets whose upper bounds are 1, 2, 4, 8 µs and so on. The result is coarse,
+// but recording costs one addition. Callers own the buckets and may update them atomically.
 package histogram
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // BucketIndex returns the index of the bucket for d, out of bucketCount buckets. Bucket 0 is for durations up to 1 µs.
-// The upper bound doubles from each bucket to the next. The last bucket has no bound.
+// The upper bound doubles from each bucket to the next. The last bucket also counts all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
@@ -20,7 +20,7 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 func BucketUpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
 // QuantileUpperBound returns the upper bound of the bucket that contains the q-quantile, for q from 0 to 1. A quantile
-// in the last bucket may exceed the bound. If all buckets are 0, the result is 0.
+// in the last bucket may exceed the result. If all buckets are 0, the result is 0.
 func QuantileUpperBound[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T
 	for _, n := range buckets {

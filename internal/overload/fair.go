@@ -20,17 +20,18 @@ const (
 	sketchLifetime = 5 * time.Second
 	sketchWarmUp   = time.Second // during which a new sketch only counts
 	certain        = 1 << 16     // the probability 1
-	// headroom is the number of requests that may pass fairShares, relative to those that have obtained credits. It
-	// lets the credits grow.
+	// headroom is the ratio of the requests that may pass fairShares to the requests that obtain credits. It exceeds 1,
+	// so that the number of credits can grow.
 	headroom = 1.2
 )
 
 // fairShares limits each source of requests or connections to its fair share during an overload. Every IPv4 address and
 // every IPv6 prefix of 64 bits is a source.
 //
-// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). update estimates the
+// The algorithm is core-stateless fair queueing (Stoica, Shenker and Zhang, SIGCOMM 1998). updateIfDue estimates the
 // arrivals of each source. It computes the threshold for which the sum of min(arrivals, threshold) is the number that
-// may be admitted. admit then admits each arrival with the probability min(1, threshold/arrivals).
+// may be admitted. countAndAdmitByChance then admits each arrival of a source with the probability min(1,
+// threshold/arrivals).
 //
 // The memory is bounded: a sketch of fixed size contains the estimates. To end collisions of sources, a new sketch with
 // a new hash function replaces the sketch regularly, as in stochastic fairness queueing (McKenney, INFOCOM 1990). There
@@ -39,7 +40,7 @@ const (
 // countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
 // Manager.Update may call the other methods.
 type fairShares struct {
-	weights       sourceWeights // immutable after the first admit
+	weights       sourceWeights // immutable after the first arrival
 	current, next atomic.Pointer[sourceSketch]
 	admitted      atomic.Int64 // counted arrivals that were admitted in the interval
 
@@ -48,8 +49,8 @@ type fairShares struct {
 	meanAdmitted float64 // per interval
 }
 
-// sourceSketch counts arrivals. Each source has one bucket in each row. Its estimate is that of the bucket with the
-// fewest arrivals, as in a count-min sketch (Cormode and Muthukrishnan, 2005).
+// sourceSketch counts arrivals. Each source has one bucket in each row. The bucket with the fewest arrivals gives the
+// source's estimate, as in a count-min sketch (Cormode and Muthukrishnan, 2005).
 type sourceSketch struct {
 	seed maphash.Seed
 	rows [sketchRows]sketchRow
@@ -80,12 +81,11 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 	return flat > 0 && isLucky(probability), true
 }
 
-// sourceKey contains an address or the prefix of an IPv6 address. An address of a higher weight counts as several
-// sources, which differ in the last bytes.
+// sourceKey contains an address or the prefix of an IPv6 address. An address with a weight above 1 counts as several
+// sources, whose keys differ in the last bytes.
 type sourceKey [20]byte
 
-// randomSourceKey returns the key of source. An address of weight n has n keys, of which randomSourceKey returns a random
-// one.
+// randomSourceKey returns a random one of the numKeys keys of source. numKeys is the weight of source.
 func randomSourceKey(source netip.Addr, numKeys uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
@@ -112,8 +112,8 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// updateIfDue updates the probabilities at the end of an interval. flat is the share of the arrivals that may be admitted.
-// If hasCredits is set, the number that was admitted before is a further limit.
+// updateIfDue updates the probabilities at the end of an interval. flat is the share of the arrivals that may be
+// admitted. If hasCredits is true, arrivals are also limited to headroom times the recent number of admitted requests.
 func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return

@@ -39,13 +39,13 @@ const (
 // Shedding also requires that the queue grows, or that the delay exceeds maxDelay. A long but constant queue forms when
 // a fixed number of clients each wait for an answer before the next request. Shedding would not help these clients.
 //
-// While the Gate sheds requests, no source gets more than its fair share; see fairShares. The shares are decided before
-// the credits.
+// While the Gate sheds requests, no source gets more than its fair share; see fairShares. A request must pass the
+// shares before it needs a credit.
 //
-// While no requests wait, the Gate measures only one request per Tick. All other requests cost one atomic load in Admit
-// and one in Start.
+// Until the delay exceeds the target, the Gate measures only one request per Tick. All other requests cost one atomic
+// load in Admit and one in Start.
 type Gate struct {
-	mode       atomic.Uint32 // bits such as probing; 0 means that nothing is to be done
+	mode       atomic.Uint32 // bits such as probing; with 0, Admit admits every request unmeasured
 	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
 	ratioCause atomic.Uint32 // Reason
 	now        func() time.Duration
@@ -53,7 +53,7 @@ type Gate struct {
 	_          [128]byte     // the fields above are read for each request
 
 	waiting   atomic.Int64 // measured requests between Admit and Start
-	credits   atomic.Int64 // limit of waiting
+	credits   atomic.Int64 // limit of the field waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
 	// unmeasured is the number of requests without a Ticket that have started since the last Tick. Only requests that
@@ -95,8 +95,9 @@ type Ticket struct {
 	priority          Priority
 }
 
-// Admit reports whether a request from source with priority p is admitted. After an admitted request, the caller must
-// call Start and Done, or Abandon. If the request starts immediately, pass a nil t and make no further calls.
+// Admit reports whether a request from source with priority p is admitted. For an admitted request, the caller must
+// call either Start and then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further
+// calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -135,8 +136,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitByShares decides on a request before the credits. While the Gate limits requests and none waits, only the
-// credits decide, so that no worker becomes idle.
+// admitByShares applies the shares to a request. While no request waits and the mode lacks dicing, it admits every
+// request, so that no worker becomes idle. The credits are checked later.
 func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
@@ -150,7 +151,7 @@ func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounte
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admitting a request, regardless of its source and before the credits.
+// flatProbability returns the probability of admitting a request that depends on neither its source nor the credits.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -211,8 +212,7 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio sets the probability of shedding a request, and the reason to count. With a ratio of 0, no request is shed
-// for why.
+// setShedRatio makes the Gate shed requests with the probability ratio and count them under the reason why.
 func (g *Gate) setShedRatio(ratio float64, why Reason) {
 	g.ratioCause.Store(uint32(why))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
@@ -228,11 +228,11 @@ const (
 	// queue empty.
 	minTarget, maxTarget = 5 * time.Millisecond, 100 * time.Millisecond
 	growthInterval       = 100 * time.Millisecond
-	// A queue grows if its length reaches growth times the first length. A queue also grows if, in two consecutive
-	// intervals, arrivals exceed starts by the share fastGrowth.
+	// A queue counts as growing if its length reaches growth times the length after its first interval. It also counts
+	// as growing if arrivals exceed starts by the share fastGrowth in two consecutive intervals.
 	growth, fastGrowth = 1.5, 0.2
 	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
-	quietTime          = time.Second // time without shedding, or without waiting, after which a state ends
+	quietTime          = time.Second // time without shedding (limiting) or above-target delays (counting) that ends a state
 	decrease           = 0.4         // decrease of the credits if the delay is twice the target
 	maxCredits         = 1 << 20
 )
@@ -251,7 +251,7 @@ type queueController struct {
 	grown       int64         // growth of the queue in the interval
 	growing     int           // consecutive intervals in which the queue has grown fast
 	lastWaiting int64         // at the last tick
-	baseWaiting int64         // at the end of the first interval in which the queue stood; 0 if it does not stand
+	baseWaiting int64         // after the first interval whose delays all exceeded the target; 0 without one
 
 	quietSince  time.Duration
 	adjustAt    time.Duration
@@ -263,8 +263,8 @@ type queueController struct {
 // passed.
 func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
-// Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. next is the time until Tick
-// must be called again.
+// Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. untilNext is the time until
+// Tick must be called again.
 func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
@@ -344,13 +344,13 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 			return
 		}
 	case g.growing >= 2 || g.minDelay > maxDelay || g.baseWaiting > 0 && float64(waiting) >= growth*float64(g.baseWaiting)+1:
-		// Little's law: so many requests start within the target.
+		// By Little's law, this is the number of requests that start within the target.
 		g.exactCredit = float64(g.started) * float64(target) / float64(now-g.intervalAt)
 		g.adjustAt = now
 		g.storeCreditsAndDropAfter(target)
 		g.enterState(limiting, now)
 		return
-	case g.baseWaiting == 0 && g.measured: // otherwise waiting lacks requests that were admitted before
+	case g.baseWaiting == 0 && g.measured: // without a measured request, waiting omits requests admitted before counting began
 		g.baseWaiting = max(waiting, 1)
 		fallthrough
 	default:
@@ -376,7 +376,7 @@ func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting in
 	switch excess := float64(g.delay-target) / float64(target); {
 	case excess <= 0 && shed != g.lastShed:
 		g.exactCredit += max(1, g.exactCredit/16)
-	case excess > 0 && waiting <= g.credits.Load(): // otherwise there is still a queue from before
+	case excess > 0 && waiting <= g.credits.Load(): // a longer queue is from before the limit
 		g.exactCredit *= max(1-decrease*excess, 0.5)
 	}
 	g.lastShed = shed

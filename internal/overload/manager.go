@@ -1,14 +1,14 @@
 // Package overload decides what a server does less of when it is overloaded.
 //
 // A Manager gets a Sample of signals several times a second and turns actions on and off. Each action begins at one
-// level and ends below a lower level. Both levels must hold for a time, so that actions do not oscillate. The levels
-// for memory follow Envoy's overload manager: connections are no longer kept alive at 92 % and not accepted at 95 %. A
-// [Gate] sheds requests that wait for workers. If event loops lag, requests are shed with a probability, which a PID
-// controller sets as in Uber's Cinnamon (2023).
+// level. It ends when the signal has been below a lower level for endTime, so that actions do not oscillate. The levels
+// for memory follow Envoy's overload manager: at 92 %, connections are no longer kept alive, and at 95 %, no longer
+// accepted. A [Gate] sheds requests that wait for workers. If event loops lag, requests are shed with a probability,
+// which a PID controller sets as in Uber's Cinnamon (2023).
 //
 // The package does no I/O. Time and signals are arguments, and the engine and the handlers read the results.
 //
-// Latency alone is no signal, because a slow dependency also raises latency. If the kernel reports CPU pressure, a lag
+// Latency alone is no signal, because a slow dependency also raises latency. On kernels that report CPU pressure, a lag
 // of event loops counts only while tasks wait for a CPU. At other times, a lag means that a handler blocks its loop.
 package overload
 
@@ -39,12 +39,12 @@ func (a Action) String() string { return actionNames[a] }
 // IdleDivisor is the number by which the action ShortenIdle divides idle timeouts.
 const IdleDivisor = 8
 
-// lagConnDivisor is the number of new connections of which RefuseConns admits one while event loops lag.
+// lagConnDivisor sets how many connections RefuseConns admits while event loops lag: one in lagConnDivisor.
 const lagConnDivisor = 20
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
-	Lag         time.Duration // mean length of the loop turn that an event at a random time meets, since the last sample
+	Lag         time.Duration // since the last sample: mean length of the loop turn during which a random event arrives
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
 	Memory      float64       // memory in use, as a share of the limit
 	Buffers     float64       // buffers of connections, as a share of Limits.MaxBuffered
@@ -53,24 +53,24 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and the times that apply. An action ends when its signal is below the share
-// endShare of the threshold.
+// Thresholds at which actions begin, and the times that apply. An action ends when its signal has been below the share
+// endShare of the threshold for endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
 	buffersToPause = 0.6
 	endShare       = 0.9
 	lagTime        = 300 * time.Millisecond // for which the lag must last
-	endTime        = time.Second            // for which an action lasts at least after its signal
-	refuseAfter    = 5 * time.Second        // of paused accepts
+	endTime        = time.Second            // how long an action continues after its signal has ended
+	refuseAfter    = 5 * time.Second        // of PauseAccepts, before RefuseConns begins
 	minCPUPressure = 0.1
 )
 
 // memoryLevels are the shares of memory use at which actions begin. An action with level 0 does not depend on memory.
 var memoryLevels = [NumActions]float64{ShortenIdle: 0.85, PauseLargest: 0.85, EndKeepAlive: 0.92, PauseAccepts: 0.95, ShedRequests: 0.97, CloseSlowest: 0.97}
 
-// Parameters of the action CloseSlowest. While memory is short, each sample limits all buffers together to the share
-// closeTo of their size. The limit never falls below 1/minBufferShare of MaxBuffered.
+// Parameters of the action CloseSlowest. While the action is active, each sample limits the total size of all buffers
+// to the share closeTo of their current total. The limit never falls below 1/minBufferShare of MaxBuffered.
 const (
 	closeTo        = 0.75
 	minBufferShare = 8
@@ -89,7 +89,7 @@ type Manager struct {
 	connShares      fairShares
 	connProbability atomic.Uint32 // of admitting a connection while RefuseConns is active, regardless of its source
 
-	since     [NumActions]time.Duration // when an action began, or its signal if it has not begun
+	since     [NumActions]time.Duration // when an active action began; for others, when the signal began
 	quietAt   [NumActions]time.Duration // when an active action's signal was last present
 	signalled [NumActions]bool
 	lag       lagController

@@ -26,7 +26,7 @@ const (
 	Seconds    Unit = "seconds"    // 1.2 ms
 	Bytes      Unit = "bytes"      // 1.2 MiB
 	Share      Unit = "share"      // 1 is 100 %
-	Percentile Unit = "percentile" // of 1/(1-p) on a logarithmic axis: 10 is 90 %, 100 is 99 %
+	Percentile Unit = "percentile" // the value 1/(1-p) means the percentile p: 10 is 90 %, 100 is 99 %
 	Clock      Unit = "clock"      // seconds since the start, as m:ss
 )
 

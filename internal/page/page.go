@@ -1,12 +1,12 @@
 // Package page renders measurements for people, as text and as self-contained HTML pages. All reports and the live page
 // of a server consist of the same parts.
 //
-// A Page is plain data: sections of parts. Callers decide on the content, this package on the presentation. All content
-// is text and is escaped. A page with Live set updates itself: its script regularly fetches Live.URL, where the server
-// responds with the output of WriteUpdate, and replaces what has changed.
+// A Page is plain data: sections of parts. Callers decide on the content, and this package decides on the presentation.
+// All content is text and is escaped. A page with Live set updates itself: its script regularly fetches Live.URL and
+// replaces what has changed. The server responds to these requests with the output of WriteUpdate.
 //
-// For tests and experiments, the page's script offers window.myriadPage with three members: update(html) does what a
-// fetch does, format(unit, value) formats a value, and charts is a Map from an ID to the drawn chart.
+// For tests and experiments, the page's script offers window.myriadPage with three members: update(html) updates the
+// page as after a fetch, format(unit, value) formats a value, and charts is a Map from an ID to the drawn chart.
 package page
 
 import "time"
@@ -92,9 +92,9 @@ type Tone string
 
 const (
 	Plain Tone = ""
-	Good  Tone = "good" // met, ahead
-	Warn  Tone = "warn" // a rule was broken, not measured
-	Bad   Tone = "bad"  // failed, behind
+	Good  Tone = "good" // such as a goal that was met
+	Warn  Tone = "warn" // such as a broken rule, or a missing measurement
+	Bad   Tone = "bad"  // such as a failed run, or a goal that was not met
 	Faint Tone = "faint"
 )
 

@@ -30,7 +30,7 @@ func (p *Page) WriteText(w io.Writer) error {
 
 func removeChartsAndEmptyHeadings(sections []Section) (remaining []Section) {
 	for _, s := range sections {
-		var parts []Part // in reverse
+		var parts []Part // in reverse order
 		for i := len(s.Parts) - 1; i >= 0; i-- {
 			part := s.Parts[i]
 			last := len(parts) == 0 || parts[len(parts)-1].Heading != ""

@@ -181,7 +181,7 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 }
 
 func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
-	sum := 0 // where the checksum is
+	sum := 0 // offset of the checksum, 0 without a checksum
 	for tlvOffset < len(header) {
 		if len(header)-tlvOffset < tlvHeaderSize {
 			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(header)-tlvOffset)

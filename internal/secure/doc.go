@@ -32,12 +32,12 @@
 //
 // # Memory of a session
 //
-// crypto/tls never releases its input buffer, whose size depends on the largest record. The session therefore passes it
-// exactly one complete record at a time, and the buffer stays at 576 bytes as long as records are small. The
+// crypto/tls never releases its input buffer, whose size depends on the largest record. The session therefore passes
+// crypto/tls exactly one complete record at a time, and the buffer stays at 576 bytes as long as records are small. The
 // ClientHello, the largest message on most connections, is first split into small records.
 //
 // After the handshake, [Session.TakeOver] hands most sessions of TLS 1.3 to package tls13, which needs about 100 bytes.
-// What follows is about the others.
+// The rest of this section is about the other sessions.
 //
 // A TLS 1.3 server session that has exchanged small messages takes 5.3 KB: 1.8 KB for two AES-GCM ciphers, 1.5 KB for
 // the buffer that held the ClientHello, 0.9 KB for the tls.Conn, 0.6 KB for its other buffer, 0.1 KB for the Session,

@@ -45,8 +45,8 @@ type handshake struct {
 	secrets *trafficSecrets // nil if the configuration has no writer for them
 
 	// Guarded by the limiter's lock.
-	queued, stalled *list.Element // its list element, nil if it is in neither list
-	isEvicted       bool          // must give up its slot
+	queued, stalled *list.Element // elements of h in the limiter's lists; nil if h is not in the list
+	isEvicted       bool          // the handshake must give up its slot
 
 	mu         sync.Mutex
 	in         []byte
@@ -236,7 +236,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 // waitInputOrEvictIfStalled waits for input. It returns false if the handshake was cancelled or evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
-	if !h.isClient { // a server may be slow
+	if !h.isClient { // a client does not limit the wait for a slow server
 		t := time.NewTimer(stallTimeout)
 		defer t.Stop()
 		over = t.C

@@ -24,14 +24,14 @@ const DefaultMaxHandshakes = 4096
 // While handshakes are queued, a handshake that has waited a second for its client's input loses its slot. A process
 // needs separate limiters for servers and clients, because its clients could otherwise take the servers' slots.
 type HandshakeLimiter struct {
-	cpuTokens  chan struct{} // one for each handshake that computes
+	cpuTokens  chan struct{} // one element for each handshake that computes
 	goroutines sync.WaitGroup
 
 	mu         sync.Mutex
 	maxRunning int
 	running    int
 	evicting   int       // how many of running are being evicted
-	queue      list.List // of handshakes; each is in at most one of these lists
+	queue      list.List // a *handshake is in queue, in stalled or in neither
 	stalled    list.List
 }
 

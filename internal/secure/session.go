@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 )
 
+// Owner sends the ciphertext of a Session and calls its methods.
 type Owner interface {
 	// Emit appends ciphertext to the output. p is valid only during the call. Only methods of the Session call Emit, on
 	// the owner's goroutine. Emit must not call the Session.
@@ -40,9 +41,9 @@ type Session struct {
 	// Used after the handshake.
 	input         []byte // unused ciphertext of the current Read; nil between calls
 	partial       []byte // input of earlier calls; crypto/tls has read its first partialOffset bytes
-	err           error  // if set, Read returns it
+	err           error  // if not nil, Read returns it
 	partialOffset int32
-	recordLeft    int32 // bytes of the current record, at the start of partial or input
+	recordLeft    int32 // unread bytes of the current record; they are next in partial or input
 
 	largestRecord int32 // bytes of the largest record so far
 
@@ -76,7 +77,7 @@ func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 	case cfg.Renegotiation != tls.RenegotiateNever:
 		cfg = cfg.Clone()
 	}
-	if cfg.Renegotiation != tls.RenegotiateNever { // then it is a clone
+	if cfg.Renegotiation != tls.RenegotiateNever { // cfg is a clone in this case
 		cfg.Renegotiation = tls.RenegotiateNever
 	}
 	s.setHandshakeAndNewTLSConn(h, tls.Client, cfg)
@@ -163,9 +164,9 @@ func (s *Session) failHandshake(err error) {
 }
 
 // Read decrypts ciphertext into dst. ciphertext is valid only during the call. n is the number of plaintext bytes, and
-// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. If the error is nil, call Read again with
-// the unconsumed ciphertext. If there is an error, Read has consumed all ciphertext, and has stored the start of an
-// incomplete record. The errors are:
+// used is the number of ciphertext bytes consumed. If n > 0, the error is nil. If the error is nil, call Read again
+// with the unconsumed ciphertext. If there is an error, Read has consumed all ciphertext, and has stored the start of
+// an incomplete record. The errors are:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.

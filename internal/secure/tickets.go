@@ -68,7 +68,7 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 
 // hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg, or whether that is unknown.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
-	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // makes a key in the deprecated field appear there as well
+	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
 	return set.Kind() != reflect.Slice || set.Len() > 0
 }

@@ -102,7 +102,7 @@ func (q diagQuery) encodePortFilter() []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(q.localPort))
 }
 
-// dumpSockets calls onSocketMessage for each TCP socket that matches q, except that it ignores q.family.
+// dumpSockets calls onSocketMessage for each TCP socket, of IPv4 and IPv6, that matches q. It ignores q.family.
 func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
 		err := dumpFamilySockets(q, onSocketMessage)
@@ -192,8 +192,8 @@ func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte
 	})
 }
 
-// SumConnSegments adds up the segments of all connections with the given local port, in the calling thread's network
-// namespace. It fails for more than failAbove connections. SumConnSegments needs Linux 4.6.
+// SumConnSegments adds up the segments of all accepted connections with the given local port, in the calling thread's
+// network namespace. It fails for more than failAbove connections. SumConnSegments needs Linux 4.6.
 func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -208,8 +208,8 @@ func SumConnSegments(localPort uint16, failAbove int) (sum Segments, err error) 
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port, in the calling thread's network namespace. It fails for
-// more than failAbove connections.
+// ListConns returns the accepted connections with the given local port, in the calling thread's network namespace. It
+// fails for more than failAbove connections.
 func ListConns(localPort uint16, failAbove int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, failAbove, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))

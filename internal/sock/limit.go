@@ -39,8 +39,8 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 	return loops, connsPerTable, nil
 }
 
-// PlanDescriptorTables returns the smallest number of loops that can hold conns connections, each with its own
-// descriptor table. descriptorLimit is the limit of each table, and connsPerTable is its capacity for connections. If
+// PlanDescriptorTables returns the smallest number of loops that can hold conns connections if each loop has its own
+// descriptor table. A table can have descriptorLimit descriptors, of which connsPerTable can be connections. If
 // maxLoops tables do not suffice, both results are 0.
 func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loopsOrZero, connsPerTable int) {
 	for loopsOrZero = minLoops; loopsOrZero <= maxLoops; loopsOrZero++ {

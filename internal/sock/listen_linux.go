@@ -198,8 +198,8 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. It fails with
-// EAGAIN if the listener's queue is full.
+// StartDialUnix is like StartDial, for a unix stream socket. A path with a leading @ is an abstract name. StartDialUnix
+// fails with EAGAIN if the listener's queue is full.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})

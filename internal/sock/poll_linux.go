@@ -116,7 +116,7 @@ func (p *Poll) Close() { Close(p.fd) }
 // Eventfd is an eventfd that wakes an event loop. The loop watches FD. Any goroutine may call Signal.
 type Eventfd struct {
 	FD  int32
-	seq uint64 // number in order of creation; see privateTables
+	seq uint64 // sequence number of its creation; see privateTables
 }
 
 func NewEventfd() (Eventfd, error) {
@@ -133,7 +133,7 @@ func (e Eventfd) Signal() {
 		e.writeOne()
 		return
 	}
-	// The goroutine runs on a thread whose descriptor table contains the eventfd.
+	// A new goroutine runs on another thread, whose descriptor table contains the eventfd.
 	signalled := make(chan struct{})
 	go func() {
 		e.writeOne()

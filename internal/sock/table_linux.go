@@ -17,9 +17,9 @@ import (
 // This file gives a thread a private descriptor table. The descriptor limit applies to each table, so several threads
 // of a process can together open more descriptors than the limit.
 //
-// A table starts as a copy of the process's table. The standard streams, files and anonymous descriptors remain;
-// without those of Go's poller, for example, the runtime cannot continue on that thread. Sockets and pipes are closed,
-// because a copy would keep them open after their owner closes them.
+// A table starts as a copy of the process's table. The standard streams, files and anonymous descriptors remain. Go's
+// poller, for example, has anonymous descriptors, without which the runtime cannot continue on that thread. Sockets and
+// pipes are closed, because a copy would keep them open after their owner closes them.
 //
 // If code on such a thread uses a descriptor of the process's table by mistake, it must not access a connection.
 // Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
@@ -31,7 +31,7 @@ var privateTables struct {
 	eventfds atomic.Uint64 // number of eventfds created
 
 	mu               sync.RWMutex
-	eventfdsByThread map[int]uint64 // by thread: eventfds up to this sequence number are in its table
+	eventfdsByThread map[int]uint64 // by thread: sequence number of the last eventfd in the thread's table
 }
 
 // RunOnNewThread calls f on a new thread and waits until f has returned. The thread then exits.
@@ -161,8 +161,8 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers limits the lateness of the calling thread's timers to a microsecond, until restore is called.
-// The goroutine must be locked to the thread.
+// SetThreadPreciseTimers sets the timer slack of the calling thread to the minimum, 1 ns, until restore is called. The
+// slack is how late the kernel may wake the thread. The goroutine must be locked to the thread.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }

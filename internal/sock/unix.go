@@ -33,7 +33,7 @@ func ListenUnixReplacingStale(path string) (*net.UnixListener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	if path[0] == '@' { // abstract names disappear with their listener, so one exists
+	if path[0] == '@' { // an abstract name disappears with its socket, so a socket still uses it
 		return nil, addrInUseError(path, "another socket uses this name; choose a free one")
 	}
 	if err := removeSocketIfStale(addr); err != nil {

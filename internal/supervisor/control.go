@@ -16,7 +16,7 @@ import (
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
-	kindBroadcast = 'b' // both ways, like the operator's commands:
+	kindBroadcast = 'b' // in both directions, as are the operator's commands below
 	kindPause     = 'p' // stop accepting
 	kindResume    = 'r'
 	kindExpel     = 'x' // payload: a netip.AddrPort in binary form
@@ -106,7 +106,7 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	select {
 	case o.queue <- message:
 		if isClosed(o.closing) {
-			return engine.ErrClosed // it may have missed the final flush
+			return engine.ErrClosed // the message may have missed the final flush
 		}
 		return nil
 	case <-o.closing:

@@ -38,7 +38,7 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance in bytes between the counterBlocks of two workers, which share no cache line.
+// blockStride is the distance in bytes between the counterBlocks of successive workers. Two blocks share no cache line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
 type sharedCounters []byte

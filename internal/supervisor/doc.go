@@ -9,8 +9,8 @@
 // A worker is the same program with the same arguments, identified by the variable MYRIAD_WORKER. Descriptor 3 is the
 // shared counters, 4 the control socket, and 5 the connection for handoff orders (handoff_linux.go); the worker's
 // listeners follow. A worker's block of counters is written only by the worker until the worker has ended. Its monitor
-// then adds the block to the counters of ended workers and clears it. A page behind the counters is for all workers:
-// package tcp keeps the keys of TLS session tickets there.
+// then adds the block to the counters of ended workers and clears it. All workers share a page behind the counters.
+// Package tcp keeps the keys of TLS session tickets there.
 //
 // # The control socket
 //
@@ -20,9 +20,10 @@
 // dies, its end of the socket closes; the worker then drains and exits.
 //
 // A worker sends broadcasts and operators' commands to the supervisor. The supervisor's relay, a single goroutine,
-// sends them to all serving workers, including the sender, so all workers receive them in the same order. If a queue is
-// full, the relay stops reading from the sender until the sender's queue is full as well and the caller gets ErrFull.
-// Only a worker that reads nothing for controlTimeout misses a message. A drain request overtakes queued messages.
+// sends them to all serving workers, including the sender, so all workers receive them in the same order. If a worker's
+// queue is full, the relay waits for space and receives no messages. The senders' queues then fill up, and callers get
+// ErrFull. Only a worker that reads nothing for controlTimeout misses a message. A drain request overtakes queued
+// messages.
 //
 // # Worker states
 //

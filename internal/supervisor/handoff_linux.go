@@ -18,7 +18,7 @@ import (
 //
 // The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
 // OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
-// supervisor waits for all workers, without a lock, so that workers that end are restarted meanwhile.
+// supervisor waits for all workers without holding s.mu, so that workers that end are restarted meanwhile.
 
 const (
 	orderHandOver = "handover"
@@ -172,7 +172,8 @@ func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Contex
 	}
 }
 
-// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop waits for the current order.
+// startHandoffOrderHandler starts to execute the supervisor's handoff orders on e. stop aborts the current order and
+// waits for its end.
 func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well

@@ -51,7 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err, the error of a worker that has ended during a drain.
+// logIfDrainFailed logs err, the error of a worker that ended during a drain. It does not log exit status 0, or the end
+// of a worker that the supervisor kills.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -127,7 +128,8 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a worker that has ended before it served, and sets s.err if all workers fail.
+// countFailureAndSetErrIfAllFail counts a worker that has ended before it served, and sets s.err if all workers have
+// failed too often in a row.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

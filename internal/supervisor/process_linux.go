@@ -62,8 +62,8 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesThenSIGTERMIfDrainUnsent writes queued frames to the control socket, or sends SIGTERM if a drain request cannot be
-// written.
+// writeFramesThenSIGTERMIfDrainUnsent writes queued frames to the control socket. If a drain request cannot be written,
+// it sends SIGTERM.
 func (p *osProcess) writeFramesThenSIGTERMIfDrainUnsent() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {

@@ -43,7 +43,8 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseResendToAll asks the relay to repeat the current pause or resume command for the new worker p.
+// requestPauseResendToAll asks the relay to send the current pause or resume command to all workers again, because a
+// new worker, unlessEnded, has not received it.
 func (s *Supervisor) requestPauseResendToAll(unlessEnded process) {
 	select {
 	case s.messages <- nil:
@@ -52,7 +53,8 @@ func (s *Supervisor) requestPauseResendToAll(unlessEnded process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. A nil frame requests the
+// current pause or resume command.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

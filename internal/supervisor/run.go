@@ -20,9 +20,10 @@ import (
 // worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
 // ClaimListeners.
 //
-// A drain starts on SIGTERM, at the end of ctx, by order of the supervisor, or when the supervisor dies. In the last
-// two cases, Run sends this process a SIGTERM, unless it has received one. drainTimeout limits the drain, except after
-// an order of the supervisor. If the supervisor has died, Run ends the process after drainTimeout and the exit timeout.
+// A drain starts on SIGTERM, when ctx ends, when the supervisor requests it, or when the supervisor dies. In case of a
+// request or a dead supervisor, Run sends this process a SIGTERM, unless the process has received one. drainTimeout
+// limits the drain, unless the supervisor has requested the drain. If the supervisor has died, Run ends the process
+// after drainTimeout and the exit timeout.
 //
 // From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
@@ -102,7 +103,8 @@ type workerDrain struct {
 	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline, and may send this process a SIGTERM.
+// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline. If the supervisor has requested the drain
+// or has died, it sends this process a SIGTERM, unless the process has received one.
 func (d *workerDrain) startOrUpdateDrainRaisingSIGTERM() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open

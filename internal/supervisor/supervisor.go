@@ -66,9 +66,9 @@ type spawner interface {
 
 type timing struct {
 	backoff      time.Duration // before the first restart
-	maxBackoff   time.Duration // doubling up to this
+	maxBackoff   time.Duration // limit of the back-off, which doubles with each restart
 	resetAfter   time.Duration // a run of at least this length resets the back-off
-	maxFailures  int           // it gives up when all workers have failed this often in a row
+	maxFailures  int           // the supervisor gives up when all workers have failed this often in a row
 	startTimeout time.Duration // from the start of a process until it serves
 	exitTimeout  time.Duration // from the end of serving until the process ends
 }

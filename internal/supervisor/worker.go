@@ -28,7 +28,7 @@ type identity struct {
 	Sockets []int
 	// Held means that the worker waits for an order before it accepts connections.
 	Held bool `json:",omitempty"`
-	// PredecessorListeners is that of Config.
+	// PredecessorListeners is Config.PredecessorListeners.
 	PredecessorListeners []int `json:",omitempty"`
 }
 

@@ -17,8 +17,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes over the descriptors that the supervisor has passed, after a check of their
-// types.
+// validateAndInheritDescriptors checks the types of the descriptors that the supervisor has passed, and takes them
+// over.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

@@ -115,7 +115,7 @@ func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, pa
 	})
 	defer func() {
 		if !stop() {
-			<-over // or it would cancel the next read
+			<-over // wait, because the function would cancel the next read
 		}
 		_ = c.file.SetReadDeadline(time.Time{})
 		if err != nil {

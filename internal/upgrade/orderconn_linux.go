@@ -40,8 +40,8 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 }
 
 // SendOrderAndAwaitReply sends an order with files and decodes the worker's JSON reply into reply. The caller still
-// owns files. When ctx ends, the worker is told to abort, and has up to Timeout to reply. Without a deadline of ctx,
-// Timeout limits the whole call.
+// owns files. When ctx ends, the worker is told to abort. The call waits for the reply until Timeout after the deadline
+// of ctx. If ctx has no deadline, Timeout limits the whole call.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()

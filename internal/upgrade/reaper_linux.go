@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is for a first process that must not exit, because everything else would end with it, such as the init
-// process of a container.
+// This file is for a first process that must not exit, such as the init process of a container. All other processes
+// would end with it.
 //
 // The first process creates a pipe. Every process passes the write end to its successor. A process that takes over
 // writes its PID to the pipe; a process that continues after a failed upgrade writes its own PID again. The first
@@ -24,12 +24,12 @@ import (
 
 // statusPipe is a pipe through which later processes report to the first process of a series of upgrades.
 type statusPipe struct {
-	isFirstProcess bool // the process that keeps running and reads the pipe
+	isFirstProcess bool // this process keeps running and reads the pipe
 	read           int
 	write          *os.File
 }
 
-// ownStatusPipe is the statusPipe of this process, or nil unless the first process keeps running after upgrades.
+// ownStatusPipe is the statusPipe of this process. It is nil if the first process exits after an upgrade.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
 // EnableKeepRunningIfFirst makes this process keep running when another process takes over. It does nothing if an
@@ -75,7 +75,7 @@ func waitAndReportExitToFirst(pid int) {
 	if err != nil {
 		return // waitReportedExitError handles a missing report
 	}
-	status := unix.WaitStatus(info.status) // a signal number, unless it has exited
+	status := unix.WaitStatus(info.status) // a signal number, unless the process has exited by itself
 	if info.code == cldExited {
 		status <<= 8
 	}

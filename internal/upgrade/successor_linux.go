@@ -152,7 +152,7 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 }
 
 // waitAndAddExitStatusIfClosed returns an error with the new process's exit status if err means that the socket was
-// closed.
+// closed. Otherwise, it returns err.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err

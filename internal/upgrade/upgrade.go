@@ -57,19 +57,19 @@ type Hello struct {
 	PID       int
 	Paused    bool // an operator has paused accepting
 	Listeners []Listener
-	// WorkerTickets are the keys from which worker processes derive those of the listeners.
+	// WorkerTickets are the keys from which worker processes derive the listeners' ticket keys.
 	WorkerTickets []secure.TicketKey `json:",omitempty"`
 	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
-	// Kept means that the last descriptor is the status pipe. The first process reads it and does not exit.
+	// Kept means that the last descriptor is the status pipe. The first process reads the pipe and does not exit.
 	Kept bool `json:",omitempty"`
 }
 
 type Ready struct {
 	Version int
-	Loops   int    // number of channel ends it wants; 0 means 1
-	Failed  string // why it cannot serve
+	Loops   int    // number of channels that the new process needs; 0 means 1
+	Failed  string // why the new process cannot serve; "" if it can
 }
 
 // Channels is the message that starts the handoff. Its descriptors are N channels, a file if State is set, and a socket

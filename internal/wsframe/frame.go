@@ -77,7 +77,7 @@ func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {
 }
 
 var (
-	// ErrLength is the only error that ParseHead finds behind the first two bytes.
+	// ErrLength is the only error of ParseHead that depends on bytes after the first two.
 	ErrLength = errors.New("frame length is not minimally encoded or has its top bit set")
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )

@@ -25,7 +25,7 @@ const maxShown = 1 << 10
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
-	reasonSeen bool      // the test has asked for the close reason
+	reasonSeen bool      // the test has read the close reason
 	tls        *tls.Conn // nil without TLS
 	plaintext  []byte    // received by tls
 }
@@ -143,8 +143,8 @@ func (p *Peer) Closed() (why error, ok bool) {
 	return why, ok
 }
 
-// waitUntilOrGiveUp calls found after each activity of the engine, until found returns true or the time limit has
-// passed.
+// waitUntilOrGiveUp calls found at once and after each activity of the engine, until found returns true or the time
+// limit has passed.
 func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

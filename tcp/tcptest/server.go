@@ -60,7 +60,7 @@ type Server struct {
 	srv    *tcp.Server
 	engine *virtual.Engine
 	peers  []*Peer
-	dialed int         // by the peers, and by those of servers from which connections moved here
+	dialed int         // number of dialed peers; MigrateTo raises it so that addresses stay unique
 	inCall atomic.Bool // a call is in progress
 }
 
@@ -110,7 +110,7 @@ func (s *Server) runAndSettle(f func()) {
 
 // Dial connects a peer to the server. The peer has the address 198.51.100.1 and a unique port, starting at 1024. If the
 // server rejects the peer, the peer is closed and its output is the answer of Server.Refuse. Dial fails the test after
-// Drain and after 65,536 peers.
+// StartDrain and after 65,536 peers.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -157,8 +157,8 @@ func (s *Server) RefuseDial(err error) {
 }
 
 // MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. Errors of
-// Server.SaveState and Server.RestoreState fail the test. Moved peers belong to the other server from then on. stayed
-// contains all other peers, with the reason why they have not moved, such as an error of the handler's Save.
+// SaveState and RestoreState of a tcp.StateMigrator fail the test. Moved peers belong to the other server from then on.
+// stayed contains all other peers, with the reason why they have not moved, such as an error of the handler's Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
@@ -201,8 +201,8 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// StartDrain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When Advance has
-// moved the clock by Limits.ShutdownTimeout, all connections close.
+// StartDrain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When
+// Advance has moved the clock by Limits.ShutdownTimeout, the remaining connections close.
 func (s *Server) StartDrain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout

@@ -27,9 +27,9 @@ import (
 // can neither lock out the operator nor fill the log.
 //
 // Commands run on the goroutine of their request. Commands that close connections run one at a time, because a counter
-// measures their effect. A drain is answered first; its request is then held until the drain has ended. An upgrade
-// takes its connection from the page's server, because that server ends during the upgrade. The answer follows on the
-// same connection.
+// measures their effect. A drain request is answered immediately, but its handler returns only after the drain. The
+// handler of an upgrade request takes over the connection (http.Hijacker), because the page's HTTP server ends during
+// the upgrade. The answer is sent on this connection after the upgrade.
 
 // Controller is a Source with control methods. A *tcp.Server is a Controller.
 type Controller interface {
@@ -189,7 +189,7 @@ func (c *controlAPI) replyAndDrainUntilDone(w http.ResponseWriter, r *http.Reque
 	}
 	const text = "the server is draining"
 	w.Header().Set("Content-Length", strconv.Itoa(len(text+"\n")))
-	w.Header().Set("Connection", "close") // the page must use another connection while this one is held
+	w.Header().Set("Connection", "close") // the page must use another connection until this handler returns
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, text+"\n")       // the peer may have disconnected

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// The page compares the server with the machine's limits ("walls"): package doctor predicts where they stop the current
-// number of connections, and how much of each limit is in use.
+// The page compares the server with the machine's limits ("walls"). For each limit, package doctor predicts the number
+// of connections at which it stops the server, and reports how much of the limit is in use.
 
 const wallsInterval = 10 * time.Second
 

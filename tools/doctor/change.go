@@ -90,8 +90,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value of c's setting that is enough for both values. Without such a value, it returns
-// other.
+// valueSatisfyingBoth returns a value of c's setting that meets two needs, value and other. If no value meets both, it
+// returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:

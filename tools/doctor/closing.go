@@ -68,7 +68,7 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	if seconds > 1 {
 		w.Changes = []Change{x.sysctlChange(reuseName, "1")}
 	}
-	need := saturatingAdd(x.n, closing) // each closed connection then waits for a second
+	need := saturatingAdd(x.n, closing) // with tcp_tw_reuse=1, a port waits for one second
 	if need > saturatingMul(r.countUsablePorts(), pairs) {
 		x.requireWiderPortsOrAdvise(w, r, need, pairs)
 	} else {

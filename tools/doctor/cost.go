@@ -4,8 +4,8 @@ import "github.com/myriad-go/myriad/internal/sock"
 
 // Cost is a prediction of the resources that a plan needs.
 type Cost struct {
-	// Kernel and User are bytes per connection: kernel memory, including Plan.Unread, and process memory. If both ends
-	// of the connections are on this machine, both are included.
+	// Kernel is the kernel memory per connection in bytes, including Plan.Unread. User is the process memory per
+	// connection in bytes. If both ends of the connections are on this machine, both ends are included.
 	Kernel int64 `json:"kernel"`
 	User   int64 `json:"user"`
 	// Base is the memory of the processes before the first connection, in bytes.

@@ -107,8 +107,8 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 	return limitNeeded
 }
 
-// maxConnsPerProcess returns the maximum number of connections of a process. The limit applies to each
-// descriptor table.
+// maxConnsPerProcess returns the maximum number of connections of a process. descriptorLimit is the limit of each
+// descriptor table; if possible, each event loop has its own table.
 func (x *analysis) maxConnsPerProcess(e *localEndpoint, descriptorLimit int64) int64 {
 	room := subtractDownToZero(descriptorLimit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

@@ -55,8 +55,8 @@ type MachineFacts struct {
 
 // MemoryFacts describes the machine's memory in bytes.
 type MemoryFacts struct {
-	// Total is the installed memory, Free the unused memory, and FilePages the memory of cached file pages that can be
-	// dropped.
+	// Total is the installed memory. Free is the unused memory. FilePages is the memory of cached file pages, which the
+	// kernel can drop.
 	Total     int64 `json:"total"`
 	Free      int64 `json:"free"`
 	FilePages int64 `json:"file_pages"`
@@ -66,9 +66,9 @@ type MemoryFacts struct {
 type ProcessFacts struct {
 	PID  int    `json:"pid"`
 	User uint32 `json:"user"`
-	// Nofile, Memlock and Nproc limit open descriptors, locked bytes, and the user's threads. -1 means no limit. At
-	// startup, a Go program raises its soft limit of descriptors to the hard limit. Processes that it starts have the
-	// original soft limit.
+	// Nofile limits open descriptors. Memlock limits locked bytes. Nproc limits the user's threads. -1 means no limit.
+	// At startup, a Go program raises its soft limit of descriptors to the hard limit. Processes that it starts have
+	// the original soft limit.
 	Nofile  Rlimit `json:"nofile"`
 	Memlock Rlimit `json:"memlock"`
 	Nproc   Rlimit `json:"nproc"`

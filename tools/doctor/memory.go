@@ -39,7 +39,8 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// The process memory of an idle connection in bytes: with an event loop, and with a goroutine.
+	// loopConn is the process memory in bytes of an idle connection on an event loop. goroutineConn is that of an idle
+	// connection with a goroutine.
 	loopConn      = 113
 	goroutineConn = 3800
 	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop.
@@ -222,7 +223,7 @@ var _ = registerWall(Wall{
 // examineMemlock computes how many connections RLIMIT_MEMLOCK allows.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
-	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // unknown as well
+	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // if Nofile is unknown, so is Memlock
 		return false
 	}
 	w.Present = fmt.Sprintf("%s bytes", formatLimitOrNone(limit.Soft))

@@ -26,8 +26,8 @@ type Plan struct {
 	// Side is the end to examine. The default is Both.
 	Side Side `json:"side"`
 	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with event loops can exceed
-	// the descriptor limit by giving each loop a descriptor table. If both sides are examined, Model is that of the
-	// server; the client is Myriad's generator with the best available model.
+	// the descriptor limit by giving each loop a descriptor table. If both sides are examined, Model is the server's
+	// model; the client is Myriad's generator with the best available model.
 	Model string `json:"model"`
 	// Processes is the number of worker processes of the server, up to 1,024. The default 0 means one process.
 	Processes int `json:"processes"`

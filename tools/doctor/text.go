@@ -101,7 +101,8 @@ func (p *Plan) sidePhrase() string {
 	return string(p.Side) + " side"
 }
 
-// splitWallsByReach lists the limits that this plan, only larger plans, and no plan can exceed.
+// splitWallsByReach divides the limits into those that the plan exceeds (exceeded), those that only larger plans exceed
+// (far), and those that no plan can exceed (never).
 func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {

@@ -32,7 +32,7 @@ func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	}
 	loops, _ := sock.PlanDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
 	if loops == 0 {
-		return maxLoops // not enough either, which nofile reports
+		return maxLoops // not even maxLoops is enough; the wall "nofile" reports this
 	}
 	return int64(loops)
 }

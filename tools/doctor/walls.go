@@ -129,7 +129,7 @@ func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
 func shareWithRandomMargin(connections, processes int64) int64 {
 	even := ceilDiv(connections, processes)
 	if processes > 1 {
-		// The kernel distributes connections randomly: four standard deviations.
+		// The kernel distributes connections randomly. The margin is four standard deviations.
 		even += int64(4 * math.Sqrt(float64(even)))
 	}
 	return even

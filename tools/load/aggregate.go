@@ -227,7 +227,7 @@ type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
 	service, late      distribution // open loop, window only
-	heard              distribution // delays of a broadcast: from the first connection's receipt to each connection's
+	heard              distribution // times from the first receipt of a broadcast to each connection's receipt
 }
 
 func (t *timeDistributions) all() []*distribution {

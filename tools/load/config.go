@@ -89,8 +89,8 @@ type Config struct {
 	Warmup     time.Duration `flag:"warmup" default:"0s" min:"0" help:"run for this <TIME> before measuring"`
 	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"keep the connections idle for this <TIME> before the traffic"`
 	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"keep the connections idle for this <TIME> after the traffic"`
-	// Drain limits the time in which no missing answer arrives; then the run stops waiting. The limit applies after the
-	// window or, with Messages, throughout the run.
+	// Drain ends the wait for missing answers when none has arrived for this time. It applies after the window or, with
+	// Messages, throughout the run. In an open loop, the whole wait after the window takes at most Drain.
 	Drain time.Duration `flag:"drain" default:"5s" help:"stop waiting for missing answers when none has arrived for this <TIME>"`
 
 	// Message is the text to send, 1 byte to MaxMessage. Each answer must be equal to its message unless Answer or
@@ -143,8 +143,9 @@ type Config struct {
 	// If PubSub is not nil, the connections are subscribers.
 	PubSub *PubSub `group:"Publish/subscribe"`
 
-	// Hold keeps the connections open for Duration without sending messages. Of input, only the bytes are counted.
-	// Without Lifetime, a held connection needs no memory except the engine's, and 16 bytes with Check.
+	// Hold keeps the connections open for Duration without sending messages. Unless Check, Heartbeat or Broadcast is
+	// set, the run only counts the bytes of input. Without Lifetime, a held connection needs no memory except the
+	// engine's, and 16 bytes with Check.
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections with at most Check lines in flight: see Verification. On a WebSocket, a line
 	// is a message without the newline.
@@ -196,8 +197,9 @@ type Ramp struct {
 // Rate defines when an open loop sends messages. Latency is measured from the planned time, so all delays count in
 // full. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
 type Rate struct {
-	// PerSecond is the number of messages per second on all connections together. Any connection that has capacity
-	// sends the next message. If Each is set, PerSecond is the rate of every single connection. 0 means no plan.
+	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
+	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single
+	// connection. 0 means no plan.
 	PerSecond float64 `json:"per_second"`
 	Each      bool    `json:"each,omitempty"`
 	// Poisson draws the times between messages from an exponential distribution. By default, these times are equal.

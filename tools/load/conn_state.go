@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner. ref, number, inFlight,
-// due, resend and flags are written under the shard's lock.
+// connState is the generator's state of one connection. It belongs to the connection's owner. The fields ref, number,
+// inFlight, due, resend and flags are written under the shard's lock.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶

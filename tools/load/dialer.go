@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. If more are to start per second, that number is the limit.
+// maxHalfOpen limits concurrent connection attempts. A higher connect rate raises the limit to the rate per second.
 const maxHalfOpen = 512
 
 // minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due.
@@ -38,7 +38,7 @@ type dialer struct {
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of event loops, and of the batches into which the dialer divides the attempts.
+	// loops is the number of event loops. The dialer divides the attempts that are due into about this many batches.
 	loops            int
 	finishedAttempts func() int64
 

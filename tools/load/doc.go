@@ -58,16 +58,16 @@
 // a model without loops. A shard also has a heap of timers and a queue of connections that can take a planned message.
 // At the end of each interval (Config.ProgressEvery), Run's goroutine takes the shards' distributions and merges them.
 //
-// In an open loop, connections with capacity take the next due time from one plan (pacer.SharedPlan), or each
-// connection has its own plan in the table. Overdue messages need no memory, because a plan's next untaken time implies
-// them.
+// In an open loop, either one plan (pacer.SharedPlan) serves all connections, or each connection has its own plan in
+// the table. From a shared plan, a connection takes the next due time when it can have another message in flight.
+// Overdue messages need no memory, because a plan's next untaken time implies them.
 //
-// The engine calls the pacing (engine.Config.Pace) once per iteration of a loop, or on a separate goroutine in a model
-// without loops. The pacing handles due timers and plans under the shard's lock. After releasing the lock, it nudges
-// the connections, whose owners then send. No lock is held while a connection is written to.
+// The engine calls the pacing (engine.Config.Scheduler) once per iteration of a loop, or on a separate goroutine in a
+// model without loops. The pacing handles due timers and plans under the shard's lock. After releasing the lock, it
+// nudges the connections, whose owners then send. No lock is held while a connection is written to.
 //
-// Lock order: a shard's lock, then that of the plan or of the table; never two shards' locks at a time. The lock of the
-// fault recorder is taken alone.
+// Lock order: a shard's lock before the lock of the plan or of the table. A goroutine never holds the locks of two
+// shards. While it holds the lock of the fault recorder, it acquires no other lock.
 //
 // # End of a run
 //

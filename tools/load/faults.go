@@ -103,8 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending stops counting attempts. If pendingCauseOrEmpty is not empty, pending attempts count as
-// failed.
+// stopCountingConnectsAndFailPending stops counting attempts. If pendingCauseOrEmpty is not empty, pending attempts
+// count as failed with this cause.
 func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCauseOrEmpty string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +137,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts a line, and stores the run's first unexpected line. nil means a repeated
-// broadcast.
+// recordUnexpectedOrRepeatedLine counts a line, and stores the run's first unexpected line. If lineOrNilIfRepeated is
+// nil, it counts a repeated broadcast.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -46,8 +46,8 @@ type generator struct {
 	// closing is set when the run is over and closes its connections.
 	closing atomic.Bool
 
-	// For held connections: the current or last verification, and the time at which the first connection received
-	// the broadcast.
+	// verifying is the current or last verification of held connections. firstHeard is the time at which the first
+	// held connection received the broadcast.
 	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
 	lineEnd    string // line end, "" on WebSockets
@@ -361,7 +361,7 @@ func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Dur
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.queueForNextPlannedIfCapacity(s, cs, now) // necessary, because no answer will do it
+		g.queueForNextPlannedIfCapacity(s, cs, now) // otherwise an answer does this, but none is expected
 	} else {
 		cs.inFlight += uint16(p.n)
 	}

@@ -10,8 +10,9 @@ import (
 )
 
 // This file handles connections that are only held. Such a connection has no connState, so it needs only the engine's
-// memory, and 16 bytes if it is verified. The value of each connection is one of two values that its shard provides,
-// for connections before and after the broadcast. The shard also contains the verification lines in flight.
+// memory, and 16 bytes if it is verified. All connections of a shard share two values (Conn.Value): shard.unheard until
+// a connection receives the broadcast, and shard.heard after that. The shard also contains the verification lines in
+// flight.
 
 // heldConn is the immutable value that the engine stores for held connections.
 type heldConn struct {
@@ -97,7 +98,8 @@ func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. n is 0 if it is incomplete.
+// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. If the line or the frame is
+// incomplete, n is 0.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {

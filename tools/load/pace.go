@@ -8,9 +8,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. All functions except sendFloodBatches run under the shard's lock. First, a
-// message gets its planned time and becomes due. Later, the connection's owner takes the message
-// (takeAllDueAndCountSent) and sends it.
+// This file decides when messages are sent. First, a message gets its planned time and becomes due. Later, the
+// connection's owner takes the message (takeAllDueAndCountSent) and sends it. Functions with a shard as parameter run
+// under the shard's lock, except nudgeDueConnsOfShard, which acquires the lock.
 
 func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
@@ -128,7 +128,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// Limits of one pacing call: the maximum number of connections to nudge, and the maximum time until the next call.
+// maxNudgesPerPace limits the nudges of one pacing call. paceInterval limits the time until the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -334,7 +334,7 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Maximum numbers of random times that are drawn to count unsent messages, per connection and per run.
+// To count unsent messages, at most skipDraws random times are drawn per connection, and at most skipDrawsAll per run.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -395,7 +395,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. All connections share floodBufferTotal bytes, within minFloodBuffer and maxFloodBuffer each.
+// Limits of a flood. floodBufferTotal bytes are divided equally among all connections, but each connection gets at
+// least minFloodBuffer and at most maxFloodBuffer.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10

@@ -270,7 +270,8 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasUntakenMessagePlannedInWindow() // before the totals, which then include them
+			// Read the plan before the totals, so that a message taken in between is not missed: the totals include it.
+			behind := r.generator.isOpenLoop() && r.generator.hasUntakenMessagePlannedInWindow()
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
@@ -291,8 +292,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending makes all connections start to send. Call it when the last connection has been opened. If ctx
-// ends early, the next call continues.
+// nudgeConnsToStartSending makes all connections start to send. Call it when the last connection has been opened. If
+// ctx ends early, the next call continues.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return

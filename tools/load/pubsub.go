@@ -307,8 +307,8 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. The
-// caller holds the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If all
+// subscribers have now received the message, fullyDeliveredBy is its publisher. The caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -412,7 +412,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 	_, _ = c.Write(out)
 	*b = out
-	if through { // no subscriber is left
+	if through { // a message's topic has no subscriber, so no delivery will nudge the publisher
 		p.nudgeUnlessPending()
 	}
 }

@@ -26,7 +26,7 @@ var (
 func (c *Config) reconnects() bool { return c.detectsOrderlyClose() && !c.NoReconnect }
 
 func (c *Config) detectsOrderlyClose() bool {
-	// With Config.Ahead, a part of the next message has always been sent.
+	// With Config.Ahead, a part of the next message has always been sent, so no close is clean.
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 

@@ -123,7 +123,8 @@ type Result struct {
 	// is nil except in an open loop.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
 	// Late is the delay that the generator itself caused: the time from the planned time of a message to its
-	// sending, while a connection had capacity. It is nil except in an open loop.
+	// sending. Messages that had to wait until an answer arrived are not included. Late is nil except in an open
+	// loop.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
 	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
 	// Histogram is the full distribution of Latency in nanoseconds, in the compressed encoding (V2) of the
@@ -336,8 +337,8 @@ func (r *Result) hasMeaningfulCPUUsage() bool {
 	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
 }
 
-// GeneratorCPUUtilization returns the share of the available processor time that the generator used in the window. 1 means
-// all available time. The Go runtime's own threads can raise the share above 1.
+// GeneratorCPUUtilization returns the share of the available processor time that the generator used in the window. The
+// value 1 means all available time. The Go runtime's own threads can raise the share above 1.
 func (r *Result) GeneratorCPUUtilization() float64 {
 	if r.Window <= 0 || r.CPUs <= 0 {
 		return 0

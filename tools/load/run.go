@@ -19,7 +19,8 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges limits the nudges that wait for a loop: at most twice this number can wait.
+	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). Because nudges contain no bytes,
+	// twice this number can wait for a loop.
 	maxPendingNudges = 256
 	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
@@ -309,7 +310,8 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// Limits in bytes: of a WebSocket frame's overhead, a handshake response, and input that a match rule buffers.
+// frameOverhead limits the overhead of a WebSocket frame, maxHandshakeResponse the size of a handshake response, and
+// maxRuleBuffer the input that a match rule buffers. All three are in bytes.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

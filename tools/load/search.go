@@ -37,9 +37,9 @@ type Step struct {
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit, and the
-	// percentile's share of all messages must have been answered. At least 99 % of the messages planned for the window
-	// must have been answered in it; of a small number n of messages, n-3√n are enough. A connection must be left.
+	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit. The share of
+	// messages that were answered must reach the percentile, such as 99 % for p99. In the window, answers must arrive
+	// for 99 % of the n messages planned for it, or for n-3√n if that is less. A connection must still be open.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate

@@ -18,8 +18,8 @@ const (
 	nOpened
 	nClosed
 	nExpired // connections that were closed because their lifetime was over
-	// nDropped counts messages that were unanswered at the close. nCutOff counts those whose connection's lifetime was
-	// over.
+	// nDropped counts sent messages whose answers are no longer awaited, such as when their connection has closed.
+	// nCutOff counts those of them whose connection was closed because its lifetime was over.
 	nDropped
 	nBytesDropped
 	nCutOff
@@ -29,8 +29,8 @@ const (
 	// nFinished counts connections that will send no more. nExchanged counts those that received all answers.
 	nFinished
 	nExchanged
-	// nPlanned and nEarly count messages planned for one connection, in and before the window. nUnsent counts messages
-	// lost with their connection.
+	// nPlanned counts messages of connections' own plans in the window, and nEarly those before the window. nUnsent
+	// counts planned messages of the window that were lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -73,8 +73,8 @@ var counterIndexes = map[string]int{
 
 type totals struct {
 	run, window counts
-	// Times since the run's start of the last established connection, the last answer, and the last connection that
-	// received the broadcast.
+	// lastOpened is the time, since the run's start, at which the last connection was established. lastAnswer is the
+	// time of the last answer, and lastHeard the time at which the last connection received the broadcast.
 	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
@@ -104,14 +104,14 @@ type shard struct {
 	mu     sync.Mutex
 	totals totals
 	times  *timeDistributions
-	// The connTable indexes from nextConn up to endConn are unused. Those in freeConns belonged to closed
-	// connections. A connState never changes its shard.
+	// The connTable indexes from nextConn to endConn-1 are unused. The indexes in freeConns belonged to closed
+	// connections and can be used again. A connState never changes its shard.
 	nextConn, endConn int
 	freeConns         []uint32
 	// closedToNew is set after the connect phase. The shard then accepts no more connections.
 	closedToNew bool
 
-	ready        connQueue // open loop: started connections with capacity for a message
+	ready        connQueue // open loop: started connections that can have another message in flight
 	timers       timerHeap
 	nudges       []engine.Ref
 	nudgeRetries []engine.Ref // nudges that met a full mailbox

@@ -90,7 +90,7 @@ const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
-	// Connections would make a later search slow.
+	// Search before connecting, because open connections make a search slow.
 	u.findServersExceptOwnProcess()
 	return u
 }

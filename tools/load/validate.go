@@ -153,7 +153,7 @@ func (c *Config) maxConnStates() int {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.maxSimultaneousConns() // the states of closed connections stay with their shards
+		return 2 * c.maxSimultaneousConns() // a shard can reuse only the states of its own closed connections
 	}
 	return c.maxSimultaneousConns()
 }

@@ -16,7 +16,8 @@ import (
 
 // This file verifies held connections: each connection sends a line and expects the same line back. Each shard has a
 // list of its connections. The pacing of the shard goes through the list, and nudges the next connection when another
-// line may be in flight. It continues when an answer arrives. Without loops, one goroutine goes through all shards.
+// line may be in flight. If the limit is reached, the pacing continues when an answer arrives. Without loops, one
+// goroutine goes through all shards.
 
 // lineVerification is one verification of all held connections.
 type lineVerification struct {
@@ -36,7 +37,7 @@ type lineVerification struct {
 
 type verifyScan struct {
 	verification *lineVerification
-	next         int               // index of the next connection in shard.heldConns; it and verification belong to the caller of Pace
+	next         int               // index in shard.heldConns; only the Scheduler uses next and verification
 	finished     *lineVerification // last verification that the shard has completed
 }
 
@@ -200,7 +201,7 @@ func (g *generator) startVerifyingHeldConns(verificationNumber int) *lineVerific
 	r := &lineVerification{number: verificationNumber, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
 	r.shardsLeft.Store(int32(len(g.shards)))
 	g.verifying.Store(r)
-	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
+	for _, s := range g.shards { // nudging any connection of a shard wakes the shard's loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
 			s.reportShardScanFinishedOnce(r)
 		}

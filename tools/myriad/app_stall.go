@@ -41,7 +41,7 @@ func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Serve
 	return nil
 }
 
-// fixedCapacityHandler echoes lines at the times that a plan computes.
+// fixedCapacityHandler echoes lines at the times that its stall plan determines.
 type fixedCapacityHandler struct {
 	flags stallFlags
 

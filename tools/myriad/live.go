@@ -23,7 +23,7 @@ const (
 	sparklineIntervals = 240
 	// maxErrorCauses limits the number of error causes that are counted separately.
 	maxErrorCauses = 64
-	// starvedWarningShare is the share of time with waiting programs above which the view shows a warning.
+	// starvedWarningShare is the share of time waiting for a processor above which the view shows a warning.
 	starvedWarningShare = 0.2
 	labelWidth          = 11
 )

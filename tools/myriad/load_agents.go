@@ -54,7 +54,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
-// natsFlagNames lists the flags about the NATS server, which local agents do not permit.
+// natsFlagNames lists the flags about the NATS server. They are invalid with local agents.
 var natsFlagNames = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
 
 func (f *distributedLoadFlags) validateAndConfigure(toDivide *load.Config, isFlagSet func(string) bool) (err error) {
@@ -129,8 +129,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their end, at most for
-// localAgentStopTimeout.
+// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their exit. It kills agents that
+// still run after localAgentStopTimeout.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {

@@ -120,7 +120,8 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndConfigure validates the flags, and takes missing values from facts.
+// validateAndComplete validates the flags. It takes missing --memory and --cores from facts, and sets default
+// connections.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -203,8 +204,9 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints selects a measurement of the planned subject. If the plan has TLS, the measurement has
-// TLS, too.
+// fittingMeasurementWithMostPoints returns the measurement of the planned subject with the most points or, among
+// equals, the fewest connections. For a plan with TLS, it considers only measurements with TLS. It returns nil if none
+// fits.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

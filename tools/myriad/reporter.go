@@ -170,7 +170,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers passes an event to all observers, and raises GOMAXPROCS for a plan.
+// raiseProcsAndNotifyObservers raises GOMAXPROCS if the event contains a plan, and passes the event to all observers.
 func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)

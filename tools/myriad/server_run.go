@@ -93,7 +93,8 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling handles signals on a new goroutine. ctx ends when the server must drain.
+// startSignalHandling handles signals on a new goroutine. ctx ends when the server must drain. stopHandling ends the
+// goroutine, and returns how many open connections a repeated signal has cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -106,14 +107,14 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	}
 	switch {
-	case upgradeSignal != nil && worker: // sent to the whole group it must not end this process
+	case upgradeSignal != nil && worker: // a signal to the whole process group must not end this process
 		signal.Notify(make(chan os.Signal, 1), upgradeSignal)
 	case upgradeSignal != nil:
 		signal.Notify(signals, upgradeSignal)
 	}
 	var upgrades sync.WaitGroup
 	done, finished := make(chan struct{}), make(chan struct{})
-	var cut int64 // the goroutine's until it has finished
+	var cut int64 // owned by the goroutine until it has finished
 	go func() {
 		defer close(finished)
 		for {

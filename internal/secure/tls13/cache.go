@@ -59,10 +59,10 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// put adds c to the cache, and replaces a cipher if the set of c is full.
+// put adds c to the cache. If the set of the secret is full, c replaces another cipher.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
-	for places == nil { // again if Close is called meanwhile
+	for places == nil { // loops if Close is called between the two calls
 		cc.places.CompareAndSwap(nil, new([cacheSets][cacheWays]atomic.Pointer[cachedCipher]))
 		places = cc.places.Load()
 	}

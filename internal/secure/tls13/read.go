@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// ReadInPlace decrypts complete records in ciphertext, in place. plaintext is their application data, and used is the number
-// of ciphertext bytes consumed. plaintext is valid until ciphertext changes or Read is called again. Use plaintext even
-// if Read returns an error. If the error is nil, call Read again with the unconsumed ciphertext. Read may write alerts
-// and KeyUpdate answers to out. The errors are:
+// ReadInPlace decrypts the complete records at the beginning of records, in place. plaintext is their application data,
+// and used is the number of bytes of records consumed. plaintext is valid until records changes or ReadInPlace is
+// called again. Use plaintext even after an error. If the error is nil, call ReadInPlace again with the unconsumed
+// bytes. ReadInPlace may write alerts and KeyUpdate answers to out. The errors are:
 //
-//   - ErrAgain: more ciphertext is needed. All ciphertext is consumed, and Read keeps an incomplete record.
+//   - ErrAgain: more ciphertext is needed. All of records is consumed, and the connection keeps an incomplete record.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
 //   - any other: the connection is broken. Send the output and close.
 //
@@ -22,7 +22,7 @@ func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used i
 	if c.is(partialIsUsed) {
 		c.releasePartialRecord()
 	}
-	start, end := 0, 0 // of the data in ciphertext
+	start, end := 0, 0 // of the plaintext in records
 	for err == nil {
 		switch {
 		case c.is(broken):
@@ -39,7 +39,7 @@ func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used i
 		}
 		switch {
 		case err != nil || len(content) == 0:
-		case c.is(partialIsUsed): // it comes before all of ciphertext
+		case c.is(partialIsUsed): // content is in partial, not in records
 			return content, used + n, nil
 		case end == 0:
 			start = used + HeaderLen
@@ -55,8 +55,8 @@ func (c *Conn) ReadInPlace(out Output, records []byte) (plaintext []byte, used i
 	return records[start:end:end], used, err
 }
 
-// nextRecord returns the next complete record, which begins in c.rare.partial or in p. Without one, it keeps all of p
-// and returns ErrAgain.
+// nextRecord returns the next complete record, which begins in c.rare.partial or in p. If no record is complete, it
+// keeps all of p and returns ErrAgain.
 func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err error) {
 	if !c.HasPartialRecord() {
 		n, err := c.checkedRecordLenOrHeaderLen(out, p)

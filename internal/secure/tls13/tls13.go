@@ -14,7 +14,7 @@
 //
 // # Ownership
 //
-// A Conn has one owner at a time, who calls all its methods and moves the bytes. A CipherCache is safe for concurrent
+// A Conn has one owner at a time. The owner calls all methods and does the I/O. A CipherCache is safe for concurrent
 // use.
 package tls13
 
@@ -62,7 +62,7 @@ type Output interface {
 	AppendSpace(n int) (record []byte)
 }
 
-// ErrAgain is returned by Conn.Read if more ciphertext is needed.
+// ErrAgain is returned by Conn.ReadInPlace if more ciphertext is needed.
 var ErrAgain = errors.New("tls13: no plaintext is available yet")
 
 // ErrBroken is returned by the methods of a Conn after an error has broken the connection.
@@ -75,13 +75,13 @@ var errWriteClosed = errors.New("tls13: write after close_notify was sent")
 type Conn struct {
 	read, write direction
 	cache       *CipherCache
-	rare        *rareState // nil if all of it is zero
+	rare        *rareState // nil if all its fields would be zero
 
 	skip        uint16  // how many bytes of a NewSessionTicket to skip
 	message     [4]byte // the first messageLen bytes of an incomplete handshake message
 	messageLen  uint8
 	idleRecords uint8 // consecutive records without application data
-	sentRecords uint8 // up to recordsUntilFull
+	sentRecords uint8 // number of sent records, at most recordsUntilFull
 	suite       suite
 	flags       flags
 }
@@ -99,12 +99,12 @@ const (
 	sentClose
 	receivedClose
 	broken
-	partialIsUsed // the plaintext that Read returned is in partial
+	partialIsUsed // the plaintext that ReadInPlace returned is in partial
 	updateAwaited // this end has requested a KeyUpdate
 )
 
 type rareState struct {
-	tails   [2][16]byte // the last 16 bytes of secrets for SHA-384: of read and write
+	tails   [2][16]byte // for SHA-384, the last 16 bytes of the secrets of read and write
 	partial []byte      // the first part of an incomplete record
 }
 

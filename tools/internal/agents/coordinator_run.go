@@ -363,7 +363,7 @@ func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
 		if c.cfg.Rate.Goal.Under > 0 && e.Plan.Rate != nil {
-			e.Plan.Rate.PerSecond /= float64(len(c.members)) // every plan contains the first rate of the search
+			e.Plan.Rate.PerSecond /= float64(len(c.members)) // the sum counts the search's first rate once per agent
 		}
 	}
 	c.cfg.Observe(*e)

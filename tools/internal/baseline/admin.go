@@ -20,7 +20,7 @@ func (s *plainServer) Stats() tcp.Stats {
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	ready := make(chan error, 2) // receives the error of Serve, and that it listens
+	ready := make(chan error, 2) // receives nil when Serve listens, and the error of Serve when it returns
 	wait.Go(func() {
 		ready <- admin.Serve(ctx, addr, admin.Config{Source: s}, func(at net.Addr) {
 			if onListening != nil {

@@ -107,7 +107,8 @@ func (s *plainServer) startHeartbeatHeap(ctx context.Context, interval time.Dura
 		defer mu.Unlock()
 		heap.Push(&all, dueHeartbeat{at, conn})
 	}
-	// popIfDue returns how long the first heartbeat is not yet due: at most an interval, as no new one is due earlier.
+	// popIfDue removes and returns the first heartbeat if it is due. Otherwise, wait is the time until it is due, at
+	// most interval, because no heartbeat added later is due earlier.
 	popIfDue := func() (first dueHeartbeat, wait time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// The functions below create attacks. The fields of the returned Swarm can still be changed.
+// The functions below return attacks. The caller may change the fields of the Swarm before Start.
 
-// Slowloris sends an endless line, one byte per interval (RSnake, 2009).
+// Slowloris returns a Swarm whose connections each send an endless line, one byte per interval (RSnake, 2009).
 func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
 
-// NeverRead sends requests and never reads responses.
+// NeverRead returns a Swarm that sends requests and never reads responses.
 func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above 0, it limits
-// the bytes that were sent and have not come back.
+// Flood returns a Swarm that sends requests as fast as the server reads them, and reads all responses. If maxInFlight
+// is above 0, it limits the bytes sent minus the bytes received on each connection.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }
 
-// NeverReadAtSpeed sends requests as fast as the server reads them. It never reads responses.
+// NeverReadAtSpeed returns a Swarm that sends requests as fast as the server reads them. It never reads responses.
 func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen connects, sends some bytes or none, and then stays silent.
+// HalfOpen returns a Swarm whose connections send first, which may be empty, and then stay silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm makes up to maxConns connections at the given rate. It sends some bytes or none on each connection, and
-// then resets the connection.
+// ResetStorm returns a Swarm that makes up to maxConns connections at the given rate. On each connection, it sends
+// first, which may be empty, and then resets the connection.
 func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
@@ -45,12 +45,13 @@ func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first
 	}
 }
 
-// ConnectStorm makes all connections at once. Each connection then sends some bytes.
+// ConnectStorm returns a Swarm that makes all connections at once. Each connection then sends first.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }
 
-// Garbage sends random bytes, including line ends, in pieces of random size. All connections send the same bytes.
+// Garbage returns a Swarm whose connections all send the same random bytes, including line ends. seed determines the
+// bytes and the number of bytes that a connection sends per interval.
 func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Duration) *Swarm {
 	random := rand.New(rand.NewPCG(seed, seed))
 	noise := make([]byte, 64<<10)
@@ -60,7 +61,8 @@ func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Durati
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: noise, PieceSize: 1 + random.IntN(4096)}
 }
 
-// LongLines sends endless lines, which consist of fillByte, as fast as the server reads them.
+// LongLines returns a Swarm whose connections each send an endless line of fillByte. At each interval, a connection
+// sends as much as the kernel accepts.
 func LongLines(target netip.AddrPort, conns int, fillByte byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte{fillByte}, 16<<10)}
 }

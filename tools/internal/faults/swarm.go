@@ -31,7 +31,7 @@ type Swarm struct {
 	PieceSize     int
 	// FullSpeed makes connections act whenever the kernel allows it, not only at each Interval.
 	FullSpeed bool
-	// MaxInFlight, if above 0, is for FullSpeed connections. It limits the bytes sent minus the bytes received.
+	// MaxInFlight, if above 0, limits the bytes sent minus the bytes received on each FullSpeed connection.
 	MaxInFlight int
 	// NeverReads makes connections never read, and gives them a small receive buffer.
 	NeverReads bool
@@ -39,7 +39,7 @@ type Swarm struct {
 	MaxActs int
 	// Redial makes an ended connection reconnect when its next act is due.
 	Redial bool
-	// MaxDials limits the total number of connections that are made. 0 means no limit.
+	// MaxDials limits the total number of connection attempts. 0 means no limit.
 	MaxDials int64
 
 	mu       sync.Mutex // guards counts

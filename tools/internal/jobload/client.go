@@ -44,7 +44,7 @@ func newServerContender(p Plan) (Contender, error) {
 	c := &serverContender{plan: p, free: make(chan *jobConn, p.Connections)}
 	c.server = exec.Command(self, "offer", "--serve", "--pool", p.Pool, "--work", p.Work, "--iterations", strconv.FormatUint(p.Iterations, 10))
 	c.server.Stderr = os.Stderr
-	_, inErr := c.server.StdinPipe() // ends with this process, and the server with it
+	_, inErr := c.server.StdinPipe() // is closed when this process ends, which ends the server
 	out, outErr := c.server.StdoutPipe()
 	if err = cmp.Or(err, inErr, outErr); err == nil {
 		err = c.server.Start()
@@ -164,15 +164,16 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// measureRecoveryAndSetFigures sets the figures of the server after the last job. It measures how long the server takes to recover.
+// measureRecoveryAndSetFigures sets the figures of the server after the last job. It measures how long the server takes
+// to recover.
 func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}
 	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()
 }
 
-// probeUntilRecovered sends a request at a time until probesInRow of them have been answered within maxProbeTime. It
-// returns the time until the first of these requests.
+// probeUntilRecovered sends one request after the other until probesInRow successive requests have each been answered
+// within maxProbeTime. It returns the time until the first of these requests, or maxRecovery if that time is exceeded.
 func (c *serverContender) probeUntilRecovered() time.Duration {
 	start, fast := time.Now(), 0
 	first := start
@@ -211,5 +212,5 @@ func (c *serverContender) Close() {
 		_ = x.Close()
 	}
 	c.done.Wait()
-	_ = c.server.Wait() // the error is that it was killed; it closes stdin
+	_ = c.server.Wait() // reports that the server was killed, and closes the pipe to its standard input
 }

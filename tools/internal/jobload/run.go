@@ -35,7 +35,8 @@ const (
 	submitInterval = time.Millisecond
 	workSlice      = 4 * time.Millisecond // less than 10 ms, after which Go would preempt the goroutine
 	workPause      = 20 * time.Microsecond
-	// reserveSubmitters is the number of goroutines that submit late jobs. The first submits jobs late by reserveDelay.
+	// reserveSubmitters is the number of goroutines that submit late jobs. The first one submits jobs that are late by
+	// reserveDelay. Each further one waits for twice the lateness of the previous one.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
 	// retryDelay is the pause of a closed loop after a rejection.
@@ -46,7 +47,7 @@ const (
 	pollInterval   = time.Millisecond
 	// One of rejectionSampling submissions is timed.
 	rejectionSampling = 16
-	// submitTimeout and closeTimeout limit the waits at the end: for a submission, and for the pool's Close.
+	// At the end, submitTimeout limits the wait for a submission, and closeTimeout the wait for the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
@@ -202,7 +203,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 		}
 	}
 	for _, loop := range loops {
-		// The goroutine has no thread of its own: each of its wake-ups would stop another thread.
+		// Do not lock the goroutine to a thread: each of its wake-ups would then stop another thread.
 		r.generators.Go(func() {
 			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()
@@ -369,7 +370,7 @@ func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
 	var before processUsage
 	if now >= r.windowStart {
-		before = r.usedAtWindowStart() // before used, which must not be older
+		before = r.usedAtWindowStart() // call this first: the first call reads the usage, and used must not be older
 	}
 	used := ownProcessUsage()
 	if now < r.windowStart {

@@ -20,7 +20,7 @@ const (
 	Mixed = "mixed"
 	// ShortCPU jobs compute for 20 µs.
 	ShortCPU = "short-cpu"
-	// Steps jobs wait for 2 ms, in the middle third of the window for 200 ms.
+	// Steps jobs wait for 2 ms, but for 200 ms in the middle third of the window.
 	Steps = "steps"
 	// Limited jobs wait for 20 ms. Servers run at most 100 of them at the same time.
 	Limited = "limited"
@@ -28,7 +28,7 @@ const (
 
 type jobTask struct {
 	wait, compute time.Duration
-	waitInMiddle  time.Duration // replaces wait in the middle third of the window; 0 if it does not differ
+	waitInMiddle  time.Duration // replaces wait in the middle third of the window, unless it is 0
 	bytes         int
 }
 

@@ -40,8 +40,8 @@ func ownProcessUsage() (u processUsage) {
 	return u
 }
 
-// schedulerLatencyQuantile returns an upper bound of the q-quantile of scheduler latencies. The first parameter is the
-// usage at the period's start.
+// schedulerLatencyQuantile returns an upper bound of the q-quantile of the scheduler latencies in a period. before is
+// the usage at the start of the period, and u the usage at its end.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

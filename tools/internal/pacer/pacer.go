@@ -68,7 +68,8 @@ func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int6
 	return c.countMessagesBefore(p.position, min(now+1, end))
 }
 
-// CountsBeforeAndInWindow contains the number of messages before the measured window (Before) and in it (Within).
+// CountsBeforeAndInWindow contains numbers of messages: Before counts messages due before the measured window, and
+// Within counts messages due in the window.
 type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
@@ -104,8 +105,8 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan that many connections share. Each connection with capacity can take the next due message. All
-// methods are safe for concurrent use.
+// SharedPlan is a plan that many connections share. Any of the connections can take the next due message. All methods
+// are safe for concurrent use.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 

@@ -154,7 +154,7 @@ type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned
 	pids   []int
-	denied int // number of processes without permission
+	denied int // number of processes that this process may not inspect
 }
 
 func (s *socketOwnerSearch) searchMainDescriptorTable(pid int) {

@@ -13,8 +13,8 @@ import (
 
 // Network describes the TCP sockets of a network namespace, and counts events in which a limit was reached.
 type Network struct {
-	// Established, Open and TimeWait count TCP sockets of the namespace. Orphans counts the machine's sockets that no
-	// process has. TCPBuffers is the memory of the machine's TCP buffers in bytes.
+	// Established, Open and TimeWait count TCP sockets of the namespace. Orphans counts the machine's TCP sockets that
+	// belong to no process. TCPBuffers is the memory of the machine's TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
 	// Counters counts events in the namespace that show that a limit was reached. The keys are names such as

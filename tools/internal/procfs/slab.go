@@ -39,11 +39,11 @@ func ReadSlabCaches() (map[string]Slab, error) {
 
 // addMergedCacheNames adds the further names of each cache.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
-	shown, hidden := map[string]Slab{}, map[string]string{} // caches by target; targets by name
+	shown, hidden := map[string]Slab{}, map[string]string{} // shown: caches by target; hidden: targets by name
 	left := maxSlabs
 	for name, err := range dirEntryNames(dir) {
 		if left--; err != nil || left < 0 {
-			break // unreadable, so no name is known to share a cache
+			break // unreadable, or too many names: the other names stay unknown
 		}
 		target, err := os.Readlink(dir + "/" + name)
 		if err != nil {

@@ -53,7 +53,7 @@ func (c *Collector) cloneState() loadState {
 
 type loadState struct {
 	plan             load.Plan
-	last, run        load.Interval // the last interval, and the sum of all intervals without causes
+	last, run        load.Interval // the last interval, and the sum of all intervals (without their causes)
 	causes           map[string]int64
 	latency, connect durations
 }

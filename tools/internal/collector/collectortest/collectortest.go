@@ -34,8 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value. It adds the text that a collector must output to
-// want, by the path of the field. *next is the last number that was used.
+// Fill sets each number, duration and string in v to a unique value. For each of them, it stores in want the text that
+// a collector must output. The keys of want are the paths of the fields. *next is the last number that was used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:

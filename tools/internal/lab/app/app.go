@@ -1,4 +1,5 @@
-// Package app implements the protocols of the compared servers. It checks whether a server supports a protocol.
+// Package app defines the protocols ("apps") of the compared servers. It checks whether a server supports an app, and
+// implements the app Web for net/http.
 package app
 
 import (
@@ -19,12 +20,13 @@ const (
 	Echo = "echo"
 	// Lines echoes each line. A line is a message that ends in "\n".
 	Lines = "lines"
-	// Sink discards all input. When the client closes the connection, the server does, too. It sends heartbeats.
+	// Sink discards all input. When the client closes the connection, the server closes it, too. The server may send
+	// heartbeats.
 	Sink = "sink"
 	// HTTP answers each HTTP/1.1 GET of "/" with status 200, a Content-Length and HelloText. Apart from Date, all
 	// header fields are constant.
 	HTTP = "http"
-	// Web is HTTP with more resources, which NewWebHandler defines. Its "/" is the same as that of HTTP.
+	// Web is HTTP with more resources, which NewWebHandler defines. It answers "/" in the same way as HTTP.
 	Web = "web"
 	// Wait echoes each line after WaitTime. It represents a handler that waits for another service.
 	Wait = "wait"
@@ -46,7 +48,7 @@ var Names = []string{Echo, Lines, Sink, HTTP, Web, Wait, Pow, Sha, WebSocket}
 const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Web + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
-	// HelloText is the body of every HTTP answer.
+	// HelloText is the body of each answer of the app HTTP.
 	HelloText = "Hello, World!"
 	// WaitTime is the delay of the app Wait.
 	WaitTime = 10 * time.Millisecond
@@ -175,7 +177,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
-// checkHTTPHello sends a GET request and checks for status 200 and the body HelloText.
+// checkHTTPHello sends a GET request and checks that the answer has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

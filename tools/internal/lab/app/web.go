@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web as a net/http handler. The handler serves the files in filesDir. NewWebHandler
-// applies quick to handlers that do not block, compute for long or read large bodies.
+// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/.
+// NewWebHandler wraps a path's handler in quick unless the handler can block, compute for long or read a large body.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -49,7 +49,7 @@ func sumQueryAndBody(r *http.Request) []byte {
 	sum := queryNumber(r.URL.RawQuery, "a") + queryNumber(r.URL.RawQuery, "b")
 	if r.ContentLength != 0 {
 		var text [20]byte
-		n, _ := io.ReadFull(r.Body, text[:]) // an error means that it is shorter
+		n, _ := io.ReadFull(r.Body, text[:]) // an error means that the body is shorter
 		added, _ := strconv.Atoi(string(text[:n]))
 		sum += added
 	}
@@ -113,8 +113,8 @@ var items = func() (all [50]item) {
 	return all
 }()
 
-// MarshalItems returns the first count items of a fixed list as JSON. The list has 50 items. The total of each item is
-// price × quantity × factor.
+// MarshalItems returns the first count items of a fixed list of 50 items as JSON. The total of an item is the product
+// of price, quantity and totalFactor. A totalFactor below 1 counts as 1.
 func MarshalItems(count, totalFactor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`

@@ -10,7 +10,7 @@ import (
 
 // Prediction compares the figures of a measurement with figures predicted from a smaller measurement.
 type Prediction struct {
-	// From and To differ only in the number of connections. Server, loops, app and message size are equal.
+	// From and To have the same setup: server, loops, app, message size and TLS. To has more connections.
 	From    MeasuredCosts    `json:"from"`
 	To      MeasuredCosts    `json:"to"`
 	Figures []ComparedFigure `json:"figures"`
@@ -34,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup predicts measurements from the measurement of the same setup with the fewest
-// connections.
+// PredictFromSmallestOfSameSetup predicts each measurement from the measurement of the same setup with the fewest
+// connections. The smallest measurement of a setup gets no prediction.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

@@ -19,8 +19,8 @@ import (
 // MeasuredCosts contains the resources that a server needed for a number of connections. Each figure is the median over
 // the rounds.
 type MeasuredCosts struct {
-	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. They are "" and 0 if
-	// unknown. App is the app that the server ran, with messages of Size bytes.
+	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. App is the app that
+	// the server ran, with messages of Size bytes. Unknown names are "", and an unknown Loops is 0.
 	Subject     string `json:"subject,omitempty"`
 	Model       string `json:"model,omitempty"`
 	Loops       int    `json:"loops,omitempty"`
@@ -37,7 +37,7 @@ type MeasuredCosts struct {
 	// Connect is the server's processor time to establish a connection, or 0 if it was not measured.
 	Connect time.Duration `json:"connect,omitempty"`
 	// IdleCoresPerConn is the number of processors that an idle connection keeps busy, or 0 if unknown.
-	// MaxIdleCoresPerConn is an upper limit if only that is known, and otherwise 0.
+	// MaxIdleCoresPerConn is an upper limit of this number if only the limit is known, and otherwise 0.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
 	// Points contains the costs of messages, by ascending rate.
@@ -63,8 +63,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. If no run has all figures, it
-// returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. If no run has all required
+// figures, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -234,7 +234,8 @@ func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float
 	return m.coresUpperBoundAtRate(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// coresUpperBoundAtRate predicts the number of busy processors at a message rate.
+// coresUpperBoundAtRate returns an upper bound of the number of busy processors at a message rate. Above the highest
+// measured rate, it extrapolates instead.
 func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
@@ -247,7 +248,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point up to a rate, or -1.
+// lastPointIndexUpToRate returns the index of the last point whose Rate is at most rate, or -1.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {

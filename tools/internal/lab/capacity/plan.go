@@ -27,7 +27,7 @@ type Goal struct {
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
-	// Free is the fraction of each resource to keep free. It must be at least 0 and less than 1.
+	// Free is the fraction of each resource to keep free, from 0 to 0.95.
 	Free float64 `json:"free"`
 	// Spare is the number of machines that may be down at the same time, from 0 to 1,000.
 	Spare int `json:"spare"`
@@ -67,14 +67,14 @@ func (g *Goal) Validate() error {
 
 const MaxConnections = 1_000_000_000_000
 
-// Plan describes the machines that a goal requires. Its figures are for one machine. They assume that as many other
-// machines are down as Goal.Spare allows.
+// Plan describes the machines that a goal requires. All figures except Machines are for one machine, while Goal.Spare
+// other machines are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
 	Machines int64 `json:"machines"`
 	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is the
-	// maximum of a machine, and Limit the resource that limits it.
+	// maximum number of connections of a machine, and Limit the resource that limits Holds.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
@@ -89,8 +89,8 @@ type Plan struct {
 	Kernel float64 `json:"kernel"`
 	// Descriptors is the LimitNOFILE (a systemd setting) to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is the number of addresses from which a proxy must connect to reach one port of the machine with all
-	// connections.
+	// Sources is the number of source addresses that a proxy needs to open all of the machine's connections to one
+	// port, or 0 if unknown.
 	Sources int64 `json:"sources"`
 	// In and Out are the traffic of the machine's interface.
 	In  Flow `json:"in"`
@@ -214,8 +214,8 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	return n, exceeded(n + 1)
 }
 
-// PlanMachines returns a plan for a goal. The measurement and the goal must either both use TLS or both not use it.
-// PlanMachines returns an error if the goal is invalid or a machine cannot hold even one connection.
+// PlanMachines returns a plan for a goal. Goal.TLS must be the same as in the measurement. PlanMachines returns an
+// error if the goal is invalid or a machine cannot hold even one connection.
 func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err

@@ -36,8 +36,8 @@ const (
 // breaks such a rule.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules whose violation makes figures uncertain. A report marks the figures of a run that broke
-// one of these rules.
+// UncertainRules lists the rules whose violation makes figures uncertain. A report marks the figures of a run that
+// broke one of these rules.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (

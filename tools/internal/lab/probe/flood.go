@@ -50,7 +50,7 @@ var floodProbe = Probe{
 			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)
 		}
 		if from, to, ok := in.windowSamples(); ok {
-			// The kernel reports the two parts of processor time in steps, so a short window may have less than none.
+			// The kernel reports user and system time in steps, so a difference over a short window can be negative.
 			set("system-share", max(ratioOrZero(to.Server.System-from.Server.System, to.Server.CPU()-from.Server.CPU()), 0))
 			if segments := float64(to.SegmentsOut - from.SegmentsOut); segments > 0 {
 				set("answers-per-packet", received/window*to.At.Sub(from.At).Seconds()/float64(len(app.Ping))/segments)

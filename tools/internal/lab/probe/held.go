@@ -186,8 +186,8 @@ func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// ResourceGrowthBeyondLimit returns how far resources have grown beyond the permitted growth since the checkpoint Before.
-// The result is one sum of sockets, files and MiB of kernel memory.
+// ResourceGrowthBeyondLimit returns by how much the growth since the checkpoint Before exceeds the permitted growth.
+// The result is the sum of the excess sockets, files and MiB of kernel memory.
 func ResourceGrowthBeyondLimit(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64

@@ -74,8 +74,9 @@ var jobsProbe = Probe{
 	},
 }
 
-// setServerFigures sets the figures of a contender that is a server. The light sources have a fair share of the finished
-// jobs, but never more than they have offered: one in eleven jobs.
+// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" divides the finished jobs
+// of the light sources by their fair share. The fair share is an equal part for each source, but at most the jobs that
+// the light sources offered: one in eleven.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether the named figure exists. better is true if either high or low values of this
-// figure are better. HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether either high or low values of a figure are better, and whether the figure exists.
+// HasBetterDirection implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -85,8 +85,8 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer, it also sets the
-// error of the run.
+// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer, it also
+// sets the error of the run.
 func SetFiguresCaveatsAndMismatchError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -146,8 +146,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns the average number of CPUs that were busy with other programs. stolenByHost is the number of
-// CPUs that the host of a virtual machine took.
+// CPUsUsedByOthers returns the average number of CPUs that were busy with other programs. stolenByHost is the part of
+// foreign that the host of a virtual machine took.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -161,7 +161,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets figures of the server's Go runtime since the server's start.
+// setRuntimeFigures sets the figures "gc-share" and "sched-p99" from totals of the server's Go runtime since its start.
 func (in RunInput) setRuntimeFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

@@ -115,8 +115,8 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// measuredAndPublishedRows returns a row for each subject that matches the pattern, and the published rows of the same workloads. A
-// published row precedes the row of its design.
+// measuredAndPublishedRows returns a row for each run name that matches the pattern, and the published rows of the same
+// workloads. A published row precedes the row of its design.
 func (a *articleUpdate) measuredAndPublishedRows(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
@@ -137,8 +137,8 @@ func (a *articleUpdate) measuredAndPublishedRows(scenarioName, runNamePattern st
 	return rows, nil
 }
 
-// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are several,
-// their labels contain their names.
+// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are
+// several, their labels contain their names.
 func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
 	for t := range r.Scenario.References {
 		reference := &r.Scenario.References[t]

@@ -34,7 +34,7 @@ const (
 // BarColors is the number of bar colours in a theme.
 const BarColors = 8
 
-// themeVariables contains the CSS variables of the light and of the dark theme: background, text, quiet text, and colours.
+// themeVariables contains the CSS variables of the light and the dark theme: background, text, quiet text, bar colours.
 var themeVariables = [2][3 + BarColors]string{
 	{"#ffffff", "#1f2328", "#59636e", "#818b98", "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83"},
 	{"#0d1117", "#e6edf3", "#9198a1", "#6e7681", "#4493f8", "#f0883e", "#3fb950", "#ab7df8", "#f778ba", "#d29922", "#39c5cf"},

@@ -65,8 +65,8 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 // in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// familiesDifferingInSize groups workloads whose names differ only in their size. It returns a map of all groups, and
-// the names of the groups with at least two workloads.
+// familiesDifferingInSize groups workloads whose names differ only in their size. It returns the names of the groups
+// with at least two workloads, and a map of all groups.
 func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -118,8 +118,8 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the published values of a figure as a curve. It uses only the first design in the published
-// table.
+// publishedSeries returns the published values of a figure as a curve. It uses only rows with the same design as the
+// table's first row.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })

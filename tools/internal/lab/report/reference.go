@@ -22,12 +22,12 @@ type comparison struct {
 	// ratioText is the ratio with its margin (±). A ratio above 1 means that our subject is better than the design.
 	ratioText string
 	text      string
-	// designKilled reports that the watchdog killed the design, which thus lacks this figure. Other figures decide
-	// then.
+	// designKilled reports that the watchdog killed the design, which thus lacks this figure. Comparisons by other
+	// figures then decide.
 	designKilled bool
 }
 
-// oneRoundMargin is the margin (±) that a ratio from only one round is assumed to have.
+// oneRoundMargin is the assumed margin (±) of a ratio from only one round.
 const oneRoundMargin = 0.1
 
 // compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each

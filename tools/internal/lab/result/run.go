@@ -94,11 +94,11 @@ type Phase struct {
 	// Latency is the latency of connecting, of echoed lines, or of a broadcast. The latency of a broadcast is measured
 	// from the broadcast's first receipt.
 	Latency load.Latency `json:"latency"`
-	// ServerCPU and LoadCPU are the numbers of CPUs that server and load generator kept busy.
+	// ServerCPU is the number of CPUs that the server kept busy, and LoadCPU that of the load generator.
 	ServerCPU float64 `json:"server_cpu,omitempty"`
 	LoadCPU   float64 `json:"load_cpu,omitempty"`
-	// Load is the configuration of the load generator, and Result its result. Both are set in the generator's last
-	// phase.
+	// Load is the configuration of the load generator, or nil for long-open connections. Result is the result of the
+	// load generator, set in the generator's last phase.
 	Load   []string     `json:"load,omitempty"`
 	Result *load.Result `json:"result,omitempty"`
 }
@@ -125,7 +125,7 @@ func (r *Run) LastLoadResult() *load.Result {
 
 // Sample contains figures of the kernel and the server at a checkpoint. Figures that were not requested are zero.
 type Sample struct {
-	// Checkpoint is the name of the phase that has ended, or "ready", "measuring" or "measured".
+	// Checkpoint is the name of the phase that has ended, or another point in a run, such as "ready" or "measured".
 	Checkpoint string     `json:"checkpoint"`
 	At         time.Time  `json:"at"`
 	Server     load.Usage `json:"server"`
@@ -147,8 +147,9 @@ type Sample struct {
 	Files    int64 `json:"files,omitempty"`
 	// TCP is the number of TCP sockets for which the kernel's cache has space, or 0 if unknown.
 	TCP int64 `json:"tcp,omitempty"`
-	// Accepted is the number of connections that the server has accepted from the load generator. SegmentsIn and
-	// SegmentsOut are the numbers of their TCP segments with data. All are 0 if the kernel does not report them.
+	// Accepted is the number of connections that the server has accepted from the load generator. SegmentsIn counts TCP
+	// segments with data that came in on these connections, SegmentsOut those that went out. All are 0 if the kernel
+	// does not report them.
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`

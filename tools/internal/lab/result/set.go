@@ -30,7 +30,7 @@ type Set struct {
 	Command string        `json:"command"`
 	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims fail that are only required with --strict.
+	// Strict makes claims required whose Fails is scenario.IfStrict.
 	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }

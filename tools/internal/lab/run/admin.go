@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	maxAdminReplyBytes = 1 << 20 // in bytes
+	maxAdminReplyBytes = 1 << 20
 	adminTimeout       = 5 * time.Second
 	// firstGCRuns is the number of garbage collections before the first sample, and laterGCRuns before each later
 	// sample.
-	firstGCRuns = 12 // nine returned all startup memory
+	firstGCRuns = 12 // nine were enough to return all startup memory
 	laterGCRuns = 2
 )
 
@@ -97,7 +97,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of all metrics by name. A key such as closed{peer} selects one value of a label.
+// readMetrics returns the values of all metrics by name. For metrics with the label cause or le, there is also a key
+// for each value of the label, such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {

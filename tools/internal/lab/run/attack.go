@@ -73,7 +73,7 @@ const (
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
-	// spareSockets is the number of server sockets that serve no honest client.
+	// spareSockets is the number of sockets that the server may have open in addition to those of honest clients.
 	spareSockets = 20
 )
 
@@ -90,7 +90,8 @@ type attackRun struct {
 	p99             time.Duration      // maximum over all reports
 }
 
-// runAttackCheckAndStopServer attacks the server and returns an error if honest clients or the server suffered.
+// runAttackCheckAndStopServer attacks the server and then stops it. It returns an error if an honest client or the
+// server failed, or if the server's resources have grown too much.
 func (m *serverMeasurement) runAttackCheckAndStopServer(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -221,8 +222,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesCheckAndStopServer waits until the attackers' connections are closed, and stops the server. It returns all
-// problems as one error.
+// awaitClosesCheckAndStopServer waits until the attackers' connections are closed, checks the honest clients and the
+// server, and stops the server. It returns all problems as one error.
 func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }

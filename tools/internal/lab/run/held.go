@@ -24,7 +24,7 @@ const (
 	// connections.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits the release of resources.
+	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits the wait for the release of resources.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
 	// broadcastTimeout limits the wait for the broadcast on the connection that requested it.
@@ -137,7 +137,7 @@ func (h *heldConnsRun) endVerifyAndBeginNextPhase(ctx context.Context, verificat
 	if verification.Number > 1 {
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
 		// All connections have just sent data, so no heartbeat is due for a while. The server needs time to receive all
-		// answers; without it, the sample would show missing ones.
+		// answers. An earlier sample would show some answers as missing.
 		_, err := h.admin.pollCountersUntilOrTimeout(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.CountHeartbeatsAndAnswers(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
@@ -237,7 +237,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits up to serverCountTimeout for want open connections. It returns the last reported number.
+// waitUntilOpenConnsAre waits until the number of open connections is want, at most for serverCountTimeout. It returns
+// the last reported number.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err

@@ -25,12 +25,13 @@ const (
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
 	maxAdaptiveWorkers = 5000 // as in the published experiment
-	// More workers are preferred if they multiply the rate by calibrationGain. The search ends below calibrationLoss.
+	// A number of workers is better if it multiplies the best rate by more than calibrationGain. The search ends at a
+	// rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
 
-// jobsRun submits more jobs to a pool than the pool can run. Only one goroutine may use it.
+// jobsRun is the state of a run's Jobs phase. Only one goroutine may use it.
 type jobsRun struct {
 	*runner
 	phase       scenario.Phase
@@ -205,7 +206,8 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput measures a contender's rate of jobs within their deadline in a closed loop.
+// measureContenderGoodput measures, in a closed loop, at which rate a contender ends jobs within their deadline. It
+// updates bestSoFar.
 func (j *jobsRun) measureContenderGoodput(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -235,7 +237,7 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, bestSoFar *result
 
 // memoryLimitKiller kills a process that exceeds a memory limit. The caller must call stop.
 type memoryLimitKiller struct {
-	maxBytes int64 // bytes
+	maxBytes int64
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 	peakRSS  int64          // owned by the goroutine until stop, like killed

@@ -21,14 +21,14 @@ const (
 	maxParkedBytes = 4 << 10
 	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side.
 	maxTLSConnBytes = 16 << 10
-	// maxCompactTLSConnBytes is the same limit without crypto/tls on either side.
+	// maxCompactTLSConnBytes is the same limit if neither side uses crypto/tls after the handshake.
 	maxCompactTLSConnBytes = 2 << 10
 	// memoryGuardInterval is the time between two checks of the free memory.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. limitedBy names the restricting cgroup limit, or is
-// "".
+// availableMemory contains the free and the total memory in bytes. limitedBy names the cgroup limit that restricts
+// free. It is "" if no limit does.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string

@@ -26,7 +26,7 @@ const (
 	stopKillDelay   = 3 * time.Second
 	outputKillDelay = 30 * time.Second // for a process whose output is read
 	heldKillDelay   = time.Minute      // for a process with up to a million connections
-	// groupExitTimeout limits the end of the remaining processes of a killed process group.
+	// groupExitTimeout limits the wait for the end of the processes in a killed process group.
 	groupExitTimeout = time.Minute
 	// maxTailBytes limits how much of a process's last output is stored. maxLineBytes limits an output line.
 	maxTailBytes = 4096
@@ -158,7 +158,7 @@ func (p *process) newUnexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputWithColonPrefix returns ": " and the last output of the process.
+// lastOutputWithColonPrefix returns ": " and the last output of the process, or "" without output.
 func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -258,7 +258,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects to the server until the server answers, and returns that connection.
+// waitUntilAppAnswers connects repeatedly until the server answers, and returns the connection with the answer.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

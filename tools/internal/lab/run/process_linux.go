@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs, and changes the thread's affinity. The goroutine must be locked to
-// its thread.
+// startOnCPUs starts a process on the given CPUs. It changes the affinity of the calling thread, to which the goroutine
+// must be locked.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -22,8 +22,8 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 			return err
 		}
 	}
-	// With a separate group, the child does not receive the terminal's Ctrl-C, because the lab ends the child itself.
-	// The group also makes the child's children reachable.
+	// In its own group, the child does not receive the terminal's Ctrl-C. The lab ends the child itself. A signal to
+	// the group also reaches the child's children.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }

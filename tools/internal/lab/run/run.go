@@ -40,7 +40,8 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run, or skips it if the machine cannot open all connections.
+// runStepIfItFits executes one run. If not all connections fit, it skips the run or, with a Broadcast phase, reduces
+// their number.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRunsForCapacity []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{

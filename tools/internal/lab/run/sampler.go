@@ -111,8 +111,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. It must be called last, because counting takes
-// kernel memory.
+// addServerConnCount stores the server's number of connections in s. Call it after sampling memory, because counting
+// takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)

@@ -34,8 +34,8 @@ type Options struct {
 	Scale string
 }
 
-// ApplyForThisMachine returns the scenario as this machine runs it, with the options applied and with one subject per I/O model. It
-// does not modify s.
+// ApplyForThisMachine returns the scenario as this machine runs it, with the options applied and with one subject per
+// I/O model. It does not modify s.
 func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -151,8 +151,9 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with the subjects that can run on h, and notes about the others. A subject
-// with several I/O models becomes one subject per model. Each subject's connections are limited to what h allows.
+// adaptSubjectsToHost returns the scenario with only the subjects that can run on h. It adds a note for each other
+// subject. A subject with several I/O models becomes one subject per model. A subject with OneTable gets its MaxConns
+// from h.
 func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -214,7 +215,7 @@ type Scale struct {
 	// Rounds replaces the number of rounds of the scenario and of its workloads.
 	Rounds      int `json:"rounds,omitempty" toml:"rounds"`
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Duration and WarmUp limit the times of phases. Hold limits the duration of Hold phases.
+	// WarmUp limits the warm-up of phases. Hold limits the duration of Hold phases, and Duration that of others.
 	Duration Duration `json:"duration,omitempty" toml:"duration"`
 	WarmUp   Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	Hold     Duration `json:"hold,omitempty" toml:"hold"`

@@ -20,8 +20,8 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures is a function that looks up a figure by name. ok reports whether the figure exists.
-// better is true if either high or low values of the figure count as better.
+// Reader reads scenarios. Figures looks up a figure by name. ok reports whether the figure exists. better is true if
+// either high or low values of the figure count as better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
@@ -86,8 +86,9 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as described in docs/scenarios.md", err)
 }
 
-// validateScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine without
-// limits. lines contains the line numbers of TOML tables, for error messages.
+// validateScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine
+// without limits. A missing baseline becomes the first subject. lines contains the line numbers of TOML tables, for
+// error messages.
 func (r Reader) validateScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {

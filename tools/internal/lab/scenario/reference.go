@@ -27,8 +27,8 @@ type Column struct {
 	// Name is the heading of the column. Figure is our figure in the column, or "" if there is none.
 	Name   string `json:"name" toml:"name"`
 	Figure string `json:"figure,omitempty" toml:"figure"`
-	// Unit is the unit of the published figures, one of UnitFactors. Our figures are shown in the same unit. The
-	// default "" shows them in our usual format. Times are always in that format.
+	// Unit is the unit of the published figures, a key of UnitFactors. Our figures are shown in the same unit. The
+	// default "" shows our figures in our usual format. There is no unit for times.
 	Unit string `json:"unit,omitempty" toml:"unit"`
 	// Relative is the name of a subject. If it is set, our figure is shown as a multiple of that subject's figure in
 	// the same round. If the watchdog killed that subject, our figure itself is shown, too. If there is no multiple,
@@ -75,8 +75,9 @@ type Claim struct {
 	Plus    float64  `json:"plus,omitempty" toml:"plus"`
 	// From is the minimum number of connections for a verdict.
 	From int `json:"from,omitempty" toml:"from"`
-	// Fails defines when the claim makes the bench fail: UnlessMet (also if it was not measured), IfNotMet, or IfStrict
-	// (like IfNotMet, but only with --strict). By default it never does.
+	// Fails defines when the claim makes the bench fail. With IfNotMet, the bench fails if the claim is not met. With
+	// UnlessMet, it also fails if the figure was not measured. IfStrict means IfNotMet, but only with --strict. By
+	// default, the claim never makes the bench fail.
 	Fails string `json:"fails,omitempty" toml:"fails"`
 }
 
@@ -86,9 +87,9 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a clause of the report's first sentence. Text can contain placeholders. {subject} and {baseline} are the
-// names of the compared subjects. {value} and {base} are their figures. {ratio} is value/base, and {inverse} is
-// base/value. {connections} is the workload's number of connections.
+// Clause is a clause of the report's first sentence. Text can contain placeholders. {subject} is the subject's name,
+// and {value} its figure. {baseline} is the baseline's name, and {base} its figure. {ratio} is value/base, and
+// {inverse} is base/value. {connections} is the workload's number of connections.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`

@@ -24,7 +24,7 @@ type Subject struct {
 	// MaxConns is the number of connections that the server can hold. 0 means any number. Wall describes the limit.
 	MaxConns int    `json:"max_conns,omitempty" toml:"max_conns"`
 	Wall     string `json:"wall,omitempty" toml:"wall"`
-	// PerCPU makes the placeholder {processes} at least the number of CPUs.
+	// PerCPU makes the placeholder {processes} at least the number of CPUs, and at least 2.
 	PerCPU bool `json:"per_cpu,omitempty" toml:"per_cpu"`
 	// Parks reports that the command is not a server: it parks "{n}" goroutines, prints samples as lines of JSON, and
 	// exits. It runs only in Park phases.
@@ -32,9 +32,10 @@ type Subject struct {
 	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in braces.
 	// The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and exit on SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Config is the text of a file whose path replaces "{config}" in the command. It contains the same placeholders.
+	// Config is the text of a file whose path replaces "{config}" in the command. Config can contain the other
+	// placeholders.
 	Config string `json:"config,omitempty" toml:"config"`
-	// Models replaces the subject with one subject for each of these I/O models that can run here. The model's name
+	// Models lists I/O models. One subject for each model that can run here replaces this subject. The model's name
 	// replaces "{model}" in the subject's name and command.
 	Models []string `json:"-" toml:"models"`
 	// OneTable reports that the server has one descriptor table. MaxConns and Wall are then derived from the hard
@@ -149,9 +150,9 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command does not contain
-// {processes}. Otherwise, each process uses up to three quarters of its descriptor table, because the kernel
-// distributes connections unevenly.
+// ServerProcessesFor returns the number of server processes for a workload. It is 1 without the placeholder
+// {processes}. Otherwise, an equal share of the connections fills at most three quarters of a process's descriptor
+// table, because the kernel distributes connections unevenly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1

@@ -53,8 +53,8 @@ type Workload struct {
 
 // Values of Phase.Do: the actions of phases.
 const (
-	// Connect opens connections and closes those of earlier phases. If Connect is not the first phase, all connections
-	// are opened before that phase.
+	// Connect opens connections and closes those of earlier phases. If a workload begins with another phase, all
+	// connections are opened before that phase.
 	Connect = "connect"
 	// Hold keeps the connections idle except for heartbeats.
 	Hold = "hold"
@@ -71,7 +71,7 @@ const (
 	// Publish publishes messages to topics and measures a time window. Without a Rate, it is a closed loop with a fixed
 	// number of messages in flight. All connections subscribe to a topic and check the messages.
 	Publish = "publish"
-	// Attack runs all attackers of package faults against the server, together with honest clients.
+	// Attack runs attackers (see package faults) against the server, together with honest clients.
 	Attack = "attack"
 	// Jobs runs a process that submits jobs to its own pool.
 	Jobs = "jobs"
@@ -89,13 +89,14 @@ var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish,
 
 type Phase struct {
 	Do string `json:"do" toml:"do"`
-	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h.
+	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h. An idle Hold
+	// phase takes at least 1 s, an Attack phase at least 4 s, and a Jobs phase at most 20 min.
 	For Duration `json:"for,omitempty" toml:"for"`
 	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
 	// window.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is the
-	// number of connections to a contender that is a server. The default is 2,000.
+	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is
+	// the number of connections to a contender that is a server. The default is 2,000.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is a number per second. In a Connect phase it is the number of connections to open; 0 means as fast as
 	// possible. In Load and Publish phases it is the number of messages on all connections together; 0 means a closed
@@ -123,8 +124,8 @@ type Phase struct {
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
 	// Storm replaces the attackers of an Attack phase by one goroutine that opens and closes connections as fast as it
-	// can: "connect", or "hello" with a TLS ClientHello on each. Elsewhere aims it at another port, where connections are
-	// accepted and closed.
+	// can: "connect", or "hello" with a TLS ClientHello on each. Elsewhere aims the storm at another port, where
+	// connections are accepted and closed.
 	Storm     string `json:"storm,omitempty" toml:"storm"`
 	Elsewhere bool   `json:"elsewhere,omitempty" toml:"elsewhere"`
 
@@ -132,17 +133,17 @@ type Phase struct {
 	Shape string `json:"shape,omitempty" toml:"shape"`
 	// Times is the rate of submitted jobs as a multiple of the capacity. It must be above 0 and at most 1000.
 	Times float64 `json:"times,omitempty" toml:"times"`
-	// Burst multiplies the rate of submitted jobs in the first tenth of each second, up to 1000 times.
+	// Burst is a factor for the rate of submitted jobs in the first tenth of each second, at most 1000.
 	Burst int `json:"burst,omitempty" toml:"burst"`
 	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender that uses
 	// more. The default is 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
-	// Deadline is the time, from its submission, within which a job must end to count: 1 ms to an hour. The default is
-	// 200 ms.
+	// Deadline is the time after a job's submission within which the job must end to count, from 1 ms to an hour. The
+	// default is 200 ms.
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
 	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
-	// Sources is the number of further source addresses of a Jobs phase whose contenders are servers; see
+	// Sources is for Jobs phases whose contenders are servers. It is the number of further source addresses; see
 	// jobload.Plan.
 	Sources int `json:"sources,omitempty" toml:"sources"`
 }

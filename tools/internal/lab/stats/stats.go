@@ -1,8 +1,8 @@
 // Package stats computes the median of repeated rounds and its confidence interval.
 //
 // With 6 or more rounds, the 95 % interval lies between order statistics, without any assumption about the
-// distribution. It is computed by golang.org/x/perf/benchmath, as in benchstat. With fewer rounds no such interval
-// exists. The interval is then the range of the values times a factor from E. Lord, "The use of range in place of
+// distribution. It is computed by golang.org/x/perf/benchmath, as in benchstat. With 2 to 5 rounds, no such interval
+// exists. The margin (±) is then the range of the values times a factor from E. Lord, "The use of range in place of
 // standard deviation in the t-test", Biometrika 34, 1947, which assumes normally distributed values. Such an interval
 // is wide. One round has no interval.
 package stats
@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides the value of each round by the value of the same round in base. It skips rounds for which
-// one of the values is unusable.
+// RatiosOfSameRounds divides each round's value in byRound by the same round's value in base. It skips rounds in which
+// either value is Never, or the value in base is missing or not positive.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
