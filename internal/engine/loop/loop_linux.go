@@ -255,10 +255,8 @@ func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
 	l.recordLastTurnAndStartNext()
-	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinHandlingEvents() {
-		if !l.yieldIfProcessorsAreBusy() {
-			l.blockUntilWork()
-		}
+	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinHandlingEvents() && !l.yieldWhileProcessorsAreBusy() {
+		l.blockUntilWork()
 		l.handleEvents()
 	}
 	l.resumeConnsReturnedByPool()
@@ -355,6 +353,36 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
+// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to another one.
+const countInterval = 100 * time.Microsecond
+
+// yieldWhileProcessorsAreBusy lets other goroutines run before the loop blocks, while they wait for a processor. A
+// goroutine that blocks in a system call keeps its processor until Go's monitor takes it away, which lasts 20 µs to
+// 10 ms.
+func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
+	for l.areProcessorsBusy() {
+		now := engine.MonotonicNow()
+		l.recordTurnAndExtendDeadlines(now)
+		runtime.Gosched()
+		l.countDue = 0
+		l.startTurnAndExtendDeadlines(now, 0)
+		if l.handleEvents() || l.hasRemoteWork() || l.nextTaskDue() <= l.host.Clock() {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Loop) areProcessorsBusy() bool {
+	retained, now := l.host.RetainCalls.Load(), l.host.Clock()
+	if now < l.countDue && retained == l.lastRetained {
+		return false
+	}
+	l.countDue, l.lastRetained = now+countInterval, retained
+	runnable, running := l.goroutines.Count()
+	return runnable > 0 && running >= runtime.GOMAXPROCS(0)
+}
+
 func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
@@ -383,28 +411,6 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
 		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
 	}
-}
-
-// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to another one.
-const countInterval = 100 * time.Microsecond
-
-// yieldIfProcessorsAreBusy lets other goroutines run before the loop blocks, if they wait for a processor. A goroutine
-// that blocks in a system call keeps its processor until Go's monitor takes it away, which lasts 20 µs to 10 ms.
-func (l *Loop) yieldIfProcessorsAreBusy() (yielded bool) {
-	retained, now := l.host.RetainCalls.Load(), l.host.Clock()
-	if now < l.countDue && retained == l.lastRetained {
-		return false
-	}
-	l.countDue, l.lastRetained = now+countInterval, retained
-	if runnable, running := l.goroutines.Count(); runnable == 0 || running < runtime.GOMAXPROCS(0) {
-		return false
-	}
-	now = engine.MonotonicNow()
-	l.recordTurnAndExtendDeadlines(now)
-	runtime.Gosched()
-	l.countDue = 0
-	l.startTurnAndExtendDeadlines(now, 0)
-	return true
 }
 
 // AdjustFastSweepReasons adds delta to the number of conditions that require frequent timeout checks. When the number
