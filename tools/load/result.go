@@ -208,7 +208,7 @@ type Agent struct {
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
-	// Connected, Rate, Latency and CPUShare are taken from the agent's own result. They are 0 for a lost agent.
+	// Connected, Rate, Latency and CPUUtilization are taken from the agent's own result. They are 0 for a lost agent.
 	Connected      int     `json:"connected"`
 	Rate           float64 `json:"rate"`
 	Latency        Latency `json:"latency"`
