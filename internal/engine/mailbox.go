@@ -110,7 +110,7 @@ type Request struct {
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
-	// canDelay lets a request be delayed that is not output; see isDelayable.
+	// canDelay lets a request that is not output be delayed like output; see isDelayable.
 	canDelay bool
 }
 

@@ -19,7 +19,7 @@ import (
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
-	exporter secure.Exporter // nil if it was dropped, or stays in the process that has performed the handshake
+	exporter secure.Exporter // nil if it was dropped, or if another process has performed the handshake
 }
 
 // sharedTLSParams contains the fields of a tls.ConnectionState that are equal in many connections.
@@ -132,7 +132,7 @@ func (l *compactTLSLayer) state() *tls.ConnectionState {
 		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
 		NegotiatedProtocol: p.NegotiatedProtocol, ServerName: p.ServerName,
 	}
-	s.NegotiatedProtocolIsMutual = true //lint:ignore SA1019 crypto/tls sets it
+	s.NegotiatedProtocolIsMutual = true //lint:ignore SA1019 crypto/tls sets this field, too
 	if p.peer != nil {
 		s.PeerCertificates, s.VerifiedChains = p.peer.certificates, p.peer.chains
 		s.SignedCertificateTimestamps, s.OCSPResponse = p.peer.timestamps, p.peer.ocspResponse
