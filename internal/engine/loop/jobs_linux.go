@@ -268,7 +268,7 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	}
 	cpu := now.threadCPU - o.threadCPU
 	if sock.ThreadIsRunnable(now.hold.thread) {
-		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // even if all CPU time before Started was used
+		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // even if all CPU time before was used
 		return computes, computes
 	}
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)

@@ -144,7 +144,7 @@ func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.BufferPool(&l.sharedBuffers) { // otherwise they are set, and workers may be reading them
+	if l.host.Buffers != engine.BufferPool(&l.sharedBuffers) { // otherwise both are set, and workers may read them
 		l.host.Buffers, l.host.SendDirect = &l.sharedBuffers, nil
 	}
 }

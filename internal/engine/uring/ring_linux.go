@@ -99,7 +99,7 @@ type ring struct {
 	sqMask, cqMask                          uint32
 	sqes                                    []sqe
 	cqes                                    []cqe
-	tail, submitted                         uint32        // numbers of submissions that were filled and that the kernel has taken
+	tail, submitted                         uint32        // numbers of submissions filled and given to the kernel
 	broken                                  syscall.Errno // why the ring can no longer be used; 0 if it works
 	scratch                                 sqe           // returned by nextFreeSubmission when the ring is broken
 

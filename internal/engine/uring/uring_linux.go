@@ -77,11 +77,11 @@ const (
 
 // Bits of Conn.DriverFlags that belong to this driver.
 const (
-	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
-	polling                                               // a poll
-	sending                                               // a send, or a poll for writability for a file, is in progress
+	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive is in progress
+	polling                                               // a poll is in progress
+	sending                                               // a send is in progress, or a poll for writability
 	canceling                                             // the receive is being cancelled
-	closing                                               // the connection must be closed when no operation is in progress
+	closing                                               // must be closed when no operation is in progress
 	recentlyActive                                        // the connection has received since the last sweep
 	smallReceives                                         // the last receive was small
 

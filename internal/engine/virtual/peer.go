@@ -29,7 +29,7 @@ type Peer struct {
 	shut          bool   // the connection's sending direction is shut
 	done          bool   // the connection was closed or refused
 	closeReason   error
-	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
+	mailboxClosed bool // the mailbox is closed and no longer visited; guarded by Engine.mu
 }
 
 // Connect adds a peer that connects from peerAddr. A zero peerAddr means a unix socket. After Stop, Connect fails with
