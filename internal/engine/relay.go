@@ -15,8 +15,8 @@ import (
 // reused while the relay refers to it.
 //
 // Connections of different owners refer to each other by Ref and post requests. A connection that has posted more than
-// HighWater bytes since the last grant requests a grant, and is not read until it arrives. The partner sends the grant
-// when its output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
+// HighWater bytes since the last grant requests a grant, and is not read until the grant arrives. The partner sends the
+// grant when its output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
 //
 // If any goroutine may use sockets (Runtime.SendToPartner is set), a connection sends directly on its partner's socket
 // while the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and reading

@@ -32,8 +32,7 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes FreeBuffersAndDeferClosed: OnClosed will call the handler's Closed. Call it if no worker will
-// run c.
+// UndeferClosed makes OnClosed call the handler's Closed, instead of Run. Call UndeferClosed if no worker will run c.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If

@@ -37,7 +37,7 @@ func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 }
 
 // serveFileAnswers starts a server that answers all input with answer. Loops with their own descriptor tables can't
-// send files. On such loops, it checks the error and returns nil.
+// send files. On such loops, serveFileAnswers checks the error and returns nil.
 func (b *testEnv) serveFileAnswers(answer func(c *engine.Conn), changes ...with) *server {
 	probe, _ := b.newRandomFile(100)
 	sends := make(chan error, 1)

@@ -220,7 +220,7 @@ func (d *driver) updateWatchAndExpiry(c *engine.Conn) syscall.Errno {
 	d.loop.UpdateExpiryTracking(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // a watch stays: c may be dequeued before an event
+	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // an existing watch is kept, because c may be dequeued before an event
 		want, events = watchedIn, sock.In
 	}
 	if c.WantsWritable() {

@@ -76,7 +76,7 @@ type goroutineEngine struct {
 	admission        *admission.Controller // counts connections and dials
 	broadcastTracker engine.BroadcastTracker
 	broadcastQueue   chan *engine.Broadcast // for the broadcaster
-	flushBroadcasts  chan chan struct{}     // the broadcaster closes each received channel after the queue
+	flushBroadcasts  chan chan struct{}     // the broadcaster closes a received channel once the queue is empty
 	dialRequests     chan struct{}          // holds one element for each Dial in progress
 	dialSlots        chan struct{}          // holds one element for each connection being dialled
 	acceptPause      acceptPauseState

@@ -132,7 +132,7 @@ func (l *compactTLSLayer) state() *tls.ConnectionState {
 		CurveID: p.CurveID, DidResume: p.DidResume, HelloRetryRequest: p.HelloRetryRequest, ECHAccepted: p.ECHAccepted,
 		NegotiatedProtocol: p.NegotiatedProtocol, ServerName: p.ServerName,
 	}
-	s.NegotiatedProtocolIsMutual = true //lint:ignore SA1019 crypto/tls sets this field, too
+	s.NegotiatedProtocolIsMutual = true //lint:ignore SA1019 crypto/tls sets it
 	if p.peer != nil {
 		s.PeerCertificates, s.VerifiedChains = p.peer.certificates, p.peer.chains
 		s.SignedCertificateTimestamps, s.OCSPResponse = p.peer.timestamps, p.peer.ocspResponse

@@ -33,8 +33,8 @@ type Driver interface {
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
-	// WatchForInputOrConnect watches a connection that is about to be opened for input. If Connecting is set, it
-	// watches for the end of the dial instead.
+	// WatchForInputOrConnect starts to watch a connection for input, just before the connection is opened. If
+	// Connecting is set, it watches for the end of the dial instead.
 	WatchForInputOrConnect(c *engine.Conn) syscall.Errno
 	// WatchEstablished stops watching for the end of a dial and watches the open connection.
 	WatchEstablished(c *engine.Conn) syscall.Errno

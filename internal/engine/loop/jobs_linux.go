@@ -109,7 +109,7 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop, it sets h.ended.
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken the loop, h.ended is set.
 func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
@@ -268,7 +268,7 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 	}
 	cpu := now.threadCPU - o.threadCPU
 	if sock.ThreadIsRunnable(now.hold.thread) {
-		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // even if all CPU time before was used
+		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // if earlier jobs used all CPU time before it
 		return computes, computes
 	}
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)

@@ -109,8 +109,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater returns the limits above which reading pauses and at which it resumes, in unsent bytes. ok reports
-// whether too much unsent output has paused reading.
+// PausedAtHighWater returns two limits in unsent bytes: reading pauses above highWater and resumes at lowWater. ok
+// reports whether too much unsent output has paused reading.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
