@@ -33,7 +33,7 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 }
 
 // acquireSlotsOrReleaseAll reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
-// caller must have reserved a slot of the engine. A refusal releases that slot.
+// caller must have reserved a slot of the engine. If the connection is refused, all these slots are released.
 func (rt *Runtime) acquireSlotsOrReleaseAll(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -61,9 +61,9 @@ func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.Add
 	return reason
 }
 
-// AdmitImportedAndMapListener reserves slots of the listener and source address for a connection from another engine. It sets
-// r.Listener to this engine's number of the listener. The caller has already reserved a slot of the engine. If the
-// connection is refused, all reserved slots are released.
+// AdmitImportedAndMapListener reserves slots of the listener and source address for a connection from another engine.
+// It sets r.Listener to the number that the listener has in this engine. The caller has already reserved a slot of the
+// engine. If the connection is refused, all reserved slots are released.
 func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	switch n := r.Listener; {
 	case n >= 0 && n < len(rt.PredecessorListeners):
@@ -78,8 +78,8 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	return rt.acquireSlotsOrReleaseAll(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImportedAndMapListener reserved for r. The
-// slot of the engine stays reserved.
+// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r. The slot of the engine
+// stays reserved.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
@@ -173,7 +173,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.BufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds the number of shed requests and of active overload actions to sum.
+// AddOverloadCounts adds the active overload actions and the numbers of shed requests to sum.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -233,7 +233,8 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate reports whether a worker may start the connection's job. Otherwise, the caller must drop it.
+// startTicketUnlessTooLate reports whether a worker may start the connection's job. If not, the caller must drop the
+// job.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true

@@ -23,19 +23,19 @@ const (
 type Buffer struct {
 	bytes      []byte
 	start      int
-	inKernel   bool // the kernel reads it: the bytes must not move
+	inKernel   bool // the kernel reads the bytes, so they must not move
 	kernelFull bool // the kernel did not accept all of this or of earlier output
 
-	// In the first piece of output, rest contains the further pieces, and restBytes is their number of bytes.
+	// In the first piece of output, rest contains the further pieces. restBytes is the number of bytes in rest.
 	rest      []*Buffer
 	restBytes int
 
 	// For input, waitingSince is the time when the oldest byte arrived. For output, it is the start of the current
 	// progress interval, in which progressGoal more bytes must be sent.
 	waitingSince    time.Duration
-	withWorkerSince time.Duration // when a worker got the connection; 0 if none has it
+	withWorkerSince time.Duration // when the connection was passed to a worker; 0 if no worker has it
 	progressGoal    int
-	postedBytes     int // how many bytes of output were posted and still count as such
+	postedBytes     int // number of output bytes that still count as posted; see generationAndPosted
 }
 
 // Len returns the number of bytes in this buffer and in all pieces behind it.
@@ -78,7 +78,7 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// appendableBytes returns how many bytes can be appended if the capacity may grow to maxCap.
+// appendableBytes returns how many bytes fit into the buffer if its capacity may grow to maxCap.
 func (b *Buffer) appendableBytes(maxCap int) int {
 	if b.inKernel {
 		maxCap = 0
@@ -86,7 +86,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that the buffer needs for extraBytes more bytes. The result may exceed maxCap.
+// grownCap returns the capacity that the buffer needs for extraBytes more bytes. It exceeds softMaxCap only if the
+// bytes do not fit otherwise.
 func (b *Buffer) grownCap(extraBytes, softMaxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), softMaxCap))
@@ -106,8 +107,8 @@ func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
 
 // BufferPool allocates buffers and reuses freed ones. A connection has a buffer only while it has bytes to store.
 type BufferPool interface {
-	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to smallBufferSize, the capacity is
-	// at most smallBufferSize.
+	// GetOrNew returns an empty buffer, if possible with capacity for capacityHint bytes. If capacityHint is at most
+	// smallBufferSize, so is the capacity.
 	GetOrNew(capacityHint int) *Buffer
 	Put(*Buffer)
 }
@@ -118,8 +119,8 @@ func newBuffer(capacityHint int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(capacityHint, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one loop. It is not safe for concurrent use. Get prefers the most recently used buffer,
-// which may still be in the CPU cache.
+// FreeList is a BufferPool for one loop. It is not safe for concurrent use. GetOrNew prefers the most recently used
+// buffer, which may still be in the CPU cache.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
@@ -135,7 +136,7 @@ func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 
 type bufferStack struct {
 	free []*Buffer
-	idle int // number of buffers, from the bottom, not used since the last FreeIdleBuffers
+	idle int // number of buffers at the bottom that were not used since the last FreeIdleBuffers
 }
 
 func (f *FreeList) smallOrLargeStackFor(size int) *bufferStack {
@@ -152,7 +153,7 @@ func (f *FreeList) GetOrNew(capacityHint int) *Buffer {
 		return newBuffer(capacityHint)
 	}
 	b := s.free[n]
-	s.free[n] = nil // it may not come back
+	s.free[n] = nil // the list must not keep b, which may not come back
 	s.free = s.free[:n]
 	s.idle = min(s.idle, n)
 	f.freeBytes -= cap(b.bytes)
@@ -174,7 +175,7 @@ func (f *FreeList) Put(b *Buffer) {
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
 // FreeIdleBuffers frees buffers that were not used since the previous call. It stops when keptFreeBytes bytes are left
-// in the list. Large and old buffers are freed first.
+// in the list. It frees large buffers before small ones, and old buffers before recently used ones.
 func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0

@@ -12,9 +12,9 @@ import (
 type GroupChunk struct {
 	connList
 	set     *connSet
-	version uint64 // of the set, when the chunk was made
-	// lastIndex and lastRun are the index and the run of the last request for this chunk; see Mailbox.batchRun. The
-	// lock of the owner's mailbox guards them.
+	version uint64 // the version of the set when the chunk was created
+	// lastRun is the run of the last request for this chunk; see Mailbox.batchRun. lastIndex is that request's index in
+	// the queue. The lock of the owner's mailbox guards both fields.
 	lastIndex int
 	lastRun   uint64
 }
@@ -28,7 +28,7 @@ type ChunkPoster interface {
 type PostOutcomes struct {
 	sent, full int
 	closed     []Ref // connections that have begun to close
-	slow       []Ref // of those counted as full, connections whose own output limit is exceeded
+	slow       []Ref // the connections counted as full because their own output limit is exceeded
 }
 
 func (t *PostOutcomes) SentCount() int { return t.sent }
@@ -59,7 +59,7 @@ func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()
-		c.scheduleMissedIfLow() // the output may have been sent
+		c.scheduleMissedIfLow() // otherwise no later event might call it, because the output may have been sent
 	} else {
 		c.abortWith(ErrSlowConsumer)
 	}

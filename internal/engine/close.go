@@ -1,6 +1,7 @@
 package engine
 
-// OnEOF records that the peer has sent EOF. From then on, all output must be sent within Limits.CloseTimeout.
+// OnEOF records that the peer has sent EOF. From then on, all output must be sent within Limits.CloseTimeout, unless
+// the connection is retained or relayed.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeOrAbortIfLayerError(l.OnEOF(c))
@@ -8,8 +9,8 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout records the peer's EOF and starts the timeout Limits.CloseTimeout. Layers that detect EOF
-// themselves call this method instead of OnEOF.
+// MarkPeerEOFAndStartTimeout is OnEOF without a call of the layer's OnEOF. Layers that detect EOF themselves call this
+// method instead of OnEOF.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -36,8 +37,8 @@ func (c *Conn) Abort(why error) {
 // maxDrainReads is the maximum number of reads before a shutdown closes a connection.
 const maxDrainReads = 64
 
-// ScheduleDrain tells the handler that the server shuts down, and closes the connection as soon as the connection is idle.
-// Input that has already arrived is handled first.
+// ScheduleDrain tells the handler that the server shuts down, and closes the connection as soon as it is idle. Input
+// that has already arrived is handled first.
 func (c *Conn) ScheduleDrain() {
 	if c.is(draining | closing) {
 		return
@@ -54,7 +55,7 @@ func (c *Conn) clearReadBeforeCloseIfDone() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
-	case c.is(inputHeld) && !c.is(draining): // a worker must look at that first
+	case c.is(inputHeld) && !c.is(draining): // a worker must handle the input first
 	default:
 		if why, _ := c.exceededTimeLimit(c.runtime.Now()); why == nil {
 			c.state &^= readBeforeClose
@@ -76,7 +77,7 @@ func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 
 func (c *Conn) abortWith(why error) {
 	if c.is(closing) && !c.is(failed) {
-		c.logCloseIfByLimit(why, 0) // the limit that ended the close
+		c.logCloseIfByLimit(why, 0) // logs the limit that has ended the orderly close
 	}
 	c.CloseWith(why)
 	c.ensureRare().closeReason = why
@@ -134,7 +135,7 @@ func (c *Conn) enterClosingStateWithPartner(why error) {
 		c.closePartner(why)
 	}
 	switch now := c.runtime.Now(); {
-	case c.is(peerEOF) && x.expiry > 0: // its time limit runs already
+	case c.is(peerEOF) && x.expiry > 0: // the timeout has started at EOF
 	case c.is(shut):
 		x.expiry = now + c.runtime.Limits.Linger
 	default:
@@ -165,7 +166,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output.
+// appendLayerCloseOnce makes the layer append its closing message to the output, if it has not done so yet.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -208,7 +209,7 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees the connection's connExtra and rareState if all their fields are zero.
+// freeExtraIfZero frees the connection's connExtra, or only its rareState, if all of its fields are zero.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:
@@ -254,7 +255,7 @@ func (c *Conn) OnClosed() {
 
 func (c *Conn) releaseAndResetAfterClose() {
 	n := c.runtime.Counters
-	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // that is counted in ConnsExported
+	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // ConnsExported counts exports
 		n.countClosed(closeCauseOf(c.extra.closeReason))
 	}
 	if l := c.layer(); l != nil {
@@ -265,7 +266,7 @@ func (c *Conn) releaseAndResetAfterClose() {
 		n.Add(Paused, -1)
 	}
 	c.SetHandlerMemory(0, false)
-	c.releaseListenerAndSourceSlots() // before the counters, so that the place is free once they change
+	c.releaseListenerAndSourceSlots() // before the counters change, so that the slots are then free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
 	if x := c.extra; x != nil {

@@ -19,7 +19,7 @@ const (
 	FeedHandler                  // call Conn.MakeDeferredHandlerCalls
 	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
 	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
-	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call CompleteDetachOrAbort; or call OnKernelIdleForExport
+	DetachOrExport               // once the kernel has no operation in progress, make a net.Conn and call CompleteDetachOrAbort; or call OnKernelIdleForExport
 	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
 	Close                        // close the descriptor, then call OnClosed
 )
@@ -60,7 +60,7 @@ type connExtra struct {
 	closedByWorker    bool  // a worker calls Closed, or has called it
 	exportStage       uint8 // see export.go
 	timerBucket       uint8 // for the driver; see SetTimerBucket
-	*rareState              // noRareState, or changed only after ensureRare
+	*rareState              // points to noRareState unless ensureRare has replaced it
 }
 
 // rareState is the part of the optional state that connections rarely need.
@@ -69,7 +69,7 @@ type rareState struct {
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
 	dialStarted   time.Duration
 	remotePartner *remotePartner // of a relay between two owners
-	// drainReadsLeft is the number of reads to await before a drain may complete.
+	// drainReadsLeft is the number of further reads with input that may delay the close by a drain.
 	drainReadsLeft int
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
@@ -85,7 +85,7 @@ type rareState struct {
 	handlerPartialSince time.Duration
 	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
 	droppedMessages     int64                 // messages lost because the peer is slow
-	reportedMissed      int64                 // those of droppedMessages that Missed was told of
+	reportedMissed      int64                 // the part of droppedMessages that Missed has reported
 	onlyMissedPending   bool                  // drainedPending is set for Missed, but Drained is not due
 	droppedOutput       int                   // bytes of output that were dropped
 	readRate            *readRate             // nil without a limit, or while the whole allowance is unused
@@ -138,15 +138,15 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records that dialling of peer has begun. started is the start time by MonotonicNow. For a unix socket,
-// peer is the zero value.
+// OnDialling records that this process has begun to dial peer. started is the start time by MonotonicNow. For a unix
+// socket, peer is the zero value.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time when dialling of the connection began, in terms of MonotonicNow. The result is valid
-// only until the handler's Opened has returned.
+// DialStartedAt returns the time by MonotonicNow when dialling began. The result is valid only until the handler's
+// Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -247,8 +247,8 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped starts the write timeout if the timeout is not running. Drivers call this method when the
-// kernel accepts no output at the moment.
+// StartWriteTimerIfStopped starts the write timeout unless it is running. Drivers call this method when the kernel
+// accepts no output.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -311,7 +311,7 @@ func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 }
 
 func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
-	stale := req.IsStale() // if so, nothing else of the connection may be accessed
+	stale := req.IsStale() // if stale, nothing else of the connection may be accessed
 	if len(data) == 0 {
 		c.releasePostedAndWakeIfLow(emptyRequestSize)
 	}
@@ -338,7 +338,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	case RequestBroadcast:
 		c.releasePostedAndWakeIfLow(len(data))
 		if c.acceptsBroadcasts() {
-			_, _ = c.Write(data) // as in WriteBroadcasts
+			_, _ = c.Write(data) // an error was counted, or closes the connection
 			c.startPendingLayerAndUpdatePause()
 		}
 	case RequestLatest:

@@ -11,10 +11,10 @@ import (
 // This file stores the connections of a large group, so that a message to a million connections need not begin with a
 // copy of the list.
 //
-// A connSet has a linear hash table for each owner, by slot. The buckets are chunks; a request for many connections
-// refers to a chunk. A snapshot returns the current chunks without a copy and begins a new version. A chunk of an older
-// version is copied before it is changed. A table grows and shrinks by one chunk at a time, so that no change moves all
-// connections.
+// A connSet has a linear hash table for each owner, keyed by slot. The buckets are chunks. A request for many
+// connections refers to a chunk. A snapshot returns the current chunks without copying them, and begins a new version.
+// A chunk of an older version is copied before it is changed. A table grows and shrinks by one chunk at a time, so that
+// no change moves all connections.
 //
 // The group's lock guards a connSet. Chunks of older versions are immutable.
 
@@ -81,7 +81,8 @@ func (l *connList) replaceSubscriptions(value *LatestValue) {
 const (
 	// chunkFill is the average number of connections per chunk at which a table grows.
 	chunkFill = 128
-	// slotsPerGroup is the number of consecutive slots in a chunk, so that iteration accesses memory in order.
+	// slotsPerGroup is the number of consecutive slots with the same hash. They are in one chunk, so that iteration
+	// accesses memory in order.
 	slotsPerGroup = 16
 )
 
@@ -90,7 +91,7 @@ type connSet struct {
 	count        int
 	version      uint64
 	removed      removedDuringBroadcast
-	broadcasting bool // a broadcast is under way: removed connections must be recorded
+	broadcasting bool // a broadcast is in progress, so removed connections must be recorded
 }
 
 type ownerTable struct {

@@ -14,15 +14,15 @@ type Counter int
 // Values of Counter. The counters before Accepted can decrease; all others only grow.
 const (
 	Open                 Counter = iota // open connections
-	Handshaking                         // of those, before Opened
-	Paused                              // of those, not read because too much is unsent
-	Closing                             // of those, closing
+	Handshaking                         // open connections before Opened
+	Paused                              // open connections that are not read because too much output is unsent
+	Closing                             // open connections that are closing
 	Buffered                            // bytes of memory in buffers
 	LoopsOnWorkers                      // loops whose handlers are called by workers
 	ActiveBroadcasts                    // broadcasts under way
-	ActiveBroadcastBytes                // their bytes
-	OldestBroadcastAge                  // age of the oldest in nanoseconds
-	AcceptPausedCount                   // loops, or the one acceptor, paused by Engine.PauseAccept
+	ActiveBroadcastBytes                // total size of these broadcasts in bytes
+	OldestBroadcastAge                  // age of the oldest of these broadcasts in nanoseconds
+	AcceptPausedCount                   // loops or acceptors paused by Engine.PauseAccept
 	Goroutines                          // of a worker process; see package supervisor
 	OverloadActions                     // one for each action of package overload: 1 if it is active
 	_
@@ -32,7 +32,7 @@ const (
 	_
 	_
 
-	Accepted     // without refused ones
+	Accepted     // accepted connections, without refused ones
 	Dialled      // connections made by Dial
 	AcceptErrors // failed accepts, for example without free descriptors
 	AcceptPauses // pauses because of Limits.AcceptRate
@@ -41,8 +41,8 @@ const (
 	Writes       // send calls
 	BytesIn
 	BytesOut
-	Messages // cut by framers
-	Dropped  // because the peer is slow
+	Messages // messages that handlers have used; see Conn.CountMessages
+	Dropped  // messages dropped because the peer is slow
 	Replaced // latest values that were replaced before they were sent
 	Broadcasts
 	Heartbeats       // sent
@@ -58,7 +58,8 @@ const (
 	ShedByMemory
 	BusyTime // nanoseconds that loops were busy
 
-	// TLS handshakes by secure.StayReason: connections that became compact, and those that stay with crypto/tls
+	// TLS handshakes by secure.StayReason. TLSCompact counts connections that became compact. The others stay with
+	// crypto/tls.
 	TLSCompact
 	TLSDisabled
 	TLSVersion
@@ -67,9 +68,9 @@ const (
 	TLSSessionCache
 
 	GCs     // garbage collections of a worker process
-	GCPause // nanoseconds that they stopped the world
+	GCPause // nanoseconds in which garbage collections stopped the world
 
-	refusals         // by Cause, from here on
+	refusals         // the first of the counters of refusals, one for each Cause
 	closings         = refusals + Counter(NumRefusedCauses)
 	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
 	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns
@@ -114,7 +115,8 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, sum keeps the maximum.
+// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, it sets sum to the
+// maximum of both values.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -165,8 +167,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the mean duration of the loop iterations since an earlier snapshot, weighted by
-// duration.
+// MeanTurnAtRandomTime returns the mean duration of loop iterations since the snapshot before, weighted by duration. It
+// estimates the duration of the iteration that is in progress at a random time.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

@@ -6,9 +6,9 @@ import "sync"
 // kernel does not accept are copied.
 
 const (
-	// minDirectSend is the size in bytes from which a system call costs less than copying.
+	// minDirectSend is the minimum size in bytes for which a system call costs less than copying.
 	minDirectSend = 16 << 10
-	// maxDirectPieces is the maximum number of pieces in one system call. More pieces are copied into the output.
+	// maxDirectPieces is the maximum number of slices in one system call, including the output. More are copied.
 	maxDirectPieces = 64
 )
 
@@ -18,7 +18,7 @@ var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte)
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	n := 0
 	for _, p := range pieces {
-		if n += len(p); n > c.runtime.Limits.MaxUnsent { // before n can overflow
+		if n += len(p); n > c.runtime.Limits.MaxUnsent { // checked here, before n can overflow
 			break
 		}
 	}
@@ -61,7 +61,7 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect reports whether numPieces pieces of size bytes in total can be sent immediately.
+// canSendDirect reports whether a write of numPieces pieces, size bytes in total, can be sent immediately.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
@@ -69,7 +69,7 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then pieces with one system call.
+// sendOutputThenPieces sends the output and then pieces with one system call. pieceBytesSent excludes the output.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -115,7 +115,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output.
+// discardSentAndReleasePosted removes the first sentBytes bytes from the output. releasedPosted is the number of bytes
+// that no longer count as posted.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -164,11 +165,11 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayerOrClose()
 	}
-	if c.directSentInEvent() == 0 { // always so if a worker might access it
+	if c.directSentInEvent() == 0 { // always true while a worker might read the field
 		return
 	}
 	c.setDirectSentInEvent(0)
-	c.pauseReadingAtHighWater() // records the pause before a driver waits to write
+	c.pauseReadingAtHighWater() // must record the pause before the driver waits for writability
 	c.resumeAndScheduleDrainedIfLow()
 }
 

@@ -6,22 +6,22 @@
 // A model is a subpackage with a driver. The driver turns what its kernel interface reports into
 // events of a [Conn], calls [Conn.AdvanceToNextAction], and performs the action:
 //
-//	event                                  means
-//	Conn.OnDialling                        connecting has started; OnOpen follows, or nothing
-//	Conn.OnOpen                            the connection is established (accepted or dialled)
-//	Conn.OnRead(bytes)                     bytes have been received
-//	Conn.OnEOF                             the peer will send no more
-//	Conn.OnSent(n)                         the kernel took n bytes of Output, or of NextFilePartUnlessLayered
-//	Conn.OnSendStarted                     the kernel owns Output; OnSent and OnWritable will follow
-//	Conn.OnWritable                        the kernel takes output again
-//	Conn.CloseIfTimedOutAfterEmptyRead     a Read has found nothing, or has emptied the socket
-//	Conn.OnTransportError(err)             the transport is broken
+//	event                                          means
+//	Conn.OnDialling                                connecting has started; OnOpen follows, or nothing
+//	Conn.OnOpen                                    the connection is established (accepted or dialled)
+//	Conn.OnRead(bytes)                             bytes have been received
+//	Conn.OnEOF                                     the peer will send no more
+//	Conn.OnSent(n)                                 the kernel took n bytes of Output, or of NextFilePartUnlessLayered
+//	Conn.OnSendStarted                             the kernel owns Output; OnSent and OnWritable will follow
+//	Conn.OnWritable                                the kernel takes output again
+//	Conn.CloseIfTimedOutAfterEmptyRead             a Read has found nothing, or has emptied the socket
+//	Conn.OnTransportError(err)                     the transport is broken
 //	Conn.HandleOrDeferForPendingLayer(req, bytes)  a request from another goroutine, taken from the mailbox
-//	Conn.CallNudgedIfOpen                  a scheduled time has come; see Scheduler
-//	Conn.ScheduleDrain                        close at the next idle moment (shutdown)
-//	Conn.CheckTimeouts(now)                time has passed
-//	Conn.CompleteDetachOrAbort(nc, err)               the connection has become a net.Conn, or could not
-//	Conn.OnClosed                          the descriptor has been closed
+//	Conn.CallNudgedIfOpen                          a scheduled time has come; see Scheduler
+//	Conn.ScheduleDrain                             close at the next idle moment (shutdown)
+//	Conn.CheckTimeouts(now)                        time has passed
+//	Conn.CompleteDetachOrAbort(nc, err)            the connection has become a net.Conn, or could not
+//	Conn.OnClosed                                  the descriptor has been closed
 //
 //	action          asks for
 //	Send            send Output, report OnSent (and OnTransportError)
@@ -30,8 +30,8 @@
 //	Read            read once without blocking, report OnRead, OnEOF, OnTransportError or
 //	                CloseIfTimedOutAfterEmptyRead
 //	ShutWrite       shut the sending direction, report MarkWriteShutAndStartLinger
-//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report CompleteDetachOrAbort; or
-//	                report OnKernelIdleForExport if IsExporting
+//	DetachOrExport  once the kernel has no operation in progress, convert to a net.Conn and report
+//	                CompleteDetachOrAbort; or report OnKernelIdleForExport if IsExporting
 //	Close           close the descriptor, report OnClosed
 //	Wait            nothing; wait for the next event
 //
@@ -111,19 +111,21 @@ type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits contains the limits of an engine and its connections. Start applies no defaults; the caller must fill them in.
+// Limits contains the limits of an engine and its connections. Start applies a default only to HighWater and LowWater;
+// the caller must fill in the others.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
 	MaxUnsent           int
-	HighWater, LowWater int // 0 means half and a quarter of MaxUnsent
+	HighWater, LowWater int // if HighWater is 0, HighWater is 1/2 and LowWater 1/4 of MaxUnsent
 	MaxBuffered         int // 0 means no limit
 	MaxMail             int
 	MaxMailBytes        int
 	CloseTimeout        time.Duration
 	Linger              time.Duration
 	ShutdownRate        int // 0 means no limit
-	// ReadRate and MessageRate are bytes and messages per second of a connection, without layers. 0 means no limit.
+	// ReadRate limits the input bytes per second of a connection, counted after layers have decoded them. MessageRate
+	// limits its messages per second. 0 means no limit.
 	ReadRate, MessageRate int
 	// HandshakeTimeout limits the duration of handshakes. In this and all following fields, 0 means no limit.
 	HandshakeTimeout time.Duration
@@ -155,8 +157,8 @@ type Config struct {
 	// NewLayer.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages makes the engine drop messages that exceed the output limit of a slow peer. If DropMessages is
-	// false, such a message closes the connection.
+	// DropMessages makes the engine drop messages that exceed the output limit of a slow peer. Otherwise, such a
+	// message closes the connection.
 	DropMessages bool
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
 	// wait, too. Models without loops ignore WriteDelay.
@@ -164,13 +166,13 @@ type Config struct {
 	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
 	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
 	Missed func(c *Conn, n int64)
-	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
-	// drain begins.
+	// Drained, if set, is called when a connection's unsent output has fallen from above HighWater to LowWater.
+	// Draining, if set, is called when a drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state for connection c to the given slice. Restore reads this state in another
-	// process. Without Save, connections with a value are not exported.
+	// Save appends the handler's state for connection c to the slice to. Restore reads this state in another process.
+	// Without Save, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
@@ -268,7 +270,7 @@ type AdmissionRules struct {
 	MaxPerSource, SourcePrefix int
 	// Rate limits the number of accepted connections per second. 0 means no limit.
 	Rate int
-	// Deny lists rejected addresses. Allow, if not empty, lists the only other addresses that are accepted.
+	// Allow, if not empty, lists the addresses that are accepted. Deny lists addresses that are rejected in any case.
 	Allow, Deny []netip.Prefix
 }
 
@@ -324,10 +326,10 @@ func (d DialRequest) Validate() error {
 }
 
 type Engine interface {
-	// Addr returns the address of the first listener, nil if the engine only dials.
+	// Addr returns the address of the first listener, or nil if the engine only dials.
 	Addr() net.Addr
 	ListenerStats() []ListenerStats
-	// Loops returns the number of loops, 0 for a model without loops.
+	// Loops returns the number of loops, or 0 for a model without loops.
 	Loops() int
 	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
 	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are distributed over the loops
@@ -337,8 +339,8 @@ type Engine interface {
 	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no
 	// other users.
 	//
-	// Adopt fails with ErrFull if too many adoptions are queued, with ErrClosed after Stop, and if the descriptor
-	// cannot be taken. After an error, nc is unchanged.
+	// Adopt fails with ErrFull if too many adoptions are queued, and with ErrClosed after Stop. It also fails if the
+	// descriptor cannot be taken over. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
 	// BroadcastToAllWorkers sends p to all open connections that have completed their handshake. It copies p once and
 	// does not block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p
@@ -346,7 +348,7 @@ type Engine interface {
 	BroadcastToAllWorkers(p []byte) error
 	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
 	// PauseAccept does not wait for the loops; the counter AcceptPausedCount is the number of loops that have paused.
-	// After Stop, PauseAccept returns ErrClosed or has no effect.
+	// After Stop, PauseAccept has no effect and may return ErrClosed.
 	PauseAccept(on bool) error
 	// QueueCloseOfPeerConns aborts the connections from a peer address with ErrClosedByOperator, including those that a
 	// proxy at this address has made for other clients. QueueCloseOfPeerConns returns before the connections are
@@ -375,7 +377,7 @@ type Model struct {
 }
 
 // KillGrace is how long a Stop with an expired ctx waits for another connection to close. If none closes in this time,
-// handlers are stuck, and Stop gives up.
+// Stop assumes that handlers are stuck and gives up.
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It

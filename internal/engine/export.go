@@ -13,8 +13,8 @@ import (
 // This file moves a connection to another engine, usually in another process.
 //
 // StartExport stops reading and sending. AdvanceToNextAction then returns DetachOrExport. When no kernel operation is
-// in progress, the driver calls OnKernelIdleForExport. Snapshot then returns a Record with the whole state except the
-// descriptor, including all requests posted earlier. After Snapshot, posting fails with ErrFull. After
+// in progress, the driver calls OnKernelIdleForExport. BlockPostsAndSnapshot then returns a Record with the whole state
+// except the descriptor, including all requests posted earlier. After that, posting fails with ErrFull. After
 // AbortAsHandedOver, posting fails with ErrClosed; after CancelSnapshot, it works again.
 //
 // During an export the connection still receives requests. It may be closed, which ends the export. Its timeouts are
@@ -23,7 +23,8 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported. After ErrExportBusy, a later attempt may succeed.
+	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that a later attempt may
+	// succeed.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
@@ -119,13 +120,13 @@ func (c *Conn) OnKernelIdleForExport() {
 	c.state &^= blocked
 }
 
-// CancelSnapshot undoes Snapshot: other goroutines can post requests to the connection again.
+// CancelSnapshot undoes BlockPostsAndSnapshot: other goroutines can post requests to the connection again.
 func (c *Conn) CancelSnapshot() {
 	c.releasePostedAndWakeIfLow(postsBlocked - c.postedBytesInOutput())
 }
 
-// AbortExport ends an export without moving the connection. The connection continues in this engine. After a Snapshot,
-// CancelSnapshot must be called first. If permanently is set, later calls of StartExport fail.
+// AbortExport ends an export without moving the connection. The connection continues in this engine. After
+// BlockPostsAndSnapshot, CancelSnapshot must be called first. If permanently is set, later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -149,14 +150,14 @@ func (c *Conn) AbortAsHandedOver() {
 // Record is the state of an exported connection, without the descriptor.
 type Record struct {
 	Peer           netip.AddrPort
-	Listener       int // number, -1 if it was dialled
+	Listener       int // number of the listener, or -1 if the connection was dialled
 	Dialled        bool
 	Silent         bool // the peer has sent nothing yet
 	Paused         bool // reading is off
-	InputHeld      bool // Input is to be passed again without more data
+	InputHeld      bool // Input must be passed to the handler even if no more data arrives
 	HasConnHandler bool // State was saved by SaveConnHandler
-	// SilentFor is the time since the peer last sent data. Unanswered is the number of unanswered heartbeats. InputAge
-	// is the age of the first byte of Input or of the handler's partial message.
+	// SilentFor is the time since the peer last sent data. InputAge is the age of the first byte of Input or of the
+	// handler's partial message. Unanswered is the number of unanswered heartbeats.
 	SilentFor, InputAge time.Duration
 	Unanswered          int
 	// Timer and Deadline are relative to the export; 0 means none.
@@ -176,9 +177,8 @@ const MaxState = 1 << 20
 // OnKernelIdleForExport. After success, the caller must call CancelSnapshot or AbortAsHandedOver. The record's bytes
 // are valid until that call.
 //
-// Snapshot fails with ErrExportBusy while the connection has undelivered requests. It may also fail with
-// ErrNotExportable or an error of Config.Save. After ErrSaveLater, the caller must call AbortExport with permanently
-// unset.
+// BlockPostsAndSnapshot fails with ErrExportBusy while the connection has undelivered requests. It may also fail with
+// ErrNotExportable or an error of Config.Save. After ErrSaveLater, the caller must call AbortExport(false).
 func (c *Conn) BlockPostsAndSnapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
@@ -247,7 +247,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	case save == nil:
 		return nil, nil
 	}
-	err = ErrNotExportable // in case it panics
+	err = ErrNotExportable // in case save panics
 	c.callHandler(func(c *Conn) { state, err = save(c, nil) })
 	if err == nil && len(state) > MaxState {
 		err = fmt.Errorf("%w: the saved state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
@@ -261,8 +261,9 @@ func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBl
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must already be
-// set. If the layer or the handler's state cannot be restored, Import closes the connection with the error.
+// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must
+// already be set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection with the
+// error.
 func (c *Conn) ImportOrAbort(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -423,8 +424,8 @@ type Migrator interface {
 	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
 	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// StartImportingConns imports connections from channels until their other ends are closed. The engine owns the
-	// channels.
+	// StartImportingConns imports connections from channels until their other ends are closed. The engine takes
+	// ownership of the channels.
 	StartImportingConns(channels []*os.File) error
 	// ChannelsNeeded returns the number of channels that gives each loop or process a channel of its own.
 	ChannelsNeeded() int
@@ -447,5 +448,5 @@ func CountPerListener(listenerNumbers []int, numListeners int) []int {
 
 type ExportResult struct {
 	Exported    int // number of connections exported
-	Unconfirmed int // of those, not confirmed by the other side
+	Unconfirmed int // exported connections that the other side has not confirmed
 }

@@ -65,7 +65,7 @@ func runInCoroutine(f func()) (returned bool) {
 // updatePauseAndScheduleActionsAfterGoexit completes the handling of an event after a runtime.Goexit in the handler.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
-	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
+	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise the handler runs on a worker
 		o.PerformActionsLater(c)
 	}
 }

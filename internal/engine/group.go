@@ -21,7 +21,7 @@ type Group struct {
 type groupMembers struct {
 	list   connList // used while set is nil
 	set    *connSet
-	latest *LatestValue // nil before AnnounceLatest
+	latest *LatestValue // nil before SendLatest
 }
 
 // Sizes at which a group changes between a list and a set of connections.
@@ -76,8 +76,8 @@ func (m *groupMembers) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove removes r from the group. A request that is posted to r after Remove has returned follows all messages of the
-// group.
+// Remove removes r from the group. A request that is posted to r after Remove has returned is handled after all of the
+// group's messages to r.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

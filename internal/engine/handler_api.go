@@ -24,8 +24,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // WriteBroadcasts writes messages to the connection. joined contains the same messages in one piece. If joined does not
-// fit, the messages are written one by one. Before Opened, the call has no effect. needsDriving reports whether the
-// driver must perform the connection's next actions.
+// fit into the output limit, the messages are written one by one. Before Opened, the call has no effect. needsDriving
+// reports whether the driver must perform the connection's next actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -217,8 +217,7 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages counts n messages that the handler has used. The messages count towards the connection's message rate
-// limit.
+// CountMessages counts n messages that the handler has used, also towards the connection's message rate limit.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -266,7 +265,7 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call is in progress. Output written at other times would not be sent.
+// InHandlerCall reports whether a handler call is in progress. Only output written during such a call is sent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {

@@ -7,8 +7,8 @@ type Heartbeat struct {
 	Every time.Duration
 	// Send sends a heartbeat to c. The connection's owner calls Send. Send must not block.
 	Send func(c *Conn)
-	// Message, if set, is what Send writes to connections without a ConnHandler. The engine may send Message itself
-	// instead of calling Send.
+	// Message, if set, contains the bytes that Send writes to connections without a ConnHandler. The engine may send
+	// Message itself instead of calling Send.
 	Message []byte
 	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
 	MaxMissed int
@@ -50,17 +50,17 @@ type HeartbeatSweep struct {
 	period      time.Duration // between two visits; 0 without heartbeats
 	cycleStart  time.Duration // when the visits of the current period began
 	nextChunk   int
-	perInterval int // visits in an interval; fewer than planned if the owner is late
-	visited     int // connections in this slice
-	sent        int // heartbeats in this slice
+	perInterval int // visits of each connection per heartbeat interval; fewer than planned if the owner is late
+	visited     int // connections visited in this slice
+	sent        int // heartbeats sent in this slice
 	now         time.Duration
-	silentSince coarseTime // a connection is due if its peer was last heard before
+	silentSince coarseTime // a heartbeat is due if the peer last sent something before this time
 }
 
 const maxHeartbeatVisits = 8
 
-// EnableFor prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these connections.
-// If Heartbeat.Every is 0, Init has no effect.
+// EnableFor prepares the sweep for the connections of rt. Conn.CheckTimeouts then sends no heartbeats to these
+// connections. If Heartbeat.Every is 0, EnableFor has no effect.
 func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 	if every := rt.Heartbeat.Every; every > 0 {
 		s.runtime, s.period, rt.SweepsHeartbeats = rt, every/max(1, min(every/MinSliceInterval, maxHeartbeatVisits)), true
@@ -130,7 +130,7 @@ func (s *HeartbeatSweep) Visit(c *Conn) HeartbeatStep {
 	case late+s.maxHeartbeatEarliness() < 0 || s.sent*s.perInterval > s.visited:
 		return HeartbeatDone
 	case late > s.period/2:
-		c.lastHeard += toCoarseTime(late) // the next one is due an interval after this one
+		c.lastHeard += toCoarseTime(late) // makes the next heartbeat due one interval after this one
 	}
 	s.sent++
 	message := c.callbacks().Heartbeat.Message
@@ -160,8 +160,8 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 // Skip counts a connection as visited. The owner calls Skip instead of Visit for a connection that cannot be due.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns an upper limit for timeouts that may be due now. For connections whose Conn.NextTimeout is later, the
-// owner calls Skip.
+// Horizon returns the latest Conn.NextTimeout that a connection with a due heartbeat can have. For connections with a
+// later NextTimeout, the owner calls Skip.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.
@@ -178,9 +178,9 @@ func (c *Conn) mayGetHeartbeat() bool {
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendHeartbeatOrScheduleClose sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent something in
-// the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is closed after one
-// more read.
+// SendHeartbeatOrScheduleClose sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent
+// something in the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is
+// closed once another read has found nothing.
 func (c *Conn) SendHeartbeatOrScheduleClose() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {

@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input that the layer, if any, has decoded. p is valid only during the call. Decoded input ends
-// the silence of a peer. Undecoded bytes, such as a part of a TLS record, do not.
+// OnPlaintext handles input that the layer, if any, has decoded. p is valid only during the call. Only decoded input
+// ends the silence of a peer. A part of a TLS record, for example, does not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -176,7 +176,8 @@ func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	return in
 }
 
-// updateAndReportInputPaused reports whether the handler must get no input now. It may first start a pause.
+// updateAndReportInputPaused reports whether the handler must get no input now. It first starts a pause if too much
+// output is unsent.
 func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
@@ -243,11 +244,11 @@ func (c *Conn) restartPeerTimeouts() {
 // The rest of this file limits the rates at which connections are read: Limits.ReadRate and MessageRate, or
 // Conn.SetReadRate.
 //
-// A connection that exceeds its byte rate is not read. A connection that exceeds its message rate also gets none of the
-// input that has been read. Both wait as after SetReading(false), until CheckTimeouts finds that the rate permits more.
-// Input of relays and layers' handshakes is not limited.
+// A connection that exceeds its byte rate is not read. If it exceeds its message rate, the handler also gets none of
+// the input that has been read. In both cases, the connection waits as after SetReading(false), until CheckTimeouts
+// finds that the rate permits more. Input of relays and layers' handshakes is not limited.
 
-// readRate is the used part of a connection's rate limits for input. Only the connection's owner accesses it.
+// readRate is the state of a connection's rate limits for input. Only the connection's owner accesses it.
 type readRate struct {
 	isOwn           bool // set by SetReadRate
 	bytes, messages allowance
@@ -256,8 +257,8 @@ type readRate struct {
 // allowance is a token bucket for bytes or messages.
 type allowance struct {
 	perSecond   int           // 0 means no limit
-	fullAt      time.Duration // when the allowance is complete
-	pausedUntil time.Duration // when the connection continues; 0 if it is not paused
+	fullAt      time.Duration // when the allowance will be full again
+	pausedUntil time.Duration // when the pause of the connection ends; 0 if it is not paused
 }
 
 // use subtracts n bytes or messages from the allowance. It reports whether this starts a pause.
@@ -283,7 +284,7 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate returns false only for a connection without a readRate.
+// mayHaveReadRate is a quick check. It returns false only for a connection without rate limits.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }

@@ -10,9 +10,9 @@ import (
 //
 // Values are numbered. A request tells the connection only that there is a newer value. Until the connection has taken
 // a value, newer values need no requests and no space. The connection takes a value when it has nothing else to send,
-// so that a slow peer gets the newest value when it has caught up. A value of which a part has been sent is completed.
-// The lock of a LatestSubscription covers announcing and taking, so the newest value is always delivered, and none is
-// sent twice.
+// so that a slow peer gets the newest value when it has caught up. A value that has been sent in part is sent to its
+// end. The lock of a LatestSubscription is held while a value is announced or taken. So the newest value is always
+// delivered, and no value is sent twice.
 
 // LatestValue holds the newest of a series of values. The caller must serialize calls of Set and announceNewer.
 // Connections may take the value concurrently.
@@ -89,12 +89,12 @@ func (l *LatestSubscription) cancelAnnouncement() {
 }
 
 // takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced counts
-// those that announceNewer has not counted.
+// those of them that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := l.value.newest.Load()
-	unannounced = newest.number - l.announced // it may be newer than announced
+	unannounced = newest.number - l.announced // newest may be newer than the last announced value
 	replaced = l.replaced + unannounced
 	l.requested, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
 	return newest.bytes, replaced, unannounced
@@ -171,8 +171,8 @@ func (c *Conn) writeSomeLatestValues() {
 	}
 }
 
-// AddDroppedAndScheduleMissed adds count to the number of messages that the connection has lost. It is for messages that never
-// reached the connection's owner.
+// AddDroppedAndScheduleMissed adds count to the number of messages that the connection has lost. It is for messages
+// that never reached the connection's owner.
 func (c *Conn) AddDroppedAndScheduleMissed(count int64) {
 	if count > 0 {
 		c.ensureRare().droppedMessages += count

@@ -13,13 +13,14 @@ import (
 // A layer with a handshake calls Conn.OnHandshakeDone at the end of the handshake. The handler's Opened is called after
 // the last handshake. A connection that ends before Opened counts as refused.
 type Layer interface {
-	// OnRead handles bytes from the transport, valid during the call. It passes input to Conn.OnPlaintext.
+	// OnRead decodes bytes from the transport and passes the result to Conn.OnPlaintext. p is valid only during the
+	// call.
 	OnRead(c *Conn, p []byte) error
 	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
 	// ContinueHandshake is called after Ref.ResumeLayer, and periodically during the handshake.
 	ContinueHandshake(c *Conn) error
-	// Memory returns the number of bytes that the layer buffers. partial means that they include a partial message.
+	// Memory returns the number of bytes that the layer buffers. If partial is true, they include a partial message.
 	Memory() (memory int, partial bool)
 	// InputFull reports, during the handshake, whether reading must wait for the next ContinueHandshake.
 	InputFull() bool
@@ -58,7 +59,7 @@ func (c *Conn) startFirstLayer(l Layer) {
 	c.state |= handshaking
 	c.runtime.Counters.Add(Handshaking, 1)
 	x := c.ensureExtra()
-	x.layer, x.expiry = l, math.MaxInt64 // with an expiry it is checked often
+	x.layer, x.expiry = l, math.MaxInt64 // because of the expiry, sweeps check the connection often
 	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
 		x.expiry = c.runtime.Now() + t
 	}

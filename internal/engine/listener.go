@@ -9,8 +9,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file contains the listeners and their counters. A connection stores the number of its listener, from 0, in the
-// high bits of its descriptor, which takes no extra memory. Dialled connections have no listener.
+// This file contains the listeners and their counters. Listeners are numbered from 0. A connection stores its
+// listener's number in the high bits of its descriptor, which takes no extra memory. Dialled connections have no
+// listener.
 
 // Limits of listeners and descriptors. An engine has at most MaxListeners listeners. Descriptors must be less than
 // MaxFD.

@@ -59,8 +59,8 @@ func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 type ConnCallback interface{ CallWith(c *Conn) }
 
 // QueueLoopJob makes the loop of c run job after the current iteration. requests is the number of requests that the job
-// answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs, for
-// example because workers run the handlers.
+// answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs now,
+// for example because workers run the handlers.
 func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
 	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJob(job, requests)
 }

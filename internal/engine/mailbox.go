@@ -76,8 +76,8 @@ type Shared struct {
 	// must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
-	// counters, if set, is where the memory of Bytes is counted as Buffered while a request or an active broadcast
-	// refers to it.
+	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to the
+	// Shared.
 	counters *Counters
 	holders  atomic.Int32
 }
@@ -106,11 +106,11 @@ type Request struct {
 	postedLimit int
 	// spaceWait, if set, is filled in by Put when the mailbox is full. The sender uses it to wait for capacity.
 	spaceWait *SpaceWait
-	// alwaysFits exempts the request from the mailbox's limit. Only rare requests may set it.
+	// alwaysFits exempts the request from Mailbox.MaxRequests. Only rare requests may set it.
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
-	// canDelay marks a request of another kind that can be delayed like output; see isDelayable.
+	// canDelay lets a request that is not output be delayed like output; see isDelayable.
 	canDelay bool
 }
 
@@ -210,8 +210,8 @@ type Mailbox struct {
 
 	mu       sync.Mutex
 	queue    []QueuedRequest
-	urgent   []QueuedRequest // requests without bytes that overtake delayed output; released is then false
-	released bool            // the output in queue must not wait
+	urgent   []QueuedRequest // requests without bytes that overtake delayed output; appended while released is false
+	released bool            // the output in queue must no longer wait
 	// maxDelayedBytes is the number of queued bytes up to which output waits for Config.WriteDelay; 0 means no delay.
 	maxDelayedBytes int
 
@@ -223,16 +223,17 @@ type Mailbox struct {
 	// and of taken requests.
 	lastShared                *Shared
 	queuedMemory, takenMemory int
-	// Consecutive requests for chunks of one connSet form a run. batchSet is the set of the current run, or nil.
+	// Consecutive requests for chunks of one connSet form a run. batchRun is the number of the last run. batchSet is
+	// the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
 	// Memory of the last DequeueForRecycle, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
-	nonEmpty         atomic.Bool // requests are queued that must not wait; read without the lock
+	nonEmpty         atomic.Bool // requests that must not wait are queued; read without the lock
 	hasDelayed       atomic.Bool
 	needsTimer       atomic.Bool   // the owner must still be woken to time the delayed output
-	delayEnd         time.Duration // the owner's; 0 if not set
+	delayEnd         time.Duration // when the delay ends; 0 if not set; only the owner accesses it
 	missedBroadcasts atomic.Int64
 	// Senders wait in order until the mailbox is emptied. Woken senders are about to post wokenBytes bytes.
 	waiting    []*waitingSender
@@ -326,8 +327,8 @@ func (b *Mailbox) ReleaseDelayed() {
 	b.releaseDelayedLocked()
 }
 
-// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false. The
-// first call for delayed output starts the delay.
+// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed. If no output is delayed, ok is false.
+// The first call for delayed output starts the delay.
 func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false
@@ -349,7 +350,7 @@ func (b *Mailbox) OwnerMustWake(putErr error) bool {
 // putUrgent queues a request that overtakes delayed output.
 func (b *Mailbox) putUrgent(q QueuedRequest) {
 	b.urgent = append(b.urgent, q)
-	b.takenMemory += QueuedRequestSize // the next Recycle releases it
+	b.takenMemory += QueuedRequestSize // the next Recycle subtracts it
 	if b.Counters != nil {
 		b.Counters.Add(Buffered, int64(QueuedRequestSize))
 	}
@@ -460,7 +461,8 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderOrWakeNext removes s from the waiting senders and wakes the next senders if the mailbox is empty.
+// removeSenderOrWakeNext removes s, which no longer waits. If s was the last woken sender and the mailbox is empty, it
+// wakes the next senders.
 func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -491,7 +493,7 @@ func (b *Mailbox) wakeSendersThatFit() {
 }
 
 // DequeueForRecycle removes and returns all queued requests and their data. If requests have overtaken delayed output,
-// it takes only these requests. The caller must pass the results to Recycle.
+// it takes only those requests. The caller must pass the results to Recycle.
 func (b *Mailbox) DequeueForRecycle() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,9 +8,10 @@ import (
 )
 
 // This file inserts a layer after Opened, for example for STARTTLS. The layer is requested in a handler call and starts
-// when that call has returned. If plaintext input is left then, the connection is closed, because the handler would
-// treat this input as if it came from the layer. The connection is then handshaking again, but if it ends, Closed is
-// called. Requests are deferred until the handshake is done, so that their data passes the layer.
+// when that call has returned. If unused plaintext input is left, the connection is closed, because the handler would
+// treat this input as if it came from the layer. During the layer's handshake, the connection is handshaking again.
+// Unlike before Opened, its end calls Closed. Requests are deferred until the handshake is done, so that their data
+// passes the layer.
 
 // ErrClearInput is the close reason if unread plaintext input remains when TLS starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
@@ -92,7 +93,7 @@ func (c *Conn) callSecuredAndHandleDeferred() {
 			c.HandleOrDeferForPendingLayer(k.request, k.data)
 		}
 	}
-	defer handleDeferred() // after a Goexit, no handler gets the rest
+	defer handleDeferred() // handles the rest after a Goexit in a handler
 	if s, ok := c.ownOrEngineHandler().(Securer); ok {
 		c.callHandler(s.Secured)
 	}
@@ -108,7 +109,7 @@ func (c *Conn) cancelPendingLayer() {
 		c.runtime.Counters.Add(Handshaking, -1)
 	}
 	for _, k := range kept {
-		c.HandleOrDeferForPendingLayer(k.request, k.data) // the request is stale
+		c.HandleOrDeferForPendingLayer(k.request, k.data) // which drops the stale request
 	}
 }
 
@@ -123,7 +124,7 @@ func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (defer
 		return false
 	}
 	if req.shared != nil {
-		data = nil // the shared bytes stay
+		data = nil // shared bytes stay valid and need no copy
 	}
 	u.deferred = append(u.deferred, deferredRequest{req, slices.Clone(data)})
 	n := QueuedRequestSize + len(data)

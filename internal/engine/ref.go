@@ -52,7 +52,7 @@ func (m *generationAndPosted) clearSenderWaiting() { m.v.And(^uint64(senderWaiti
 
 func (m *generationAndPosted) advanceGenerationIfNonePosted() (advanced bool) {
 	v := m.v.Load()
-	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32) // one atomic step, so that no request is lost
+	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32) // in one atomic step, so that no request is lost
 }
 
 func (m *generationAndPosted) reservePostedBytes(generation uint32, count, maxPosted int) error {
@@ -174,7 +174,7 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f under a lock that prevents the connection from closing.
+// callLockedIfOpen calls f with the connection, under a lock that prevents the connection from closing.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false
@@ -217,7 +217,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 func (r Ref) Value() (v any, ok bool) {
 	ok = r.callLockedIfOpen(func(c *Conn) {
 		if v = c.userData; v != nil {
-			if o, is := v.(ConnHandler); is { // its state belongs to the owner
+			if o, is := v.(ConnHandler); is { // not c.ConnHandler, because only the owner may read c.state
 				v = o.Value()
 			}
 		}

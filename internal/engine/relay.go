@@ -10,21 +10,21 @@ import (
 // This file relays between two connections.
 //
 // Two connections of the same loop need no extra memory: refusedBytes stores the partner's slot. Input of one
-// connection is written to its partner immediately. If the partner has more than HighWater unsent bytes, the input is
-// not read until LowWater is reached. Both connections begin to close in one step, so that no slot is reused while the
-// relay refers to it.
+// connection is written to its partner immediately. If the partner has more than HighWater unsent bytes, the connection
+// is not read until at most LowWater bytes are left. Both connections begin to close in one step, so that no slot is
+// reused while the relay refers to it.
 //
-// Connections of different owners refer to each other by Ref and post requests. A connection that is more than
-// HighWater ahead requests a grant and is not read until the grant arrives. The partner sends the grant when its
-// output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
+// Connections of different owners refer to each other by Ref and post requests. A connection that has posted more than
+// HighWater bytes since the last grant requests a grant, and is not read until the grant arrives. The partner sends the
+// grant when its output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
 //
 // If any goroutine may use sockets (Runtime.SendToPartner is set), a connection sends directly on its partner's socket
 // while the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and reading
 // continues once they are sent.
 //
-// A connection that requests a relay is not read until both connections are joined. The request runs acceptRelayOrCloseRequester on the
-// partner's owner. If the owners differ, the partner is joined first. A second request then joins the requester before
-// any data arrives.
+// A connection that requests a relay is not read until both connections are joined. The request runs
+// acceptRelayOrCloseRequester on the partner's owner. If the owners differ, the partner is joined first. A second
+// request then joins the requester before any data arrives.
 //
 // Apart from data, a relay posts only a few requests per connection at a time. These always fit into a mailbox
 // (Request.alwaysFits), so a connection always learns that its partner has ended.
@@ -133,7 +133,7 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 		c.ensureRare().remotePartner = remote
 		c.allowPartnerFastPathIfNoOutput()
 	} else if c.hasRare() {
-		c.extra.remotePartner = nil // it had asked for the relay
+		c.extra.remotePartner = nil // c had requested the relay
 		c.freeExtraIfZero()
 	}
 }
@@ -156,14 +156,15 @@ type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
 	partnerPaused  bool // the partner waits for a grant
-	// The partner sends through incoming, this connection through outgoing; nil if only owners may use descriptors.
+	// The partner sends through incoming, and this connection through outgoing. Both are nil if only owners may use
+	// descriptors.
 	incoming, outgoing *fastPath
 }
 
 // fastPath lets a relay partner send directly on a connection's socket. The mutex mu is held during each send.
 type fastPath struct {
 	mu       sync.Mutex
-	open     bool          // there is no unsent output and no layer
+	open     bool          // the connection has no unsent output and no layer
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
@@ -217,7 +218,7 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	r := c.remotePartner()
 	r.outgoing.mu.Lock()
 	defer r.outgoing.mu.Unlock()
-	if !r.outgoing.open || r.ref.c.refState.postedBytes() != 0 { // that must be sent first
+	if !r.outgoing.open || r.ref.c.refState.postedBytes() != 0 { // unsent or posted bytes must be sent first
 		return false
 	}
 	r.outgoing.lastUsed.Store(uint32(c.runtime.coarseNow()))
@@ -225,8 +226,8 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner lets the relay partner continue to send. It must be called after c has sent output. c
-// must have a remotePartner.
+// reopenFastPathAndResumePartner lets the relay partner continue to send. Call it after c, which must have a
+// remotePartner, has sent output.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -289,7 +290,7 @@ func (c *Conn) forwardToRemotePartner(p []byte) {
 			c.bufferUnusedInput(p)
 			r.unacknowledged = max(r.unacknowledged, c.runtime.Limits.HighWater+1)
 			p = nil
-		default: // it is closing and will tell us
+		default: // the partner is closing and will close c
 			return
 		}
 	}

@@ -19,8 +19,8 @@ type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. Methods
-// must be called on the loop's goroutine unless documented otherwise.
+// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. Its
+// methods must be called on the loop's goroutine unless documented otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot. The slot must be in use.
 	Conn(slot uint32) *Conn
@@ -40,8 +40,8 @@ type Loop interface {
 	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent use.
 	OnLoop() bool
 	// LeaveToWait must be called before the caller waits. If the caller is a job of a loop, another goroutine continues
-	// the loop; see LoopHold.Leave. If the caller is a loop in a turn, ok is false: it must not wait. LeaveToWait is
-	// safe for concurrent use.
+	// the loop; see LoopHold.Leave. If the caller is a loop in a turn, it must not wait, and mayWait is false.
+	// LeaveToWait is safe for concurrent use.
 	LeaveToWait() (mayWait bool)
 	// FetchLocalAddr asks the owner of a connection for the local address and blocks until the owner answers. It is for
 	// loops whose descriptors only the owner can use (Runtime.NoDetach). If the caller is another loop, FetchLocalAddr
@@ -59,10 +59,11 @@ type Runtime struct {
 	Poster           Poster
 	Counters         *Counters
 	Shared           *Counters
-	// Now returns the time for timeouts, measured from an arbitrary start. Engines with simulated time replace it.
+	// Now returns the time for timeouts, measured from an arbitrary start. Engines with simulated time replace this
+	// function.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
-	// NoDetach forbids Detach and NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
+	// NoDetach forbids Detach. NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
 	// LocalAddr, if set, returns the local address of c. c must not be closed during the call. LocalAddr is safe for
 	// concurrent use.
@@ -73,7 +74,7 @@ type Runtime struct {
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the slices in behind with one non-blocking call. It returns the number of
+	// SendDirect, if set, sends p and then the slices in behind, in one non-blocking call. It returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
@@ -116,8 +117,8 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the time that Clock returns. The owner must call SetClock before it handles events. If ClockSlack is
-// positive, the clock never goes back.
+// SetClock sets the time that Clock returns to now, or with a positive ClockSlack to a time that is up to ClockSlack
+// later. The owner must call SetClock before it handles events. With a positive ClockSlack, the clock never goes back.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -257,7 +258,7 @@ func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	if _, ok := errors.AsType[*PanicError](why); ok {
 		rt.Counters.Add(Panics, 1)
 	}
-	if why != io.EOF && why != ErrServerClosed && why != ErrOverloaded { // the overload manager logs
+	if why != io.EOF && why != ErrServerClosed && why != ErrOverloaded { // the overload manager logs ErrOverloaded
 		rt.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection refused before its first message",
 			slog.String("reason", why.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	}
@@ -287,7 +288,7 @@ type Pool interface {
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
-	currentSlot     atomic.Int32 // slot of calls that start now
+	currentSlot     atomic.Int32 // index in active of calls that start now
 }
 
 // TakeTotals returns and resets the number and the total duration of finished calls. stuck reports whether a call has

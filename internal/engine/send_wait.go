@@ -9,13 +9,13 @@ import (
 // This file lets goroutines wait until a connection has space for their data.
 //
 // generationAndPosted counts the posted bytes and has a bit for waiting senders. A sender checks the count and sets the
-// bit in one atomic step. When bytes are released and at most LowWater is left, all senders are woken. They are also
-// woken when the connection begins to close. So no wake-up is lost, and connections without waiting senders have no
-// cost.
+// bit in one atomic step. When bytes are released and at most LowWater bytes are left, all senders are woken. They are
+// also woken when the connection begins to close. So no wake-up is lost, and connections without waiting senders have
+// no cost.
 //
-// Senders wait on a channel from a map by connection. Before a sender sets the bit, it takes the channel under the
-// lock. A wake-up clears the bit and closes the channel under the lock. At worst a sender wakes for nothing and checks
-// again.
+// All senders of a connection wait on one channel, which sendWaiters.byConn contains. Before a sender sets the bit, it
+// gets the channel under the lock. A wake-up clears the bit and closes the channel under the lock. At worst, a sender
+// wakes without space and checks again.
 
 // MaxSenders is the maximum number of goroutines that may wait to send to one connection.
 const MaxSenders = 256
@@ -26,7 +26,7 @@ type sendWaiters struct {
 }
 
 type waiters struct {
-	count      int           // senders that wait or are about to
+	count      int           // senders that wait or will wait
 	spaceFreed chan struct{} // closed when there is space
 }
 
@@ -141,8 +141,8 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends or, with a WriteTimeout, at
-// monotonicDeadline.
+// awaitMailboxSpace waits until the owner's mailbox may have space. It fails when ctx ends. With a WriteTimeout, it
+// also fails at monotonicDeadline.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, monotonicDeadline time.Duration) error {
 	var late <-chan time.Time
 	if r.c.runtime.Limits.WriteTimeout > 0 {

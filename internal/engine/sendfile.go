@@ -14,7 +14,7 @@ import (
 
 // This file sends parts of files. Files queue behind the output. Data written after a file queues behind the file,
 // before it passes the layer, because a layer's records must be in order. When all output is sent, the driver sends the
-// first file, with a call such as sendfile(2) or in pieces from LoadFilePieceIntoOutput. Then the data behind the file
+// first file, with a call such as sendfile(2) or in pieces from LoadFilePieceIntoOutput. The data behind the file then
 // becomes the output.
 
 const (
@@ -29,13 +29,13 @@ type queuedFile struct {
 	file      *os.File
 	offset    int64
 	remaining int64
-	following *Buffer // data written after it; nil if none
+	following *Buffer // data written after the file; nil if none
 }
 
 // fileQueue contains the queued files of a connection. A nil fileQueue is empty.
 type fileQueue struct {
 	entries      []queuedFile
-	waitingSince time.Duration // start of the current progress interval, of which progressGoal bytes are left
+	waitingSince time.Duration // start of the current progress interval, in which progressGoal more bytes must be sent
 	progressGoal int
 }
 

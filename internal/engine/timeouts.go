@@ -20,8 +20,8 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// NextTimerDeadlineOrExpiry returns the earlier of NextTimerOrDeadline and the connection's expiry time. The expiry time limits a dial, a
-// handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
+// NextTimerDeadlineOrExpiry returns the earlier of NextTimerOrDeadline and the connection's expiry time. The expiry
+// time limits a dial, a handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
 func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -31,8 +31,8 @@ func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// NextTimerOrDeadline returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts should be
-// called at most TimerTick after this time. If nothing is scheduled, ok is false.
+// NextTimerOrDeadline returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts
+// should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
 func (c *Conn) NextTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
@@ -54,8 +54,8 @@ func (c *Conn) TimerBucket() uint8 {
 	return c.extra.timerBucket
 }
 
-// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A nonzero bucket
-// requires that NextTimerOrDeadline has returned true. Closing the connection clears the bucket.
+// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. Before a nonzero
+// bucket is set, NextTimerOrDeadline must have returned ok. Closing the connection clears the bucket.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket
@@ -70,8 +70,7 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, Timer is not
-// called.
+// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, no timer is set.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
@@ -128,7 +127,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 		return true
 	case c.is(closing | handshaking):
 		if c.is(handshaking) {
-			c.continueLayerHandshake() // its request may not have fit into the mailbox
+			c.continueLayerHandshake() // a RequestResumeLayer may not have fit into the mailbox
 			c.startPendingLayerAndUpdatePause()
 		}
 		return true

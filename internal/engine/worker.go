@@ -12,17 +12,18 @@ import (
 // A connection is submitted when handler calls are due:
 //
 // 	Opened, Ended, Closed     come once each, and handlers rely on them
-// 	Writable, Draining        come once for each event
+// 	Drained, Missed, Draining come once for each event
 // 	Received                  is input that a protocol can answer with "busy"
 //
 // So only input may be shed: passed to the handler's Shed method (Config.Shed), if any, instead of Received. If another
-// call is due, the connection waits for a worker. If EOF is due after input, the input is shed and Ended waits.
+// call is due, the connection waits for a worker. If a call of Ended is due after input, the input is shed, and Ended
+// waits for a worker.
 //
-// Shed gets the same input in the same pieces as Received would, and the bytes that it leaves unused are kept. So a
+// Shed gets the same input in the same pieces as Received would. The bytes that Shed leaves unused are kept. So a
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers. The method Run will call the handler's Closed.
+// FreeBuffersAndDeferClosed frees c's buffers and leaves the call of the handler's Closed to Run.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -31,7 +32,7 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed moves the call of the handler's Closed back to OnClosed. Call UndeferClosed if no worker will run c.
+// UndeferClosed makes OnClosed call the handler's Closed, instead of Run. Call UndeferClosed if no worker will run c.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If

@@ -48,8 +48,8 @@ func testTooManyConns(b *testEnv) {
 	s.awaitClosed(most)
 }
 
-// wantAccepting waits until a connection is accepted: the place of a closed one is released a
-// moment later.
+// wantAccepting waits until a connection is accepted. The slot of a closed connection is released a moment after the
+// close.
 func (s *server) wantAccepting() {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "no room comes back after a connection has closed", func() bool {
@@ -59,8 +59,8 @@ func (s *server) wantAccepting() {
 	})
 }
 
-// testSeveralListeners checks that connections know their listener and are counted there. A dialled
-// one has none.
+// testSeveralListeners checks that connections know their listener and are counted there. A dialled connection has no
+// listener.
 func testSeveralListeners(b *testEnv) {
 	own := listen(b)
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -90,7 +90,7 @@ func testSeveralListeners(b *testEnv) {
 	}
 	there[1].Close()
 	s.wantClosed(io.EOF)
-	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is free again
+	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // the slot of the closed connection is free again
 	again := dialTo(b, at[1].Addr.String())
 	again.sendAndExpect("?", "b 1\n")
 	other := listen(b)
@@ -124,7 +124,7 @@ func wantListenerStats(b *testEnv, s *server, want string) {
 	testkit.WaitFor(b, "Listening is not "+want, func() bool { return text() == want })
 }
 
-// testBadListener listens on two addresses of which the second is in use: the first must be closed.
+// testBadListener listens on two addresses. The second is in use, so the listener of the first must be closed.
 func testBadListener(b *testEnv) {
 	taken := listen(b)
 	free, err := net.Listen("tcp", "127.0.0.1:0")

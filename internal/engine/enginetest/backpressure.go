@@ -65,8 +65,8 @@ func testStreamingToSlowReader(b *testEnv) {
 	s.wantClosed(io.EOF, io.EOF)
 }
 
-// testBufferBudget checks that connections with much unsent output are closed, and one with little
-// is not.
+// testBufferBudget checks that connections with much unsent output are closed, and that a connection with little is
+// not.
 func testBufferBudget(b *testEnv) {
 	const much, n = 2 << 20, 4
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -101,7 +101,7 @@ func testBufferBudget(b *testEnv) {
 	small.Expect("half a message\n")
 }
 
-// testShutdownRate closes some hundred connections at a rate.
+// testShutdownRate stops with 150 connections at a limited rate.
 func testShutdownRate(b *testEnv) {
 	s, clients := b.startServerWithClients(150, 1000)
 	var gone sync.WaitGroup

@@ -133,7 +133,7 @@ func broadcastUntil(b *testEnv, s *server, size int, r *reader, ok func(n engine
 
 // reader counts the messages that a client receives, and checks that they are whole and in order.
 type reader struct {
-	n, last atomic.Int64 // count, and number of the last message
+	n, last atomic.Int64 // number of messages received, and number of the last message
 	done    chan struct{}
 }
 
@@ -162,8 +162,7 @@ func (c *client) startReader(b *testEnv) *reader {
 	return r
 }
 
-// wantAllBroadcasts waits until a client has received all n messages except those dropped for it,
-// and closes it.
+// wantAllBroadcasts waits until client c has received all n messages except those dropped for it, and then closes c.
 func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 	b.Helper()
 	testkit.WaitFor(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
@@ -176,7 +175,7 @@ func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 	testkit.Receive(b, r.done, "a client's end")
 }
 
-// testBroadcastToSlowReader checks that a peer that does not read is closed, or misses messages.
+// testBroadcastToSlowReader checks that a peer that does not read is closed or, if drop is set, misses messages.
 func testBroadcastToSlowReader(b *testEnv, drop bool) {
 	var missed *atomic.Int64
 	s := b.startServer(newEchoScript(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
@@ -204,8 +203,8 @@ func testBroadcastToSlowReader(b *testEnv, drop bool) {
 	s.wantClosedByCause(engine.ClosedSlow, 1)
 }
 
-// testBroadcastToBusyHandlers blocks one handler and broadcasts until the limits apply. Clients on
-// other loops must receive all messages, and what is kept for the blocked one must be limited.
+// testBroadcastToBusyHandlers blocks one handler and broadcasts until the limits apply. Clients on other loops must
+// receive all messages, and the memory for the blocked client's messages must be limited.
 func testBroadcastToBusyHandlers(b *testEnv) {
 	const size = 1000
 	missed := make(chan int64, 1)

@@ -30,7 +30,7 @@ type connRecord struct {
 	busy    bool // a call is under way
 	ended   bool
 	closed  bool
-	refused int // length of the last offer, if none of it was used
+	refused int // length of the last input, if none of it was used
 }
 
 func newWitness(t testing.TB, s *Script) *callChecker {
@@ -87,7 +87,7 @@ func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine
 	}
 }
 
-// checkedOffer checks a call with input.
+// checkedOffer checks a call that passes input to the handler.
 func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
 	var l *connRecord
 	defer w.enterCall(c, call, func(life *connRecord) {
@@ -181,7 +181,7 @@ func (w *callChecker) wantEndedCalls(n int) {
 	})
 }
 
-// wantClosed waits for as many closed connections as reasons and compares those, in order.
+// wantClosed waits for len(whys) closed connections and compares their close reasons with whys, in order.
 func (w *callChecker) wantClosed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitClosed(len(whys))

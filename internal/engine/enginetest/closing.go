@@ -178,7 +178,7 @@ func testCloseFloodingPeer(b *testEnv) {
 	s.wantClosed(slices.Repeat([]error{nil}, n)...)
 }
 
-// testLingerBesideSlowHandler checks that the linger time ends even if handlers of others are slow.
+// testLingerBesideSlowHandler checks that the linger time ends even if handlers of other connections are slow.
 func testLingerBesideSlowHandler(b *testEnv) {
 	var over atomic.Bool
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {

@@ -71,7 +71,7 @@ func testPauseAccept(b *testEnv) {
 		for _, l := range late {
 			l.Send("is anybody there?\n")
 		}
-		for range 20 { // turns, in which they would be accepted
+		for range 20 { // lets the loops run turns, in which they would accept the connections
 			meanwhile()
 		}
 		if n := s.Counters(); n[engine.Accepted] != open || n[engine.Open] != open || n[engine.AcceptErrors] != 0 {
@@ -128,7 +128,7 @@ func testClosePeerConnsAmongMany(b *testEnv) {
 		}
 	}
 	s.wantOpened(n + len(clients))
-	b.checkNoError(s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80"))) // of nobody
+	b.checkNoError(s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80"))) // closes no connection
 	for i, c := range clients[:3] {
 		s.closePeerConnsOf(c)
 		c.ExpectClosed()
@@ -140,8 +140,8 @@ func testClosePeerConnsAmongMany(b *testEnv) {
 	clients[3].exchange("still there\n")
 }
 
-// testClosePeerConnsBusyHandler closes a connection whose handler is running: it must be closed
-// when that returns.
+// testClosePeerConnsBusyHandler closes a connection whose handler is running: it must be closed when the handler
+// returns.
 func testClosePeerConnsBusyHandler(b *testEnv) {
 	s, c, _, release := b.blockHandler(&Script{})
 	s.closePeerConnsOf(c)

@@ -51,7 +51,7 @@ func serveEcho(b *testEnv, l net.Listener) {
 	b.Cleanup(func() { l.Close(); running.Wait() })
 }
 
-// newDialScript returns a script that sends hello and closes when it has come back.
+// newDialScript returns a script that sends hello, and closes when hello has come back.
 func newDialScript(b *testEnv, target netip.AddrPort) *Script {
 	start := engine.MonotonicNow()
 	return &Script{

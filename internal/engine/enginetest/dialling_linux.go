@@ -64,7 +64,7 @@ func testDialDuringKill(b *testEnv) {
 	child.Env = append(os.Environ(), killedTarget+"="+target.String())
 	said, err := child.StdoutPipe()
 	b.requireNoError(err)
-	if _, err = child.StdinPipe(); err != nil { // which ends with this process
+	if _, err = child.StdinPipe(); err != nil { // the pipe ends with this process
 		b.Fatal(err)
 	}
 	b.requireNoError(child.Start())
@@ -105,8 +105,8 @@ func countSocketsTo(b *testEnv, target netip.AddrPort) (n int) {
 	return n
 }
 
-// testDialFromForeignAddress dials from an address of another host, which must fail at once and
-// release the reserved place.
+// testDialFromForeignAddress dials from an address of another host, which must fail at once and release the reserved
+// slot.
 func testDialFromForeignAddress(b *testEnv) {
 	target := echoServer(b)
 	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))

@@ -169,7 +169,7 @@ func testProxySource(b *testEnv) {
 		cfg.Admission = engine.AdmissionRules{MaxPerSource: 1, SourcePrefix: 64, Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
 	})
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
-	for range 3 { // one after the other may come
+	for range 3 { // each round may use the slots of the previous one
 		c, other := s.dial(), s.dial()
 		c.sendAndExpect(header("192.0.2.1")+"hello\n", "hello\n")
 		other.sendAndExpect(header("192.0.2.2")+"hello\n", "hello\n")
@@ -189,8 +189,8 @@ func testProxySource(b *testEnv) {
 	}
 }
 
-// patient is a layer whose handshake is done at the first Resume after ready was closed. It counts
-// earlier calls.
+// patient is a layer whose handshake is done at the first ContinueHandshake after ready was closed. It sends the
+// connection's Ref to refs when bytes arrive.
 type patient struct {
 	ready chan struct{}
 	refs  chan engine.Ref
@@ -231,7 +231,7 @@ func testEOFInHandshake(b *testEnv) {
 	c.Send("x")
 	ref := testkit.Receive(b, l.refs, "the layer")
 	c.CloseWrite()
-	time.Sleep(10 * time.Millisecond) // for the end to arrive
+	time.Sleep(10 * time.Millisecond) // lets EOF arrive
 	before := cpuTime(b)
 	time.Sleep(100 * time.Millisecond)
 	if used := cpuTime(b) - before; used > 60*time.Millisecond {
@@ -343,7 +343,7 @@ func testTLSManyConns(b *testEnv) {
 	for i := range n {
 		all.Go(func() {
 			var err error
-			for range 10 { // one that has lost its place tries again
+			for range 10 { // a client whose handshake was refused tries again
 				var c *client
 				if c, err = tryDial(b, s.Addr().String()); err != nil {
 					break
@@ -498,7 +498,7 @@ func testTLSPartialRecord(b *testEnv) {
 	raw, c := s.sendPartialRecord(b)
 	testkit.WaitFor(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
 	raw.Close()
-	_, _ = io.ReadAll(c) // the end, or that it is closed
+	_, _ = io.ReadAll(c) // ends with EOF or an error
 	testkit.WaitFor(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 

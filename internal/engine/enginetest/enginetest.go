@@ -68,7 +68,7 @@ const (
 // Run runs the cases of a kind. loops is ignored for models without loops. Cases run in parallel,
 // except those that must be alone in the process.
 func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
-	testStartAndStop(t, m) // which also lets Go open the descriptors that it keeps
+	testStartAndStop(t, m) // also lets Go open the descriptors that it keeps
 	checkLeaks(t)
 	for _, group := range []struct {
 		kind  Kind
@@ -76,7 +76,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		cases []testCase
 	}{
 		{0, true, aloneCases},
-		{0, false, relayTestCases(m, loops, timedRelayCases)}, // these wait most of the time, beside the others
+		{0, false, relayTestCases(m, loops, timedRelayCases)}, // these cases mostly wait, in parallel with others
 		{0, false, timeCases},
 		{0, false, resetCases},
 		{Handlers | Moves, false, inputCases},
@@ -85,7 +85,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers | Moves, false, closeCases},
 		{Handlers | Sockets | Moves, false, mailCases},
 		{Handlers, false, refCases},
-		{Handlers, true, sendWaitCases}, // a thread's number may become that of another engine's loop meanwhile
+		{Handlers, true, sendWaitCases}, // in parallel, a loop of another engine could get the number of an ended thread
 		{Handlers | Sockets | Moves, false, panicCases},
 		{Handlers | Sockets | Moves, false, stopCases},
 		{Sockets, false, dialCases},
@@ -130,7 +130,7 @@ func testStartAndStop(t *testing.T, m engine.Model) {
 	}
 }
 
-// aloneCases measure the whole process, or need that nobody else listens on a port that was freed.
+// aloneCases measure the whole process, or require that nobody else listens on a port that was freed.
 var aloneCases = []testCase{
 	{"Stop frees the address", testStopFreesResources},
 	{"second listener that can't be opened", testBadListener},

@@ -36,8 +36,8 @@ func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 	return f, string(content)
 }
 
-// serveFileAnswers starts a server that answers all input with answer. It returns nil where files
-// can't be sent, after checking the error: on loops with their own descriptor tables.
+// serveFileAnswers starts a server that answers all input with answer. Loops with their own descriptor tables can't
+// send files. On such loops, serveFileAnswers checks the error and returns nil.
 func (b *testEnv) serveFileAnswers(answer func(c *engine.Conn), changes ...with) *server {
 	probe, _ := b.newRandomFile(100)
 	sends := make(chan error, 1)
@@ -80,7 +80,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 		c.WriteString("head")
 		errs := []error{
 			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
-			own.Close(), // the connection has duplicated it
+			own.Close(), // the connection uses a duplicate
 		}
 		before := c.UnsentAndDroppedBytes()
 		c.Writev([]byte("mi"), []byte("ddle"))

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// This file tests the cost of messages to many connections, and what slow ones miss.
+// This file tests the cost of messages to many connections, and which messages slow connections miss.
 
 var fanCases = []testCase{
 	{"broadcasts that wait go out together", func(b *testEnv) { testMessagesTogether(b, true) }},
@@ -70,7 +70,7 @@ func testMessagesTogether(b *testEnv, casts bool) {
 			b.requireNoError(ref.Send([]byte(text)))
 		}
 	}
-	if casts && s.Loops() == 0 { // where others than the handler's owner bring them
+	if casts && s.Loops() == 0 { // here, the blocked owner does not deliver the broadcasts
 		testkit.WaitFor(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.ActiveBroadcasts] == 0 })
 	}
 	if n := s.Counters(); n[engine.ActiveBroadcasts] > 0 && (n[engine.ActiveBroadcastBytes] == 0 || n[engine.OldestBroadcastAge] == 0) {
@@ -135,7 +135,7 @@ func (d *delayedRun) sendLarge() {
 }
 
 // testDelayedOutput sends messages that are delayed. Requests that concern other connections must not end the delay;
-// release must.
+// release must end it.
 func testDelayedOutput(b *testEnv, delay time.Duration, release func(d *delayedRun)) {
 	const conns, messages = 20, 30
 	nudged := make(chan bool, 1)
@@ -218,7 +218,7 @@ func countMissed(cfg *engine.Config) *atomic.Int64 {
 	return n
 }
 
-// testMissedInGroup sends to a group of which one peer does not read, and then does.
+// testMissedInGroup sends to a group of which one peer first does not read and then reads.
 func testMissedInGroup(b *testEnv) {
 	var missed *atomic.Int64
 	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }),
@@ -260,8 +260,8 @@ func readEnds(b *testEnv, clients []*client) (got []string) {
 	return got
 }
 
-// testLeaveGroup removes connections from a small or large group during broadcasts. What is sent to
-// one after its removal must arrive after all messages of the group.
+// testLeaveGroup removes connections from a small or large group during broadcasts. A message that is sent to a
+// connection after its removal must arrive after all messages of the group.
 func testLeaveGroup(b *testEnv) {
 	s, opened := b.startServer(&Script{}), 0
 	for _, conns := range []int{1, 5, 60} {
@@ -394,7 +394,7 @@ func testLatestAtClose(b *testEnv) {
 			last = int64(n)
 		}
 		testkit.Receive(b, got.done, "the end of the connection")
-		// The next one has been set and may have been taken instead.
+		// The value after last was set, too, and may have been sent instead.
 		if n := got.last.Load(); n < last-1 {
 			b.Errorf("the last value that came is %d, %d was published", n, last)
 		}

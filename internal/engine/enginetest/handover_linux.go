@@ -253,8 +253,8 @@ func testExportToFullEngine(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportExactCapacity exports to an engine with space for exactly that number, from loops of
-// which one has most connections. The others must release the credit that they do not need.
+// testExportExactCapacity exports to an engine with space for exactly the exported connections. One of the exporting
+// loops has most of them. The other loops must release the credit that they do not need.
 func testExportExactCapacity(b *testEnv) {
 	script := newCountingScript()
 	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.LoopIndex())}) }
@@ -284,9 +284,9 @@ func testExportExactCapacity(b *testEnv) {
 	}
 }
 
-// testExportBothWays exports from two engines to one with exactly the space needed. The first gets
-// more credit than it needs, and the second must wait until that is released. The rest goes on in
-// the two engines.
+// testExportBothWays exports from two engines to one with space for all connections or for a few less. The first gets
+// more credit than it needs, and the second must wait until the rest is released. Connections without space stay in
+// their engines.
 func testExportBothWays(b *testEnv) {
 	const each, stay = 20, 5
 	for _, left := range []int{0, stay} {
@@ -485,7 +485,7 @@ func testExportObstacles(b *testEnv) {
 	script.Received = func(c *engine.Conn, in []byte) int {
 		switch string(in) {
 		case "keep\n":
-			c.SetValue(1) // which can't be saved
+			c.SetValue(1) // a value that can't be saved
 		case "hold\n":
 			c.Retain()
 		}
@@ -519,6 +519,6 @@ func testExportObstacles(b *testEnv) {
 	for _, c := range []*client{kept, held, free} {
 		c.exchange("z\n")
 	}
-	testkit.WaitFor(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker calls Closed
+	testkit.WaitFor(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker may still be calling Closed
 	b.requireNoError(from.PauseAccept(false))
 }

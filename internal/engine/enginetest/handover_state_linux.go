@@ -17,7 +17,8 @@ func init() {
 	)
 }
 
-// testExportState saves the maximum size, and one byte more, which must keep the connection here.
+// testExportState saves state of the maximum size, and state with one byte more. The latter must keep the connection
+// here.
 func testExportState(b *testEnv) {
 	script := &Script{Received: func(c *engine.Conn, in []byte) int {
 		switch string(in) {

@@ -92,8 +92,8 @@ func testPanicsInOptionalCalls(b *testEnv, blow exitKind) {
 	s.wantClosed(blow.why, blow.why)
 }
 
-// testPanic makes one connection panic where set says, while another one must keep working. The
-// victim opens, sends, is nudged, and ends.
+// testPanic makes the handler of one connection panic in the call that set selects. Another connection must keep
+// working. The victim opens, sends, is nudged, and ends.
 func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
 	var armed atomic.Bool
@@ -136,7 +136,7 @@ func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow fu
 	}
 }
 
-// exitingScript calls Goexit in the calls that its clients name, and once armed in every eighth
+// exitingScript calls Goexit in the calls that its clients name. Once armed, it also calls Goexit in every eighth
 // Opened. It counts the exits.
 type exitingScript struct {
 	armed         atomic.Bool

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// testRandomClients runs many clients with random behaviour, while another one must not be
-// affected.
+// testRandomClients runs many clients with random behaviour. They must not affect another client.
 func testRandomClients(b *testEnv) {
 	const n, atOnce = 120, 25
 	s := b.startServer(lines())
@@ -39,7 +38,7 @@ func testRandomClients(b *testEnv) {
 	quiet.exchange("after\n")
 	quiet.Close()
 	if runtime.GOOS == "linux" {
-		s.wantOpened(n + 1) // others hide a connection that is reset before accept
+		s.wantOpened(n + 1) // other systems hide a connection that is reset before accept
 	}
 	testkit.WaitFor(b, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
 	for _, why := range s.reasons() {

@@ -145,7 +145,7 @@ func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 		b.Fatal(err)
 	}
 	nc.Close()
-	for range 3 { // turns, in which the end is seen
+	for range 3 { // lets the owner run turns, in which it sees EOF
 		b.checkNoError(r.Nudge())
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -160,8 +160,8 @@ func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
-// testReadRates has a peer that sends more than a second's allowance of bytes and of messages at once,
-// and then its end. It is not closed for its silence while it waits.
+// testReadRates has a peer that sends more than a second's allowance of bytes and of messages at once, and then EOF.
+// The peer must not be closed for silence while it waits.
 func testReadRates(b *testEnv) {
 	const size, message = 4000, 10 // small, so that it arrives before the allowance has grown
 	for _, rates := range [][2]int{{size * 3 / 4, 0}, {0, size * 3 / 4 / message}} {
@@ -179,7 +179,7 @@ func testReadRates(b *testEnv) {
 		want := testPattern(size + message)
 		c.Send(string(want[:size]))
 		s.wantBytesIn(size)
-		c.Send(string(want[size:])) // is not read before what was read in advance is allowed
+		c.Send(string(want[size:])) // must not be read before the rate allows the earlier input
 		c.CloseWrite()
 		c.ExpectEOF("")
 		s.wantClosed(io.EOF)

@@ -56,7 +56,7 @@ func (p *nudgePlan) schedule(loop int, now time.Duration, touch func(engine.Ref)
 	return now + time.Millisecond
 }
 
-// testSchedulerNudges nudges more connections per call than a loop settles at once.
+// testSchedulerNudges nudges more connections per call than a loop handles at once.
 func testSchedulerNudges(b *testEnv) {
 	const n = 150
 	var p nudgePlan

@@ -41,8 +41,8 @@ func (h *ownerBlocker) blockOwner(b *testEnv, r engine.Ref) {
 	testkit.Receive(b, h.entered, "a heartbeat")
 }
 
-// dialUntilSlotReused dials until a connection has the same owner as r and another slot, or with
-// slot set that one. It returns all clients, that one last.
+// dialUntilSlotReused dials until a connection has the same owner as r and, if slot is not nil, that slot. It returns
+// all clients and the Ref of the last one.
 func (s *server) dialUntilSlotReused(b *testEnv, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
 	b.Helper()
 	owner, _, _ := r.Location()

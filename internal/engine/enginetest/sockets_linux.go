@@ -51,7 +51,7 @@ func testDialFullUnixQueue(b *testEnv) {
 	}
 	s := b.startServer(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
 	b.requireNoError(s.Dial(engine.DialRequest{Path: path, Count: n}))
-	const room = 1 // of a queue of 0
+	const room = 1 // capacity of a queue of length 0
 	s.wantOpened(room)
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
 }
@@ -67,7 +67,7 @@ func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 	set := func(cfg *engine.Config) { cfg.Socket = want }
 	if dials {
 		l := listen(b)
-		s := b.startServer(script, dialsOnly, set, func(cfg *engine.Config) { cfg.ResetDialled = true }) // nobody takes the connection, to end it in order
+		s := b.startServer(script, dialsOnly, set, func(cfg *engine.Config) { cfg.ResetDialled = true }) // nobody accepts the connection, so it cannot end in order
 		b.requireNoError(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	} else {
 		defer b.startServer(script, set).dial().Close()

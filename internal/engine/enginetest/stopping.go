@@ -61,8 +61,8 @@ func testStopFreesResources(b *testEnv) {
 	}
 }
 
-// testStopWithIdleConns stops with idle connections and one with half a message, which must be
-// answered. Draining says goodbye to each, if there is something to say.
+// testStopWithIdleConns stops with idle connections and one with half a message, which must be answered. Draining
+// writes goodbye to each connection, unless goodbye is empty.
 func testStopWithIdleConns(b *testEnv, goodbye string) {
 	const n = 20
 	var told atomic.Int64

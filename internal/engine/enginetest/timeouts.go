@@ -68,7 +68,7 @@ func testSilenceTimeouts(b *testEnv) {
 		s := b.startServer(lines(), with...)
 		start := time.Now()
 		peer, in := c.talk(s)
-		_, _ = io.Copy(io.Discard, in) // to the end, or the reset
+		_, _ = io.Copy(io.Discard, in) // until EOF or a reset
 		took := time.Since(start)
 		peer.Close()
 		s.wantClosedByCause(c.cause, 1)
@@ -140,8 +140,8 @@ func testSlowHandlerExtendsTimeouts(b *testEnv) {
 	c.Expect("slow\nhalf a message\n")
 }
 
-// testTimers has a timer that is set again in each call, and then a deadline. If only sweeps found
-// them, that would take longer than patience.
+// testTimers has a timer that is set again in each call, and then a deadline. If only sweeps found due timers, the test
+// would take longer than patience.
 func testTimers(b *testEnv) {
 	const calls, after = 200, 5 * time.Millisecond
 	var setAt time.Time
@@ -149,7 +149,7 @@ func testTimers(b *testEnv) {
 	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 		setAt = time.Now()
 		c.SetTimer(time.Hour)
-		c.SetTimer(after) // an earlier one replaces it
+		c.SetTimer(after) // replaces the timer of an hour
 	}}, func(cfg *engine.Config) {
 		cfg.Timer = func(c *engine.Conn) {
 			if took := time.Since(setAt); took < after {

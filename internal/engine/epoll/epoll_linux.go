@@ -1,8 +1,8 @@
 // Package epoll is the model of event loops on Linux's epoll.
 //
 // Descriptors are watched level-triggered: each event causes one receive, and remaining input is reported again. The
-// loop reads from connections that send much; see Loop.QueueIfBulk. System calls that cannot block are not reported to
-// the Go scheduler; only waiting for events is, after a check has found none.
+// loop reads from connections that send much; see Loop.QueueIfBulk. Only waiting for events is reported to the Go
+// scheduler as a system call that may block, and only after a check has found no events.
 package epoll
 
 import (
@@ -40,7 +40,7 @@ const (
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
 	watchedOut                                        // watched for writability
-	unwatched                                         // not watched: there was an event that the driver could not handle
+	unwatched                                         // removed from epoll by suspendWatch
 )
 
 type driver struct {
@@ -220,7 +220,7 @@ func (d *driver) updateWatchAndExpiry(c *engine.Conn) syscall.Errno {
 	d.loop.UpdateExpiryTracking(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // it may be dequeued before it is reported
+	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // an existing watch is kept, because c may be dequeued before an event
 		want, events = watchedIn, sock.In
 	}
 	if c.WantsWritable() {

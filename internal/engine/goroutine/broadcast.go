@@ -79,7 +79,7 @@ func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.
 			enqueued = true
 		case err != engine.ErrFull:
 		case e.cfg.DropMessages:
-			box.CountMissedBroadcast() // before the counter, so that the connection knows what is counted
+			box.CountMissedBroadcast() // first, so that the counter never includes a message unknown to the connection
 			e.counters.Add(engine.Dropped, 1)
 		default:
 			c.requestAndWake(requestSlowConsumer)

@@ -21,20 +21,20 @@ type conn struct {
 	netConn             net.Conn
 	io                  transport
 	readBuffer          *[]byte // nil while there is no input
-	handledRequests     uint8   // the bits of requests that were handled
+	handledRequests     uint8   // the bits of c.requests that were handled
 	lastReadFull        bool    // the last read filled its buffer
 	bulk                bool    // the last read brought more than bulkReadSize; reads are limited
-	writeBlocked        bool    // the kernel has accepted nothing since the last Sent
-	expiryCounted       bool    // in goroutineEngine.expiringConns
+	writeBlocked        bool    // the kernel has accepted no output since the last OnSent
+	expiryCounted       bool    // the connection is counted in goroutineEngine.expiringConns
 	proxiedPeerRecorded bool
 	awaitingWritable    bool // a goroutine waits until the socket is writable
 
 	// The following fields are safe for concurrent use.
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
-	parked        atomic.Uint32 // notParked or one of the states below it
+	parked        atomic.Uint32 // one of the constants below
 	requests      atomic.Uint32
-	wakeAt        atomic.Uint32 // when it wants to be woken, as toSweepTime returns it; 0 for never
-	bufferedBytes atomic.Uint32 // memory that its buffers held when it last waited
+	wakeAt        atomic.Uint32 // when the sweeper must wake the owner, as a result of toSweepTime; 0 means never
+	bufferedBytes atomic.Uint32 // memory of the buffers when the owner last waited
 }
 
 // Values of conn.parked. The goroutine of a parked connection waits for events.
@@ -76,7 +76,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			panic(v)
 		}
 		c.releaseReadBuffer()
-		c.runUntilClosed(nil) // after runtime.Goexit in a handler
+		c.runUntilClosed(nil) // continues after a runtime.Goexit in a handler
 	}()
 	if open != nil {
 		open(c)
@@ -106,13 +106,14 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			case c.awaitingWritable || c.ReadsDespiteUnsentOutput() && c.startWritableWait():
 				c.handleNextInputOrMail() // neither direction waits for the other
 			default:
-				c.OnWritable() // the next Send waits for it
+				c.OnWritable() // the next send waits until the kernel accepts output
 			}
 		}
 	}
 }
 
-// openConn opens the connection and delivers alreadyRead, its earlier input. dialStart is 0 for an accepted connection.
+// openConn opens the connection and delivers alreadyRead, the input that was read earlier. dialStart is 0 for an
+// accepted connection.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -166,7 +167,8 @@ func (c *conn) handleNextInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection whose goroutine never waits.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection whose goroutine may never wait, so that the sweeper
+// cannot wake it.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -281,7 +283,7 @@ func (c *conn) handleMailAndRequests() {
 	c.deliverMail()
 	requested := c.requests.Load()
 	todo := requested &^ uint32(c.handledRequests)
-	c.handledRequests = uint8(requested &^ requestWritable) // which may have been set just now
+	c.handledRequests = uint8(requested &^ requestWritable) // requestWritable may have been set just now
 	if todo&requestHeartbeat != 0 {
 		c.requests.And(^uint32(requestHeartbeat))
 		c.handledRequests &^= uint8(requestHeartbeat)
@@ -417,7 +419,7 @@ func (c *conn) closeConnAndUnregister() {
 		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.AddDroppedAndScheduleMissed(box.TakeMissedBroadcastCount()) // Closed may ask
+		c.AddDroppedAndScheduleMissed(box.TakeMissedBroadcastCount()) // the handler's Closed may ask for the count
 	}
 	defer c.closeMailboxAndUnregister() // even if the handler calls runtime.Goexit
 	c.OnClosed()

@@ -13,7 +13,7 @@ type connTable struct {
 	chunks  []*chunk
 	free    []uint32
 	used    int
-	proxied map[*conn]netip.AddrPort // the peers that proxies have told
+	proxied map[*conn]netip.AddrPort // the client addresses that proxies have announced
 }
 
 // chunk contains some slots of a connTable.

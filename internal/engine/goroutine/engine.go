@@ -8,7 +8,7 @@
 // Other goroutines post requests to the connection's mailbox, which is created for the first request. The owner sets
 // parked before it waits, and then checks the mailbox once more. A sender checks parked after queueing. If parked is
 // set, the sender ends the wait by setting a deadline in the past. A woken owner resets the deadline before it reads
-// the mailbox. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
+// the mailbox. So no request is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
 //
 // One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its next
 // wake-up time (wakeAt) and the size of its buffers (bufferedBytes). The sweeper examines a few connections at a time.
@@ -57,10 +57,10 @@ const clockGrain = time.Millisecond
 const (
 	requestDrain uint32 = 1 << iota
 	requestKill
-	requestOverBudget   // close for Limits.MaxBuffered
-	requestSlowConsumer // close for lack of capacity for a broadcast
+	requestOverBudget   // close because all buffers together exceed Limits.MaxBuffered
+	requestSlowConsumer // close because the mailbox had no space for a broadcast
 	requestExpel
-	requestExport   // to another engine
+	requestExport   // export to another engine
 	requestWritable // the kernel accepts output again; cleared when handled
 	requestHeartbeat
 )
@@ -72,11 +72,11 @@ type goroutineEngine struct {
 	counters         engine.Counters
 	buffers          engine.SharedBuffers
 	listeners        []net.Listener
-	listenerIndexes  []int                 // the engine.Listener of each socket
+	listenerIndexes  []int                 // index of the engine.Listener of each socket
 	admission        *admission.Controller // counts connections and dials
 	broadcastTracker engine.BroadcastTracker
 	broadcastQueue   chan *engine.Broadcast // for the broadcaster
-	flushBroadcasts  chan chan struct{}     // the broadcaster closes an element after all broadcasts of the queue
+	flushBroadcasts  chan chan struct{}     // the broadcaster closes a received channel once the queue is empty
 	dialRequests     chan struct{}          // holds one element for each Dial in progress
 	dialSlots        chan struct{}          // holds one element for each connection being dialled
 	acceptPause      acceptPauseState
@@ -85,15 +85,15 @@ type goroutineEngine struct {
 	cancel           context.CancelFunc // cancels stopCtx, and with it dials and pauses
 	nextSweepChunk   int                // used by the sweeper only
 	heartbeats       engine.HeartbeatSweep
-	heartbeatConns   []*conn      // of one chunk; used by the sweeper only
+	heartbeatConns   []*conn      // connections of one chunk; used by the sweeper only
 	readLimiter      readLimiter  // for connections that send much
 	pipePool         pipePool     // for relays
 	largeReadBytes   atomic.Int64 // size of large read buffers in use
 	closeLargestMu   sync.Mutex   // held while looking for connections to close
-	blockedSenders   senderQueue  // wait until buffers hold less
+	blockedSenders   senderQueue  // senders that wait until all buffers together are within their limit
 	clock            pausableClock
 	expiringConns    atomic.Int64              // connections that are about to end
-	freedMemory      handover.FreedByteCounter // of connections that were handed over
+	freedMemory      handover.FreedByteCounter // memory of connections that were handed over
 	handoff          handoffState
 	connAdded        chan struct{} // signals a new connection to the sweeper
 	lastConnClosed   chan struct{} // signals to the sweeper that there are no connections

@@ -17,9 +17,10 @@ import (
 
 // This file exports connections to other engines; see package handover.
 //
-// ExportConns requests exports of some connections at a time, because these are not served. It repeats rounds until all
-// connections have been exported or cannot be. Each connection is sent by its own goroutine, in a batch of one. Another
-// goroutine reads each channel. connExporter.mu guards the export, but is not held while a handler saves its state.
+// ExportConns requests the export of some connections at a time, because these connections are not served. It repeats
+// rounds until each connection has been exported or cannot be exported. Each connection is sent by its own goroutine,
+// in a batch of one. Another goroutine reads each channel. connExporter.mu guards the export, but is not held while a
+// handler saves its state.
 
 const (
 	maxRequested        = 64 // connections that are asked at a time to export themselves
@@ -38,9 +39,9 @@ type connExporter struct {
 
 	mu           sync.Mutex
 	sender       handover.ExportSender
-	unanswered   int     // connections whose export was requested and not decided
+	unanswered   int     // connections that were asked to export themselves and have not decided
 	sending      int     // connections being saved or sent
-	remaining    []*conn // connections left of this round
+	remaining    []*conn // connections not yet asked in this round
 	unexportable map[*conn]bool
 }
 
@@ -68,7 +69,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 		return moved, errors.New("a hand-over is already in progress; wait until it ends")
 	}
 	defer e.handoff.exporter.Store(nil)
-	e.awaitEarlierBroadcasts(ctx) // an exported connection accepts no requests
+	e.awaitEarlierBroadcasts(ctx) // because an exported connection accepts no requests
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
 		reading.Go(func() { d.receiveConfirmations(files[i], o) })
@@ -216,9 +217,9 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock calls c.Snapshot without holding d.mu. The caller must hold d.mu.
+// snapshotWithoutLock calls c.BlockPostsAndSnapshot without holding d.mu. The caller must hold d.mu.
 func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
-	d.mu.Unlock() // Snapshot calls a handler, which may block
+	d.mu.Unlock() // BlockPostsAndSnapshot calls a handler, which may block
 	defer d.mu.Lock()
 	return c.BlockPostsAndSnapshot()
 }

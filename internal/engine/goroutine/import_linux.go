@@ -63,7 +63,7 @@ func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 		e.importConn(fd, r, joined.Done)
 	}
 	for {
-		joined.Wait() // confirm only what was opened: the sender may send mail then
+		joined.Wait() // only connections that have been opened may be confirmed
 		importing.withLock(importing.inlet.ConfirmArrivalsAndGrantCredit)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
@@ -101,7 +101,7 @@ func (a *importChannel) ReserveConns(n int) (reserved int) {
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a received connection on a new goroutine. The caller must have reserved capacity with ReserveConns.
-// onOpened is called when the handler has the connection, or after a failure.
+// onOpened is called when the connection has been imported, or after a failure.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	f := os.NewFile(uintptr(fd), "")

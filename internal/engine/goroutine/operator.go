@@ -125,7 +125,7 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isChanClosed reports whether ch is closed. Nothing may ever be sent on ch.
+// isChanClosed reports whether ch is closed. No value may ever be sent on ch.
 func isChanClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

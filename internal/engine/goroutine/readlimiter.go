@@ -12,9 +12,9 @@ import (
 // This file limits the time that bulk connections take from others. A bulk connection would read for as long as the
 // scheduler permits, and while any goroutine is runnable, the scheduler checks the network only every 10 ms, for 128
 // events at a time. So bulk connections need a token to read, and there are as many tokens as CPUs. Connections wait
-// for a token in order and outside the scheduler's queue, which stays short. Every pauseInterval, all bulk reads pause
-// until the pending network events have been reported. A token is held only during the read, because a handler may
-// block.
+// for a token in order. They do not wait in the scheduler's queue, which stays short. Every pauseInterval, all bulk
+// reads pause until the pending network events have been reported. A token is held only during the read, because a
+// handler may block.
 
 const (
 	bulkReadSize  = 16 << 10 // a connection becomes bulk when a read returns more bytes
@@ -22,7 +22,7 @@ const (
 )
 
 type readLimiter struct {
-	tokens    chan struct{} // holds one element for each connection that reads, or will next
+	tokens    chan struct{} // holds one element for each token in use
 	pauseMu   sync.RWMutex  // held for writing during a pause
 	lastPause atomic.Int64  // engine.MonotonicNow at the last pause
 	pausing   atomic.Bool

@@ -24,15 +24,15 @@ func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd 
 // sendToPartner implements engine.Runtime.SendToPartner.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.callWithConnDescriptor(partner, func(fd uintptr) {
-		if sent, errno := sock.Send(int32(fd), data); errno == 0 { // the partner's next operation reports errors
+		if sent, errno := sock.Send(int32(fd), data); errno == 0 { // the partner's next operation reports an error
 			n = sent
 		}
 	})
 	return n
 }
 
-// spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2). If tried is false, the
-// caller still has the read permit and must read the input.
+// spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2). If triedAndReleased is
+// false, the caller still has the read permit and must read the input.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
@@ -46,7 +46,7 @@ func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadI
 	c.TrySendOnPartnerSocket(func(partner *engine.Conn) {
 		var errno syscall.Errno
 		received, errno = pipe.SpliceFromSocket(fd, engine.ReadSize)
-		triedAndReleased, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
+		triedAndReleased, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL means no support
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
 			c.sendPipedBytesOrReadRest(pipe, partner, received)
@@ -64,7 +64,7 @@ func (c *conn) sendPipedBytesOrReadRest(pipe *sock.SplicePipe, partner *engine.C
 	c.engine.callWithConnDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), pipeBytes) })
 	c.CountSpliced(moved)
 	if moved == pipeBytes {
-		c.io.errno = int16(syscall.EAGAIN) // nothing for the core
+		c.io.errno = int16(syscall.EAGAIN) // reports no input to the core
 		return
 	}
 	c.lastReadFull = true // selects a large buffer

@@ -13,7 +13,7 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the delay of the sweeper that shows that the process was stopped.
+// stoppedThreshold is the minimum delay of the sweeper from which it concludes that the process was stopped.
 const stoppedThreshold = time.Second
 
 // runSweeper checks timeouts and sends heartbeats until the engine has ended.
@@ -109,8 +109,8 @@ func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSwe
 // pausableClock is the clock of all time limits. It excludes time in which the process was stopped.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
-	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
-	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
+	limit       atomic.Int64  // the latest time that the clock shows; 0 means no limit, while there are no connections
+	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
 // readAt converts a time of the monotonic clock to a time of this clock.
@@ -205,10 +205,11 @@ func (c *conn) bufferAndMailboxBytes() int64 {
 type senderQueue struct {
 	hasWaiters atomic.Bool
 	mu         sync.Mutex
-	freed      chan struct{} // closed when senders may continue; nil if none waits
+	freed      chan struct{} // closed when senders may continue; nil if no sender waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
+// can wait, a refusal makes it wait. Otherwise, the limit is a quarter higher.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

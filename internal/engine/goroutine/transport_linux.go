@@ -21,7 +21,7 @@ func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		_, _ = sock.Send(int32(fd), answer) // what the kernel does not take is lost
+		_, _ = sock.Send(int32(fd), answer) // bytes that the kernel does not accept are lost
 		_ = sock.ShutdownWrite(int32(fd))
 		var unread [4096]byte
 		_, _ = sock.Recv(int32(fd), unread[:]) // unread input causes a reset, which can destroy the answer
@@ -32,7 +32,7 @@ func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
-	n         int32 // bytes of the last read, or written so far
+	n         int32 // bytes of the last read, or bytes written so far
 	errno     int16
 	op        operation
 }
@@ -81,7 +81,7 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	}
 	if !c.waitForMemoryAndReadPermit() {
 		c.io.errno = int16(syscall.EAGAIN)
-		return true // without parking: the poller has reported the input already
+		return true // without parking, because the poller has reported the input already
 	}
 	tried, done := c.spliceToPartnerAndReleasePermit(int32(fd))
 	if !tried {

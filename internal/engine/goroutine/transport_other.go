@@ -17,7 +17,7 @@ const rejectionTimeout = 10 * time.Millisecond
 // sendAnswerAndShutWrite sends answer to a rejected connection.
 func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
-	_, _ = netConn.Write(answer) // what does not fit is lost
+	_, _ = netConn.Write(answer) // bytes that do not fit are lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
 		_ = netConn.SetDeadline(time.Now().Add(tryReadTimeout))
 		var unread [4096]byte
@@ -76,7 +76,7 @@ var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 func (c *conn) sendFilePartOrLoadPiece() { c.LoadFilePieceIntoOutput() }
 
-// writeOutputUntilWoken writes output, until a request arrives.
+// writeOutputUntilWoken writes output, and blocks until all is written or a request arrives.
 func (c *conn) writeOutputUntilWoken() (sentBytes int, _ error) {
 	defer c.markNotParked()
 	if c.parkOrFindRequests() {

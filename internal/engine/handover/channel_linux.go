@@ -1,20 +1,21 @@
 // Package handover moves connections between engines, in the same or in different processes; see [engine.Migrator].
 //
 // A channel is a unix socket that preserves message boundaries. Each end belongs to an owner of connections: a loop, or
-// an engine of goroutines. The receiver sends the first message and a message after each batch. A message contains two
-// big-endian 4-byte numbers: the connections that have arrived since the last message, and additional credit or
-// [noMoreCredit]. Credit is the number of connections that the receiver can accept; it accumulates.
+// an engine of package goroutine. The receiver sends the first message and a message after each batch. A message
+// contains two big-endian 4-byte numbers: the connections that have arrived since the last message, and additional
+// credit or [noMoreCredit]. Credit is the number of connections that the receiver can accept; it accumulates.
 //
 // The sender sends batches. A batch contains a byte for the location of the records (inline or in a file), their number
 // (a varint), and the records. One descriptor for each record accompanies the batch, in the same order.
 //
-// The capacity of a receiver is limited. Credit of one channel reduces the credit available to all others until it is
-// used or the channel ends. A channel without credit gets no message, and its sender waits. When no channel has credit
-// left, no more capacity can become free, and the receiver sends noMoreCredit to all waiting senders.
+// The capacity of a receiver is limited. Credit that one channel has reduces the credit available to all others, until
+// the credit is used or the channel ends. A channel without credit gets no message, and its sender waits. When no
+// channel has credit left, no more capacity can become free, and the receiver sends noMoreCredit to all waiting
+// senders.
 //
 // For an orderly end, the sender shuts the channel for writing, which releases unused credit; the receiver then closes
-// the channel. Any other end means that the other endpoint has failed and that it is unknown which unconfirmed
-// connections it has.
+// the channel. Any other end means that the other endpoint has failed. It is then unknown which unconfirmed connections
+// that endpoint has.
 package handover
 
 import (
@@ -31,12 +32,12 @@ import (
 
 const (
 	recordsInline byte = iota + 1 // the message contains the records
-	recordsInFile                 // the records are in a file, whose descriptor is the first
+	recordsInFile                 // the records are in a file, whose descriptor comes first
 
 	MaxBatch = 128
 	// MaxBatchBytes limits the size of the records in a batch. Only the last record may cross this limit.
 	MaxBatchBytes = 4 << 20
-	maxCredit     = 2 * MaxBatch // connections that are lost if the receiver dies
+	maxCredit     = 2 * MaxBatch // bounds the connections that are lost if the receiver dies
 	// maxRecordSize is the maximum size of a record in bytes. Limits allow 1 GiB each of input and output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
 	noMoreCredit  = math.MaxUint32 // sent instead of a credit after the last credit

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// This file returns the memory of exported connections to the system. Otherwise the garbage collector would keep it
-// until the heap grows again, which does not happen in a process that exports its connections. So the two processes
-// together need little more memory than one.
+// This file returns the memory of exported connections to the system. Otherwise the garbage collector would keep the
+// memory until the heap grows again, which does not happen in a process that exports its connections. So the two
+// processes together need little more memory than one.
 
 const (
 	// Freed memory is returned to the system when it exceeds both freeMinBytes and 1/freeHeapPart of the heap.

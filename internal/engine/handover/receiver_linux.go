@@ -17,7 +17,7 @@ import (
 type CreditDistributor struct {
 	mu            sync.Mutex
 	totalCredit   int              // of all channels
-	withoutCredit []*ImportChannel // channels that wait because others have credit
+	withoutCredit []*ImportChannel // channels without credit, which wait because others have credit
 }
 
 // ImportChannel receives connections that another engine exports. It is not safe for concurrent use.
@@ -25,8 +25,8 @@ type ImportChannel struct {
 	FD                int32
 	receiver          *CreditDistributor
 	owner             Owner
-	credit            int // granted and not used
-	countedCredit     int // what the receiver has counted of it
+	credit            int // granted and not yet used
+	countedCredit     int // the part of credit that is included in CreditDistributor.totalCredit
 	unconfirmed       int // connections that arrived since the last confirmation
 	closedOrExhausted bool
 }
@@ -57,7 +57,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
 	credit := uint32(0)
-	if !in.closedOrExhausted { // otherwise it has no space, or is closed
+	if !in.closedOrExhausted { // otherwise the channel is closed, or the engine has no capacity
 		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
 	in.credit += int(credit)
@@ -105,7 +105,7 @@ func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 // the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveAndImportBatch returns
 // io.EOF. The length of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
-	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
+	needsConfirm = in.unconfirmed > 0 // a Goexit may have prevented the confirmation of these connections
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
 		n, fds, errno := sock.ReceiveFDs(in.FD, buffer)
 		switch {

@@ -25,7 +25,7 @@ type ExportSender struct {
 
 type ExportChannel struct {
 	FD          int32
-	Ended       bool // by the receiver, after the sender has shut it
+	Ended       bool // the receiver has closed the channel after the sender has shut it
 	credit      int
 	unconfirmed int  // connections sent and not confirmed
 	exhausted   bool // no more credit will follow
@@ -37,7 +37,7 @@ const (
 	exporting     senderStage = iota
 	exportStopped             // no more connections are sent
 	channelsShut
-	aborted // unconfirmed connections stay unknown
+	aborted // it stays unknown whether unconfirmed connections have arrived
 )
 
 // NewSender returns an ExportSender that sends on channelFDs. The caller keeps ownership of these descriptors.
@@ -98,14 +98,14 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	if s.stage == exportStopped {
 		s.stage = channelsShut
 		for _, o := range s.Channels {
-			_ = sock.ShutdownWrite(o.FD) // fails only if the other side has ended
+			_ = sock.ShutdownWrite(o.FD) // fails only if the receiver has ended
 		}
 	}
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbortExport reads the confirmations and the credit that the receiver has sent on o. An error aborts
-// the export.
+// ReceiveConfirmationsOrAbortExport reads the confirmations and the credit that the receiver has sent on o. An error
+// aborts the export.
 func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
@@ -113,7 +113,7 @@ func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error
 		switch {
 		case errno == syscall.EAGAIN:
 			return nil
-		case errno == syscall.ECONNRESET: // data sent before and EOF follow
+		case errno == syscall.ECONNRESET: // earlier data and then EOF follow
 		case errno == 0 && n == len(p):
 			o.unconfirmed -= int(binary.BigEndian.Uint32(p[:]))
 			if more := binary.BigEndian.Uint32(p[4:]); more == noMoreCredit {
@@ -146,9 +146,9 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// TrySendBatchOrFail sends a batch of connections on o. The batch must not contain more connections than o has credit. If the
-// socket is full, TrySendBatchOrFail returns false, and the caller may retry. After any other error, it returns false and
-// stops the export.
+// TrySendBatchOrFail sends a batch of connections on o. The batch must not contain more connections than o has credit.
+// If the socket is full, TrySendBatchOrFail returns false, and the caller may retry. After any other error, it returns
+// false and stops the export.
 func (s *ExportSender) TrySendBatchOrFail(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

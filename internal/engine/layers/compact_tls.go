@@ -19,7 +19,7 @@ import (
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
-	exporter secure.Exporter // nil if it was dropped, or stays in the process that has performed the handshake
+	exporter secure.Exporter // nil if it was dropped, or if another process has performed the handshake
 }
 
 // sharedTLSParams contains the fields of a tls.ConnectionState that are equal in many connections.

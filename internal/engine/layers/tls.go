@@ -37,7 +37,7 @@ func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
 func (l *tlsLayer) Emit(p []byte) { l.conn.AppendToTransport(p) }
 
 // Wake implements secure.Owner. It makes the connection's owner continue the handshake. If the owner's mailbox is full,
-// the next periodic check of timeouts does this.
+// the next periodic check of timeouts continues the handshake.
 func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
@@ -71,7 +71,7 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// convertToCompactLayer converts l to a compactTLSLayer, or returns nil if that is impossible. unread is ciphertext
+// convertToCompactLayer converts l to a compactTLSLayer, or returns nil if that is impossible. unread is the ciphertext
 // that l has received but not decrypted.
 func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()

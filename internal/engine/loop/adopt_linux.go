@@ -69,7 +69,7 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, 
 
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte, copiedToShard chan struct{}) {
 	l.pendingAdoptions.Add(-1)
-	if copiedToShard != nil { // the process's table has fd; the waiting goroutine closes it
+	if copiedToShard != nil { // fd is in the process's table; the waiting goroutine closes fd
 		own, err := sock.CopyFDFromProcessTable(fd)
 		close(copiedToShard)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 
 // This file sends broadcasts to all connections. A broadcast is stored once; newBroadcasts of each loop refers to it. A
 // loop passes over its connections with all active broadcasts, a limited number of connections per turn. If a
-// connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. If
-// a worker has a connection, the connection gets the broadcast when it returns.
+// connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. A
+// connection that a worker has gets the broadcast when the worker returns it.
 
 // Limits of the broadcasts that a loop sends in one iteration. A single message may exceed the byte limit.
 const (
@@ -50,7 +50,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 // broadcastPass is the progress of a loop that sends broadcasts to its connections.
 type broadcastPass struct {
 	nextSlot   uint32
-	messages   []*engine.Shared // the first of broadcastSender.active
+	messages   []*engine.Shared // the messages of the first broadcasts in broadcastSender.active
 	payload    []byte           // all messages joined
 	joinBuffer []byte           // the memory of payload, if there are several messages
 }
@@ -66,8 +66,8 @@ type broadcastSender struct {
 
 type activeBroadcast struct {
 	*engine.Broadcast
-	startSlot uint32 // the slot where it has joined the pass, and where the pass finishes it
-	wrapped   bool   // the pass has reached the last slot since
+	startSlot uint32 // the slot at which the broadcast joined the pass, and at which the pass finishes it
+	wrapped   bool   // the pass has since reached the last slot
 }
 
 // removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds queued ones.

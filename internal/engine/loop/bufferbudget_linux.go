@@ -14,17 +14,17 @@ import (
 //
 // Connections are classified by the power of two of their buffered bytes, which avoids sorting. The capacity of the
 // buffers does not count, because a connection with little output may have got a large buffer. Connections below the
-// average are not closed: workers may have the large ones, which are found when they return. Only mail that is deferred
-// for those is dropped earlier.
+// average are not closed, because the large ones may be with workers. These are found when they return. Until then,
+// only the mail that is deferred for them can be dropped.
 
 // budgetRetryInterval is the time between two attempts to free enough buffer memory by closing connections.
 const budgetRetryInterval = 50 * time.Millisecond
 
 type bufferBudgetEnforcer struct {
 	loop          *Loop
-	exceeded      bool          // at the last check
-	failedAt      time.Duration // when a pass could not free enough; 0 if the last one could
-	heldAtFailure int64         // bytes of all buffers then
+	exceeded      bool          // the limit was exceeded at the last check
+	failedAt      time.Duration // when the last attempt could not free enough; 0 if it could
+	heldAtFailure int64         // bytes of all buffers at failedAt
 }
 
 func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
@@ -50,7 +50,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	var classes [64]int64 // bytes held by each size class
 	l.forEachConnWithBuffers(func(c *engine.Conn, n int) {
 		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
-			excess -= int64(n) // it will be free soon
+			excess -= int64(n) // these bytes will be free soon
 		} else {
 			classes[l.bufferedBytesSizeClass(c)] += int64(n)
 		}
@@ -60,7 +60,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 		sum += classes[class]
 	}
 	l.closeLargestConns(class+1, &excess)
-	for ; class >= 0 && excess > 0; class-- { // those with much room may have little waiting
+	for ; class >= 0 && excess > 0; class-- { // continues with smaller classes until enough is free
 		if classes[class] > 0 {
 			l.closeLargestConns(class, &excess)
 		}
@@ -78,7 +78,7 @@ func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	l.forEachConnWithBuffers(func(c *engine.Conn, n int) {
 		busy, minBytes := c.DriverFlags()&Busy != 0, average
 		if busy {
-			minBytes /= 2 // its total is not known here
+			minBytes /= 2 // the size of its own buffers is not known here
 		}
 		switch {
 		case *excessBytes <= 0 || !busy && c.IsAborted() || l.bufferedBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:

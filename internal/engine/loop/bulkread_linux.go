@@ -6,9 +6,9 @@ import "github.com/myriad-go/myriad/internal/engine"
 //
 // A connection is bulk if a read has returned more than BulkReadSize bytes. Its driver then stops watching it for
 // input; instead it waits in a round-robin queue. Each turn first handles pending events, and then reads from the queue
-// for as long as the events took, but at most maxTaskTime. A smaller read ends the bulk state. So, whatever their
-// number, bulk connections delay others by at most half of the time and maxTaskTime per turn. FQ-CoDel (RFC 8290)
-// serves sparse flows first in the same way.
+// for as long as the events took, but at most maxTaskTime. A smaller read ends the bulk state. So bulk connections,
+// whatever their number, delay others by at most half of the time, and by at most maxTaskTime per turn. FQ-CoDel (RFC
+// 8290) serves sparse flows first in the same way.
 //
 // A connection whose handler has called Conn.YieldInput waits in the same queue with its input.
 //

@@ -14,11 +14,11 @@ type connTable struct {
 	host         *engine.Runtime
 	chunks       []*connChunk
 	freedChunks  []freedChunk
-	freeList     slotLink // the first free entry
-	releasedList slotLink // the first entry released since the last makeReleasedReusable
-	releasedTail slotLink // the last of them
+	freeList     slotLink // first entry of the list of free slots
+	releasedList slotLink // first entry of the list of slots released since the last makeReleasedReusable
+	releasedTail slotLink // last entry of releasedList
 	used         int      // slots in use
-	slotCount    uint32   // slots below have been used at least once
+	slotCount    uint32   // all slots below slotCount have been used at least once
 }
 
 type connChunk [chunkSize]engine.Conn

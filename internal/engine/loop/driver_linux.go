@@ -33,7 +33,8 @@ type Driver interface {
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
-	// WatchForInputOrConnect starts to watch a connection that is about to be opened or, if Connecting is set, dialled.
+	// WatchForInputOrConnect starts to watch a connection for input, just before the connection is opened. If
+	// Connecting is set, it watches for the end of the dial instead.
 	WatchForInputOrConnect(c *engine.Conn) syscall.Errno
 	// WatchEstablished stops watching for the end of a dial and watches the open connection.
 	WatchEstablished(c *engine.Conn) syscall.Errno

@@ -15,7 +15,7 @@
 //   - its eventfd ends a wait.
 //
 // A loop sets asleep before it waits, and then checks the mailbox and the requests once more. A sender checks asleep
-// after queueing, and signals the eventfd if asleep is set. So nothing is missed, and a busy loop is never woken.
+// after queueing, and signals the eventfd if asleep is set. So no request is missed, and a busy loop is never woken.
 //
 // A loop ends when it has been told to stop and its last connection has closed. Stop waits for all loops.
 package loop
@@ -40,8 +40,8 @@ const acceptRetryInterval = 50 * time.Millisecond
 type loopEngine struct {
 	cfg              engine.Config
 	loops            []*Loop
-	listenerFDs      []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
-	listenerIndexes  []int             // the engine.Listener of each descriptor
+	listenerFDs      []int32           // for each engine.Listener, at least one for each loop; see listeners_linux.go
+	listenerIndexes  []int             // index of the engine.Listener of each descriptor
 	listenerConfigs  []engine.Listener // empty if the engine only dials
 	listenerStats    []*engine.ListenerCounters
 	admission        *admission.Controller // counts connections and dials of all loops
@@ -54,7 +54,7 @@ type loopEngine struct {
 	stuckLoops       atomic.Int64              // loops that the watchdog has found stuck
 	adoptions        sync.WaitGroup            // goroutines of Adopt
 	listenersShared  atomic.Bool               // another process uses the listeners, too
-	freedMemory      handover.FreedByteCounter // of connections that were handed over
+	freedMemory      handover.FreedByteCounter // memory of connections that were handed over
 	receiver         handover.CreditDistributor
 	done             chan struct{} // closed when all loops have ended
 

@@ -34,8 +34,8 @@ type connExporter struct {
 	loop              *Loop
 	onDone            func(engine.ExportResult, error) // nil if no hand-over is in progress
 	broadcastsBefore  uint64                           // broadcasts that must reach all connections first
-	nextSlot          uint32                           // the next connection to request
-	requestAt         time.Duration                    // when to request more
+	nextSlot          uint32                           // slot of the next connection whose export to request
+	requestAt         time.Duration                    // when to request the export of more connections
 	wakeAt            time.Duration                    // when the loop must continue at the latest
 	needsAnotherRound bool                             // some connections can be exported, now or later
 	exporting         []engine.Ref                     // connections being exported, in order of their slots
@@ -274,7 +274,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 		return false
 	}
 	sentAny = true
-	clear(d.batchRecords) // it may contain secrets of TLS connections
+	clear(d.batchRecords) // the records may contain secrets of TLS connections
 	d.exportedSinceFree += len(d.batchConns)
 	for _, c := range d.batchConns {
 		c.AbortAsHandedOver()

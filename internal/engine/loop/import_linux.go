@@ -94,7 +94,7 @@ func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 
 func (a *connImporter) ReserveConns(n int) (reserved int) {
 	l, claimed := a.loop, 0
-	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors of this table
+	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors are those of this loop's table
 		for _, in := range a.channels {
 			claimed += in.Credit()
 		}

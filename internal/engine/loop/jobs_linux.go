@@ -13,11 +13,11 @@ import (
 
 // This file runs jobs on a loop's goroutine, and continues a loop on another goroutine if a job takes long.
 //
-// The goroutine that runs a loop has a hold. While it runs a job, it does not access the loop. Before it accesses the
-// loop again, it must change the state of its hold from running to idle. A goroutine that changes the state from running
-// to lost instead becomes responsible for the loop, and starts a goroutine with a new hold. The state changes are atomic,
-// so one goroutine at a time accesses the loop. The goroutine that has lost its hold ends when its job has returned. The
-// engine waits for it.
+// The goroutine that runs a loop has a hold. While the goroutine runs a job, it does not access the loop. Before it
+// accesses the loop again, it must change the state of its hold from running to idle. A goroutine that changes the
+// state from running to lost instead becomes responsible for the loop, and starts a goroutine with a new hold. The
+// state changes are atomic, so one goroutine at a time accesses the loop. The goroutine that has lost its hold ends
+// when its job has returned. The engine waits for it.
 //
 // Jobs run outside of turns, so that a lost loop has no unfinished work in the local variables of its old goroutine. A
 // loop with its own descriptor table, or with an io_uring instance, is bound to its thread and runs no jobs.
@@ -25,10 +25,12 @@ import (
 // jobHold represents the right of a goroutine to run a loop. It implements engine.LoopHold for the goroutine's jobs.
 type jobHold struct {
 	loop *Loop
-	// state contains the number of jobs that were started, times 2, plus 1 while a job runs, or lostHold.
+	// state is twice the number of finished jobs, plus 1 while a job runs and does not access the loop. After another
+	// goroutine has taken the loop, state is lostHold.
 	state  atomic.Uint64
 	thread int // the locked thread of the goroutine that runs the loop
-	// job is the running job or, if none runs, the last one. It is set before state, and read after the loop was taken.
+	// job is the running job or, if none runs, the last one. It is set before state is changed, and read by the
+	// goroutine that has taken the loop.
 	job     engine.LoopJob
 	started atomic.Int64 // when the job was started, by MonotonicNow
 
@@ -39,13 +41,13 @@ type jobHold struct {
 const (
 	lostHold         = ^uint64(0)
 	jobCheckInterval = 4 * time.Millisecond // between two checks for slow jobs
-	minTimeToTake    = time.Millisecond     // a check takes the loop from a job that has run for this time
+	minTimeToTake    = time.Millisecond     // a check takes the loop from a job that has run for at least this time
 	quietJobChecks   = 100                  // checks without a job after which the checks stop
 )
 
-// EnableJobsAndDirectReceive lets the loop accept jobs, and lets other goroutines read from the loop's connections. A driver may
-// call EnableJobsAndDirectReceive if it works on any thread and never leaves a receive pending in the kernel. A loop with its
-// own descriptor table ignores the call.
+// EnableJobsAndDirectReceive lets the loop accept jobs, and lets other goroutines read from the loop's connections. A
+// driver may call EnableJobsAndDirectReceive if it works on any thread and never leaves a receive pending in the
+// kernel. A loop with its own descriptor table ignores the call.
 func (l *Loop) EnableJobsAndDirectReceive() {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		l.acceptsJobs, l.host.ReceiveDirect = true, receiveDirect
@@ -72,8 +74,8 @@ func (l *Loop) QueueJob(job engine.LoopJob, requests int) (queued bool) {
 // jobRequestsPerTurn is the target for the number of requests that one loop iteration queues for jobs.
 const jobRequestsPerTurn = 64 // more could leave the CPU's caches before they are answered
 
-// NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. handled is the
-// number of events in the last iteration.
+// NextEventBatch returns the number of events to handle in the next loop iteration, at most maxBatch. lastHandled is
+// the number of events in the last iteration.
 func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	n := l.jobRequests
 	if l.jobRequests = 0; n <= lastHandled {
@@ -107,13 +109,13 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop, returnToLoopUnlessLost sets h.ended.
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken the loop, h.ended is set.
 func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
 		return
 	}
-	h.state.Add(2) // counts the job
+	h.state.Add(2) // counts the finished job
 	h.loop.performPendingActions()
 }
 
@@ -125,7 +127,7 @@ func (h *jobHold) tryAccessLoop() (ok bool) {
 
 func (h *jobHold) Call(r engine.Ref, f func(*engine.Conn)) (calledOrClosed bool) {
 	if unix.Gettid() != h.thread || !h.tryAccessLoop() {
-		return false // the job has started a goroutine, or has lost the loop
+		return false // the caller is a goroutine that the job has started, or the job has lost the loop
 	}
 	c, called := h.loop.callOpenConn(r, connFunc(f))
 	if called && c != nil && c.FD() >= 0 && c.IsOpen() {
@@ -162,8 +164,8 @@ type connFunc func(*engine.Conn)
 
 func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 
-// callOpenConn calls f with the connection of r. c is nil if the connection is closed. If calledOrClosed is false, the
-// caller must try again later.
+// callOpenConn calls f with c, the connection of r. If the connection is closed, c is nil and f is not called. If
+// calledOrClosed is false, the caller must try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallIfReady(f)
@@ -203,7 +205,7 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost belongs to the old goroutine.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -241,7 +243,7 @@ func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 		ticker.Stop()
 		e.checkingJobs.Store(false)
 		if e.continueLoopsDespiteSlowJobs(seen) && e.checkingJobs.CompareAndSwap(false, true) {
-			e.startJobChecks <- struct{}{} // a job has started meanwhile
+			e.startJobChecks <- struct{}{} // a job has started in the meantime
 		}
 	}
 }
@@ -262,11 +264,11 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 // observation of the loop. jobIsSlow is false if the job is only short of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
-		return false, false // the next check knows more
+		return false, false // the next check can compare with this observation
 	}
 	cpu := now.threadCPU - o.threadCPU
 	if sock.ThreadIsRunnable(now.hold.thread) {
-		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // even if earlier jobs had the CPU all the time
+		computes := cpu-max(now.hold.Started()-o.at, 0) >= minTimeToTake/2 // if earlier jobs used all CPU time before it
 		return computes, computes
 	}
 	return true, !engine.HadNoCPU(now.at-o.at, now.processCPU-o.processCPU-cpu)

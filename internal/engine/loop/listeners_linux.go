@@ -16,8 +16,9 @@ import (
 
 // This file accepts connections from listeners.
 //
-// Each engine.Listener has a socket for each loop. A listener from a process with more loops has more sockets.
-// loopEngine.listenerFDs contains all sockets, grouped by listener. They are assigned to the loops in turn.
+// Each engine.Listener has a socket for each loop. A listener that was inherited from a process with more loops has
+// more sockets. loopEngine.listenerFDs contains all sockets, grouped by listener. They are assigned to the loops in
+// turn.
 //
 // A shard can be full while other shards are not. Its listeners must neither be closed nor left unserved, because
 // connections wait there. Therefore all shards have a descriptor of every listener. A full shard delegates its
@@ -26,12 +27,12 @@ import (
 // loopEngine.acceptingLoops maps each listener to the loop that accepts from it. The map is changed under
 // loopEngine.mu; a remote call then makes the other loop update its watched listeners.
 //
-// If all shards are full, MaxConns has been reached. The shard then accepts and rejects the connections.
+// If all shards are full, MaxConns has been reached. A shard then accepts connections and rejects them.
 
 type acceptPauseController struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
-	delegated        bool    // the loop was full, and others accept from its listeners
+	delegated        bool    // the loop was full, so others accept from its listeners
 	hasRateToken     bool    // permits one connection under the accept rate
 	paused           bool    // until resumeAt
 	outOfResources   bool    // paused for want of descriptors or memory
@@ -133,7 +134,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is its earlier input.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read earlier.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.AdmitAndAcquireSlots(listener, peer); err != nil {
 		l.sendRefusalAndClose(fd, peer, err)
@@ -158,7 +159,7 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
-		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
+		_, _ = sock.Send(fd, answer) // bytes that the kernel does not accept are lost
 		_ = sock.ShutdownWrite(fd)
 		var unread [4096]byte
 		_, _ = sock.Recv(fd, unread[:]) // unread input causes a reset, which can destroy the answer
@@ -335,8 +336,8 @@ func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes a dial to the loop with the fewest connections. If needsNoRetry is false, the caller must
-// try again.
+// delegateOrFailDial passes one dial to the loop with the fewest connections, or fails the dial if that loop is full.
+// If needsNoRetry is false, the caller must try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

@@ -42,7 +42,7 @@ type Loop struct {
 	acceptor      sock.Acceptor
 	conns         connTable
 	buffers       engine.FreeList
-	sharedBuffers engine.SharedBuffers // replaces buffers while workers use them, too
+	sharedBuffers engine.SharedBuffers // used instead of buffers while workers allocate buffers, too
 
 	stopStage  int32         // the stage that the loop has reached; see requestedStopStage
 	turnStart  time.Duration // when the current turn began
@@ -77,37 +77,37 @@ type Loop struct {
 	submitQueue  poolSubmitter // connections that wait for capacity in the pool
 	jobs         deque.Deque[engine.LoopJob]
 	acceptsJobs  bool
-	jobRequests  int // queued since the last NextEventBatch
+	jobRequests  int // requests of the jobs queued since the last NextEventBatch
 
-	// pendingActions lists connections whose state another connection's event or the Scheduler has changed.
+	// pendingActions lists connections whose state was changed by an event of another connection or by the Scheduler.
 	pendingActions []*engine.Conn
 
 	// The following fields describe connections that workers have.
 	busyConns        int                               // connections that are with a worker or wait for one
 	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
-	deferredMail     map[*engine.Conn]*connMailQueue   // the last of those actions, if it is mail
+	deferredMail     map[*engine.Conn]*connMailQueue   // the last action in deferred, if it is mail
 	missedBroadcasts map[*engine.Conn]int64            // broadcasts for which the connection had no capacity
 	returnBatch      []returnedConn                    // returned connections that are being resumed
-	returnBatchDone  int                               // how many of them have been
-	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
+	returnBatchDone  int                               // number of connections of returnBatch that were resumed
+	shedConns        []*engine.Conn                    // returned connections that the pool has shed and that must wait
 
 	// The following fields are safe for concurrent use.
 	eventfd            sock.Eventfd
 	connCount          atomic.Int64 // slots in use
-	capacity           atomic.Int64 // of a shard: how many connections fit into its descriptor table
+	capacity           atomic.Int64 // number of connections that fit into the descriptor table of a shard
 	mailbox            engine.Mailbox
 	requestedStopStage atomic.Int32
 	phase              atomic.Int32 // what the loop is doing, for the watchdog
 	pendingAdoptions   atomic.Int64
 	asleep             atomic.Bool
-	hold               atomic.Pointer[jobHold] // of the goroutine that runs the loop
+	hold               atomic.Pointer[jobHold] // hold of the goroutine that runs the loop
 	hasRemoteRequests  atomic.Bool             // dialRequests, newBroadcasts or remoteCalls is not empty
 	hasReturned        atomic.Bool             // returned is not empty
 	mu                 sync.Mutex              // guards the fields below
 	returned           []returnedConn          // connections that the pool has returned
 	dialRequests       []engine.DialRequest
 	newBroadcasts      []*engine.Broadcast
-	remoteCalls        []func()   // functions to call on the loop; few, see listeners_linux.go
+	remoteCalls        []func()   // functions to call on the loop
 	closed             bool       // no more requests are accepted
 	wakeMu             sync.Mutex // guards wakeDisabled
 	wakeDisabled       bool       // the eventfd may be closed
@@ -266,7 +266,7 @@ func (l *Loop) runTurn() {
 	l.dequeueRequestsAndRunCalls()
 	l.runTasks()
 	if cutShort {
-		l.importer.receiveWaitingConns() // confirms what was received
+		l.importer.receiveWaitingConns() // confirms connections that were received in the turn that was cut short
 	}
 	l.conns.makeReleasedReusable()
 	l.exporter.freeChunksAfterManyExports()
@@ -421,7 +421,7 @@ func (l *Loop) AdjustFastSweepReasons(delta int) {
 	}
 }
 
-// UpdateExpiryTracking schedules the checks of c's deadline and timer. If c has neither, no checks are scheduled.
+// UpdateExpiryTracking schedules the checks of c's timer, deadline and expiry. If c has none, no checks are scheduled.
 // Drivers call UpdateExpiryTracking when c begins to wait for events.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	if _, due := c.NextTimerDeadlineOrExpiry(); !due {

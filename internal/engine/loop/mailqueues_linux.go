@@ -28,8 +28,8 @@ const (
 // mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.
 type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
-	unsortedData  []byte                 // its bytes
-	nextRecipient int                    // of the first unsorted message, if that has several
+	unsortedData  []byte                 // the bytes of unsorted
+	nextRecipient int                    // index of the next recipient of the first unsorted request, if it has several
 	batchMail     []engine.QueuedRequest // the memory of unsorted
 	batchData     []byte                 // the memory of unsortedData
 
@@ -37,7 +37,7 @@ type mailQueueSet struct {
 	ready  deque.Deque[*connMailQueue] // queues with mail, in order of their last turn
 	spare  []*connMailQueue
 	count  int // messages in queues
-	bytes  int // their bytes, without shared ones
+	bytes  int // bytes of these messages, without shared bytes
 	// queueMemory is the memory of the queues. deferredMemory is the memory of mail for connections that workers have.
 	// countedMemory is the part of both that the loop's counters contain.
 	queueMemory, deferredMemory, countedMemory int
@@ -50,7 +50,7 @@ type connMailQueue struct {
 	mail       []engine.QueuedRequest
 	data       []byte
 	delivered  int // messages at the start of mail that were delivered
-	dataOffset int // their bytes in data
+	dataOffset int // bytes of the delivered messages in data
 }
 
 func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
@@ -90,7 +90,7 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 		limit -= max(p.count-n, 1)
 	}
 	if len(p.unsorted) == 0 {
-		p.countedMemory += mailbox.Recycle(p.batchMail, p.batchData) // the mailbox no longer counts it
+		p.countedMemory += mailbox.Recycle(p.batchMail, p.batchData) // the mailbox no longer counts this memory
 		p.batchMail, p.batchData, p.unsortedData = nil, nil, nil
 	}
 }
@@ -99,7 +99,7 @@ func (p *mailQueueSet) enqueueForConn(m engine.QueuedRequest) {
 	queue := p.byConn[m.Conn]
 	if queue == nil {
 		if n := len(p.spare) - 1; n >= 0 {
-			queue, p.spare[n] = p.spare[n], nil // a queue that grows too large is not kept
+			queue, p.spare[n] = p.spare[n], nil // p.spare must not keep the queue, which may grow too large
 			p.spare = p.spare[:n]
 		} else {
 			queue = new(connMailQueue)

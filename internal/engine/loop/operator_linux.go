@@ -11,12 +11,12 @@ import (
 // This file implements an administrator's operations on a running engine.
 //
 // Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop that has seen
-// it stops watching its listeners and counts in AcceptPausedCount.
+// the flag stops watching its listeners and counts in AcceptPausedCount.
 //
 // QueueCloseOfPeerConns walks the slots of each loop, a limited number per turn, in a remote call that enqueues its own
-// continuation. At most maxActiveExpels walks run, which limits the calls of each loop. Once a proxy has announced a
-// connection's client, the core no longer knows the proxy's address; with proxies, the kernel is asked for the address
-// of each connection.
+// continuation. At most maxActiveExpels walks run at a time, which limits the queued calls of each loop. Once a proxy
+// has announced a connection's client, the core no longer knows the proxy's address. With proxies, the loop therefore
+// asks the kernel for the address of each connection.
 
 const maxActiveExpels = 16
 

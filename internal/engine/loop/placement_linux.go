@@ -12,8 +12,9 @@ import (
 // Limits that decide where handlers run if Config.AutoWorkers is set: on their event loop or on workers.
 //
 // Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
-// Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if it takes
-// long, both in total and per read. Each move to workers doubles the minimum time on workers, up to maxTimeOnWorkers.
+// Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if both its
+// total time and its time per read are long. Each move to workers doubles the minimum time on workers, up to
+// maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -36,7 +37,7 @@ type handlerPlacer struct {
 	reviewAt       time.Duration // when to check whether handlers can return
 	timeOnWorkers  time.Duration // how long handlers stay on workers at least
 	quickReviews   int           // consecutive reviews with quick calls
-	quickCalls     int64         // calls in these reviews
+	quickCalls     int64         // calls in these consecutive reviews
 	// workerTimes is updated by workers.
 	workerTimes engine.WorkerCallTimes
 }
@@ -70,7 +71,7 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
-		return // it has mostly waited for a CPU
+		return // the loop has mostly waited for a CPU
 	}
 	a.slowTurnsInRow++
 	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*numReads {
@@ -122,7 +123,7 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	hadEnoughCalls := a.quickCalls >= quickCallsToReturn
 	a.quickCalls += calls
 	if a.quickReviews++; a.quickReviews < 2 || !hadEnoughCalls {
-		return // calls in progress may be slow; the next review tells
+		return // calls in progress may be slow, which the next review will show
 	}
 	l.host.OnWorkers = false
 	l.counters.Set(engine.LoopsOnWorkers, 0)
@@ -143,7 +144,7 @@ func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.BufferPool(&l.sharedBuffers) { // otherwise workers may be reading it
+	if l.host.Buffers != engine.BufferPool(&l.sharedBuffers) { // otherwise both are set, and workers may read them
 		l.host.Buffers, l.host.SendDirect = &l.sharedBuffers, nil
 	}
 }

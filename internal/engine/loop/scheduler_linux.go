@@ -37,7 +37,7 @@ func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	if c == nil || c.DriverFlags()&Busy != 0 {
 		return ref.Nudge() != engine.ErrFull
 	}
-	if len(l.pendingActions) == maxPendingActions { // few hold an output buffer at a time
+	if len(l.pendingActions) == maxPendingActions { // so that few connections hold an output buffer at a time
 		l.performPendingActions()
 	}
 	l.PerformActionsLater(c)

@@ -17,9 +17,9 @@ import (
 // that the pool had accepted come first. They are submitted again when one of this loop's connections returns from a
 // worker. They are also submitted periodically, because a pool that other loops share may gain capacity unnoticed.
 //
-// If the pool sheds a connection that must wait, it would shed most of the queue again. Submissions are therefore
-// throttled for throttleTime: two for each connection that has run, one periodically, and one before each sheddable
-// input.
+// If the pool sheds a connection that must wait, it would shed most of the queue again. For throttleTime, only some
+// waiting connections are therefore submitted: two for each connection that has run, one periodically, and one before
+// each sheddable input.
 //
 // The last of these rules guarantees progress. Sheddable input is submitted only after a waiting connection, and is
 // shed if the pool has no capacity for that connection. So at least half of a loop's connections in the pool are from
@@ -39,10 +39,10 @@ const throttleTime = 100 * time.Millisecond
 type poolSubmitter struct {
 	loop *Loop
 	deque.Deque[*engine.Conn]
-	lastRejection error // why the pool accepted no more
+	lastRejection error // the error of the pool's last rejection
 	retryAt       time.Duration
-	lastShedAt    time.Duration // when it last shed a connection that must wait; 0 for never
-	closeReason   error         // why nothing may wait: ErrPoolClosed or ErrServerClosed
+	lastShedAt    time.Duration // when the pool last shed a connection that must wait; 0 means never
+	closeReason   error         // why connections no longer wait: ErrPoolClosed or ErrServerClosed; nil if they wait
 }
 
 func (w *poolSubmitter) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.Len() > 0 }
@@ -51,7 +51,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. After an error, c must wait.
+// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. If it returns an error, c was not
+// submitted.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -118,8 +119,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts rejected connections at the head of the queue. numRan is the number of connections
-// that workers have run.
+// requeueShedAndSubmitWaiting puts shed connections at the head of the queue and then submits waiting connections.
+// numRan is the number of connections that workers have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

@@ -8,15 +8,15 @@ import (
 
 // This file finds connections that are due. A sweep visits all slots, some chunks at a time. If some connections are
 // about to expire or a driver has asked for it, a sweep takes 400 ms; otherwise it takes as long as the time limits
-// permit. A sweep that is fast because of connections that are about to expire visits only their chunks. Without time
-// limits there are no sweeps.
+// permit. If connections that are about to expire are the only reason for fast sweeps, other chunks are visited less
+// often. Without time limits there are no sweeps.
 
 type expirySweeper struct {
 	loop             *Loop
-	period           time.Duration   // the longest that the limits permit; 0 without limits
-	fastSweepReasons int             // such as connections that are about to expire
-	expiringConns    int             // how many of the reasons are connections in expiring
-	expiring         []uint16        // by chunk, the connections that are about to expire
+	period           time.Duration   // duration of a sweep that the time limits permit; 0 without time limits
+	fastSweepReasons int             // number of reasons for fast sweeps, such as connections that are about to expire
+	expiringConns    int             // number of connections in expiring, which are some of the reasons
+	expiring         []uint16        // by chunk, the number of connections that are about to expire
 	sweptAt          []time.Duration // by chunk
 	nextAt           time.Duration   // when the next slice is due
 	nextChunk        int
@@ -81,7 +81,7 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 	}
 }
 
-// markChunkSweptIfDue reports whether to sweep the next chunk of connections.
+// markChunkSweptIfDue reports whether the next chunk of connections must be swept now. If so, it records the time.
 func (s *expirySweeper) markChunkSweptIfDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]

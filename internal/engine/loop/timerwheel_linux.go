@@ -12,8 +12,8 @@ import (
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1
-	nonEmpty uint64                 // a bit for each bucket
-	doneTick int64                  // the ticks up to here have been handled
+	nonEmpty uint64                 // bit i is set if buckets[i] may contain slots
+	doneTick int64                  // all ticks up to this one have been handled
 }
 
 const (
@@ -52,7 +52,8 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 	}
 }
 
-// checkTimerWhenNotBusy checks the timeouts of c, a connection from bucket. acted reports whether a timeout was due.
+// checkTimerWhenNotBusy checks the timeouts of c, a connection from bucket. While a worker uses c, the check is
+// deferred. acted reports whether a timeout was due.
 func (w *timerWheel) checkTimerWhenNotBusy(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0:

@@ -10,8 +10,8 @@ import (
 //
 // A connection that needs a handler call is submitted to the pool. A worker owns the connection until it returns
 // through Loop.returned. While the connection is with a worker or waits for the pool, it is Busy. The loop and its
-// driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until it
-// returns. The driver does not read from it.
+// driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until the
+// connection returns. The driver does not read from it.
 
 // CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the worker pool. stillOwned
 // reports whether the loop still owns c.
@@ -143,7 +143,7 @@ func (r *connMailQueue) deliverRemaining() {
 
 type returnedConn struct {
 	conn      *engine.Conn
-	rejection error // why no worker has run it; nil if one has
+	rejection error // why no worker has run conn; nil if a worker has run it
 }
 
 func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
@@ -192,7 +192,7 @@ func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
-		// Only mail is still delivered, because its senders may wait.
+		// Only mail is still delivered, because the senders of mail may be waiting.
 		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeSlotAndResumeAccepting(c)
 		defer l.discardDeferredActions(c)

@@ -27,11 +27,11 @@ type bufferEntry struct {
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
-	consumed    [maxBuffers]int // bytes of each buffer that were returned to the caller
-	provided    int             // buffers that the kernel has been given so far
+	consumed    [maxBuffers]int // number of bytes of each buffer that were released
+	provided    int             // number of buffers in the ring
 	tail        uint16
-	incremental bool // since Linux 6.12, the kernel appends many receives to one buffer
-	used        bool // since the memory was last released
+	incremental bool // the kernel appends many receives to one buffer (since Linux 6.12)
+	used        bool // the memory was used since returnPagesToOS last released it
 }
 
 // bufferRegistration is the kernel's struct io_uring_buf_reg.
@@ -125,7 +125,7 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// releaseReceived marks the bytes of a completion as consumed.
+// releaseReceived marks the bytes of a completion as consumed, and returns a filled buffer to the kernel.
 func (p *bufferRing) releaseReceived(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {

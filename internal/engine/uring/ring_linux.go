@@ -89,7 +89,7 @@ type cqe struct {
 
 // ring is an io_uring instance. Only the thread that created it may use it.
 type ring struct {
-	fd      uintptr // for enter: the registered number, or the descriptor
+	fd      uintptr // for enter: the ring's registered number if flags is set, or its descriptor
 	flags   uintptr // for enter: enterRegistered if fd is a registered number
 	file    int     // the descriptor
 	queues  []byte
@@ -99,8 +99,8 @@ type ring struct {
 	sqMask, cqMask                          uint32
 	sqes                                    []sqe
 	cqes                                    []cqe
-	tail, submitted                         uint32        // submissions filled, and given to the kernel
-	broken                                  syscall.Errno // why the ring cannot be used any more; 0 if it can
+	tail, submitted                         uint32        // numbers of submissions filled and given to the kernel
+	broken                                  syscall.Errno // why the ring can no longer be used; 0 if it works
 	scratch                                 sqe           // returned by nextFreeSubmission when the ring is broken
 
 	arg  waitArg

@@ -63,8 +63,8 @@ func (d *driver) sendFileOutput(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues or sends message, which must not change until submitAndCheckHeartbeats is called. It returns the number
-// of bytes queued or sent.
+// queueHeartbeat queues or sends message, which must not change until submitAndCheckHeartbeats is called. It returns
+// the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)
@@ -76,7 +76,8 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitAndCheckHeartbeats submits the queued heartbeats to the kernel.
+// submitAndCheckHeartbeats submits the queued heartbeats to the kernel, and handles those that were not sent
+// completely.
 func (d *driver) submitAndCheckHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)
@@ -95,7 +96,7 @@ func (d *driver) handleUnsentHeartbeat(c *engine.Conn, sizeOrErrno int32) {
 	switch sent := int(max(sizeOrErrno, 0)); {
 	case c.FD() < 0 || !c.IsOpen() || c.DriverFlags()&loop.Busy != 0:
 		return
-	case sent > 0 && c.UnsentAndDroppedBytes() > 0: // the kernel submitted it late
+	case sent > 0 && c.UnsentAndDroppedBytes() > 0: // its rest cannot be sent before the output
 		c.OnTransportError(unix.EAGAIN)
 	default:
 		c.OnHeartbeatUnsent(sent)

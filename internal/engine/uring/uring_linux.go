@@ -2,7 +2,8 @@
 //
 // Each loop has a ring (single issuer, deferred task run). A poll watches each silent connection, because a poll costs
 // the kernel little memory. An active connection has a multishot receive, which fills buffers provided by the loop.
-// Sends are submissions, at most one per connection at a time. All submissions of a turn go to the kernel in one call.
+// Output is sent by submissions, at most one per connection at a time. All submissions of a turn go to the kernel in
+// one call.
 //
 // The loop accepts by a poll followed by accept calls. A multishot accept would not return the peer's address, and a
 // call for the address costs as much as an accept. The ring does not poll the listener but an epoll instance that
@@ -76,13 +77,13 @@ const (
 
 // Bits of Conn.DriverFlags that belong to this driver.
 const (
-	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
-	polling                                               // a poll
-	sending                                               // a send, or a poll for writability for a file
+	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive is in progress
+	polling                                               // a poll is in progress
+	sending                                               // a send is in progress, or a poll for writability
 	canceling                                             // the receive is being cancelled
-	closing                                               // to be closed when no operation is in progress
-	recentlyActive                                        // has received since the last sweep
-	smallReceives                                         // its last receive was small
+	closing                                               // must be closed when no operation is in progress
+	recentlyActive                                        // the connection has received since the last sweep
+	smallReceives                                         // the last receive was small
 
 	pendingOps = receiving | polling | sending
 )
@@ -99,7 +100,7 @@ type driver struct {
 }
 
 func (d *driver) Open() error {
-	d.loop.UseBlockingSockets() // the ring would not wait on a non-blocking one
+	d.loop.UseBlockingSockets() // the ring would not wait for a non-blocking socket
 	d.loop.QueueHeartbeats(d.queueHeartbeat, d.submitAndCheckHeartbeats)
 	return d.openRing()
 }
@@ -244,7 +245,7 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 		switch {
 		case was&loop.Busy != 0 || !c.WantsInput():
 		case was&smallReceives != 0 && c.DriverFlags()&recentlyActive != 0: // PerformActions submits a receive
-		case was&recentlyActive != 0: // it has sent much a moment ago
+		case was&recentlyActive != 0: // the peer has sent much a moment ago
 			d.loop.QueueForLaterRead(c)
 		default:
 			d.ReadOnce(c)

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file has connections that do not come from Connect: dialled ones, and those of another engine.
+// This file contains connections that do not come from Connect: dialled ones and those from another engine.
 
 const maxPendingDials = 1024
 
@@ -70,8 +70,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// MoveHandlerStateTo transfers the handler's state to another engine. If a handler cannot save or restore state, it does
-// nothing.
+// MoveHandlerStateTo transfers the handler's state to another engine. If one of the two handlers cannot save or restore
+// state, it does nothing.
 func (e *Engine) MoveHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil
@@ -101,7 +101,7 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r, _, _ = engine.ParseRecord(r.AppendTo(nil)) // a copy, as in another process
+	r, _, _ = engine.ParseRecord(r.AppendTo(nil)) // makes a copy, as another process would get it
 	moved = &Peer{Addr: p.Addr, incoming: p.incoming, inputEnded: p.inputEnded, received: p.received, window: p.window}
 	if err = engine.ErrTooManyConns; to.host.Admission.AcquireConn() {
 		err = to.host.AdmitImportedAndMapListener(&r)

@@ -3,7 +3,7 @@
 //
 // # Ownership
 //
-// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such call does everything
+// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Such a call does everything
 // that can be done at this moment, connection by connection, so that handlers run on the calling goroutine. Other
 // goroutines post requests to a connection's mailbox or to the engine. Both have their own lock, which is held briefly
 // and never while ownerLock is acquired. A request wakes a waiting tester and is handled in the next call. The engine
@@ -26,7 +26,7 @@ import (
 const (
 	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the resolution of the clock for timeouts. The engine checks timeouts this much in advance.
+	// clockCoarseness is the resolution of the clock for timeouts. The engine checks timeouts this time in advance.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
@@ -41,19 +41,19 @@ type Engine struct {
 	host       engine.Runtime
 	counters   engine.Counters
 	broadcasts engine.BroadcastTracker
-	wake       chan struct{} // receives after a request
+	wake       chan struct{} // receives a value after a request
 	done       chan struct{} // closed when everything has ended
 
-	ownerLock     sync.Mutex // its holder owns what follows
+	ownerLock     sync.Mutex // its holder owns the following fields
 	now           time.Duration
 	openPeerList  []*Peer              // accepted peers; closed ones are removed by pruneAndListOpenPeers
 	acceptQueue   []*Peer              // peers waiting to be accepted
-	dials         []engine.DialRequest // not accepted yet
-	nextAdmission time.Duration        // when the rate limit admits the next one; 0 if it does not apply
+	dials         []engine.DialRequest // dials that were neither accepted nor refused
+	nextAdmission time.Duration        // when the rate limit admits the next connection; 0 if none waits for it
 	draining      bool                 // Stop has begun
 	stopDeadline  time.Duration        // when open connections are closed; 0 means never
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	peers    []*Peer    // all peers so far, by slot
 	requests pendingRequests
 }
@@ -207,7 +207,7 @@ func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone 
 type stopWithinKey struct{}
 
 // ContextForStopWithin returns a context with which Stop returns immediately. After d of virtual time, the engine
-// closes all connections that are still open. If d is 0, there is no such limit.
+// closes all connections that are still open. If d is 0, it never does.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }

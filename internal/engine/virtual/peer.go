@@ -21,18 +21,18 @@ type Peer struct {
 	mailbox engine.Mailbox
 	Addr    netip.AddrPort
 
-	incoming      []byte // sent by the peer, not read yet
-	inputEnded    bool   // the peer sends no more
+	incoming      []byte // bytes that the peer has sent and the connection has not read
+	inputEnded    bool   // the peer will send no more
 	eofReported   bool   // OnEOF was called
-	received      []byte // taken by the peer, not read by the tester
-	window        int    // how many more bytes the peer takes; negative means all
-	shut          bool   // our direction is shut
-	done          bool   // closed or refused
+	received      []byte // bytes that the peer has accepted and the tester has not discarded
+	window        int    // number of further bytes that the peer accepts; negative means no limit
+	shut          bool   // the connection's sending direction is shut
+	done          bool   // the connection was closed or refused
 	closeReason   error
-	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
+	mailboxClosed bool // the mailbox is closed and no longer visited; guarded by Engine.mu
 }
 
-// Connect adds a peer that connects from peerAddr. The zero value means a unix socket. After Stop, Connect fails with
+// Connect adds a peer that connects from peerAddr. A zero peerAddr means a unix socket. After Stop, Connect fails with
 // ECONNREFUSED.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
@@ -76,7 +76,7 @@ func (p *Peer) Reset() {
 	if p.conn.IsOpen() {
 		p.incoming = nil
 		p.conn.OnTransportError(syscall.ECONNRESET)
-	} else if !p.done { // it was not accepted yet
+	} else if !p.done { // the connection was not accepted yet
 		p.markRejected(syscall.ECONNRESET)
 	}
 }
@@ -109,8 +109,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater reports as ok whether too much unsent output has paused reading. Reading stops above highWater
-// unsent bytes and resumes at lowWater.
+// PausedAtHighWater returns two limits in unsent bytes: reading pauses above highWater and resumes at lowWater. ok
+// reports whether too much unsent output has paused reading.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
@@ -195,7 +195,7 @@ func (p *Peer) performConnAction() (performed bool) {
 		c.OnKernelIdleForExport()
 	case engine.ShutWrite:
 		p.shut = true
-		p.inputEnded = p.inputEnded || p.window < 0 // it has read EOF
+		p.inputEnded = p.inputEnded || p.window < 0 // the peer has read EOF and closes its end
 		c.MarkWriteShutAndStartLinger()
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
