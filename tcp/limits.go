@@ -126,8 +126,8 @@ type Limits struct {
 	// closes with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
-	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. Normally, the kernel's limit is at least 3 minutes, because
-	// one lost keep-alive probe must not close an idle connection. If heartbeats or IdleTimeout detect lost peers
+	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered
+	// keep-alive probes. So that one lost probe does not close a connection, it is at least 3 minutes. If heartbeats or IdleTimeout detect lost peers
 	// sooner, the kernel's limit may be shorter.
 	WriteTimeout time.Duration
 

@@ -165,7 +165,7 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine, such as one of package tcptest.
+// engineStarter is a listener that starts its own engine. The listeners of package tcptest do so, for example.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)

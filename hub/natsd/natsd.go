@@ -177,7 +177,8 @@ func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.s.InProcessConn() }
 
-// Addr returns the address on which the server accepts clients. It returns nil if the server accepts only this process.
+// Addr returns the address on which the server accepts clients. It returns nil if only this process can
+// connect.
 func (s *Server) Addr() net.Addr { return s.s.Addr() }
 
 // ClusterAddr returns the address on which the server accepts other servers. It returns nil without a cluster.

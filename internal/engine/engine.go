@@ -87,7 +87,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections. The owner of a connection, a loop or goroutine, calls the methods.
+// Handler receives the events of connections. The methods are called by the connection's owner, which is a
+// loop or a goroutine.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)

@@ -85,7 +85,7 @@ type Supervisor struct {
 	spawner spawner
 	addrs   []net.Addr
 
-	allServed chan struct{} // closed when all workers have served
+	allServed chan struct{} // closed when all workers have begun to serve
 	started   chan struct{} // closed with allServed or draining
 	draining  chan struct{} // closed when workers are to drain
 	killing   chan struct{} // closed when they are to be killed
@@ -167,10 +167,11 @@ func (s *Supervisor) awaitAllServedAndCallOnServing() {
 	}
 }
 
-// Started returns a channel that is closed when all workers have served, or when the supervisor drains.
+// Started returns a channel that is closed when all workers have begun to serve, or when the
+// supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// CheckAllServed returns nil if all workers have served at least once. Otherwise, it returns the reason why the
+// CheckAllServed returns nil if all workers have begun to serve at least once. Otherwise, it returns the reason why the
 // supervisor gave up, or engine.ErrClosed.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {

@@ -113,7 +113,8 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. With allocateNil, it allocates a nil struct that contains the field.
+// fieldValue returns the setting's field in c. If the field belongs to a struct whose pointer is nil,
+// allocateNil allocates the struct. Without allocateNil, exists is then false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {

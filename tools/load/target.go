@@ -98,7 +98,7 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets Target and Also to addresses or URLs. It must be called after all other settings have been set. A URL
+// SetTargets sets the fields Target and Also. Each target is an address or a URL. SetTargets must be called after all other settings have been set. A URL
 // also sets the protocol and the path, which must be the same for all URLs. The schemes are tcp, tls, http, https, ws
 // and wss.
 //

@@ -99,7 +99,8 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their lines.
+// nudgeUnverifiedConnsOfShard makes the next few connections of a shard send their verification lines. It returns the
+// time of the next call. A negative time means that no further call is needed.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {

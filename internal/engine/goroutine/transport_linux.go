@@ -165,7 +165,8 @@ func (c *conn) startWritableWait() (supported bool) {
 	return true
 }
 
-// sendFilePartOrLoadPiece sends the next part of a file, and blocks like writeOutputUntilWoken.
+// sendFilePartOrLoadPiece sends the next part of a file, and blocks like writeOutputUntilWoken. If sendfile cannot be
+// used, it reads a piece of the file into the output instead.
 func (c *conn) sendFilePartOrLoadPiece() {
 	if f, _, _ := c.NextFilePartUnlessLayered(); f == nil {
 		c.LoadFilePieceIntoOutput()

@@ -96,7 +96,7 @@ func newRandomID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// call describes a planned load, to find agents that can generate the load.
+// call is the message that asks which agents can generate a planned load.
 type call struct {
 	Targets     []string `json:"targets"`
 	Model       string   `json:"model,omitempty"`

@@ -36,7 +36,8 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step and prints the progress on a terminal or for a new workload.
+// setCurrentStepAndPrint sets the current step. It prints the progress if the output is a terminal or a new workload
+// begins.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
