@@ -105,7 +105,8 @@ func (r *Replay) validate(limits Limits) error {
 // maxReplayTopicBytes limits the length of an entry of Replay.Topics.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects a topic, or any topic that matches a pattern.
+// keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics can select at
+// least one topic that matches the pattern.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")

@@ -323,7 +323,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).recordNodeAndReplyIfNew(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).handleNodeJoinOrLeave(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	if len(in.nodes) != 0 {
 		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
 	}

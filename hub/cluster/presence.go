@@ -97,7 +97,7 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 				p.node.hub.Replay.DropExpired(time.Now())
 			}
 		case m := <-p.announcements:
-			p.recordNodeAndReplyIfNew(m.Data)
+			p.handleNodeJoinOrLeave(m.Data)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (p *presence) publishAnnouncement(leaving bool) {
 	}
 }
 
-func (p *presence) recordNodeAndReplyIfNew(data []byte) {
+func (p *presence) handleNodeJoinOrLeave(data []byte) {
 	var received announcement
 	switch {
 	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:

@@ -46,7 +46,7 @@ func readLimits(root, pidOrSelf string) (Limits, error) {
 		return Limits{}, err
 	}
 	return Limits{
-		Memory:       readLimitWithLeastHeadroom(root, memoryControllers(g)),
+		Memory:       readLimitWithLeastHeadroom(root, memoryControllerCandidates(g)),
 		SocketMemory: readLimitWithLeastHeadroom(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
 		Tasks:        readLimitWithLeastHeadroom(root, taskControllers(g)),
 	}, nil
@@ -67,7 +67,7 @@ func SmallestMemoryLimit() (limit int64, source string) {
 func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
-		for _, c := range memoryControllers(g) {
+		for _, c := range memoryControllerCandidates(g) {
 			c.forEachLimit(root, func(l Limit, _ string) {
 				if l.Max > 0 && l.Max < limit {
 					limit, source = l.Max, l.From
@@ -107,7 +107,7 @@ type controller struct {
 // unifiedMount and hybridMount are mount points of cgroup version 2, relative to /sys/fs/cgroup.
 const unifiedMount, hybridMount = "", "/unified"
 
-func memoryControllers(g cgroupPaths) []controller {
+func memoryControllerCandidates(g cgroupPaths) []controller {
 	limits, droppable := []string{"memory.max", "memory.high"}, []string{"inactive_file", "active_file"}
 	return []controller{
 		{"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},

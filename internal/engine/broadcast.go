@@ -76,8 +76,8 @@ func (c *Broadcast) MarkOwnerDone() {
 	b.bytes -= c.size
 }
 
-// Close makes RegisterBroadcast fail with ErrClosed.
-func (b *BroadcastTracker) Close() {
+// RejectNewBroadcasts makes RegisterBroadcast fail with ErrClosed.
+func (b *BroadcastTracker) RejectNewBroadcasts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

@@ -42,7 +42,7 @@ func TestBroadcastTracker(t *testing.T) {
 			if _, err := b.RegisterBroadcast(make([]byte, 1001), 1, &limits); err != ErrTooLarge {
 				t.Errorf("more than MaxUnsent: %v", err)
 			}
-			b.Close()
+			b.RejectNewBroadcasts()
 			if _, err := b.RegisterBroadcast(nil, 1, &limits); err != ErrClosed {
 				t.Errorf("after the end: %v", err)
 			}

@@ -425,8 +425,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain. elapsed is the time since the
-// stop began. perSecond is the rate; 0 means no limit.
+// MaxDrainedAfter returns the maximum number of connections that a stopping engine has begun to drain. elapsed is the
+// time since the stop began. perSecond is the rate; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

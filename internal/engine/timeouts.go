@@ -244,9 +244,9 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
+// ExtendTimeoutsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
 // Timers and deadlines do not change.
-func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
+func (c *Conn) ExtendTimeoutsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
 	}

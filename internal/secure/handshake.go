@@ -222,7 +222,7 @@ func (h *handshake) releaseCPUToken() {
 // readBlocking implements Read for crypto/tls. While it waits, other handshakes can use its CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
-		n, err := h.takeBytesOfWholeRecord(p)
+		n, err := h.readFromWholeRecord(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
@@ -261,7 +261,7 @@ func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	return false
 }
 
-func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
+func (h *handshake) readFromWholeRecord(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	in := h.in[h.consumed:]

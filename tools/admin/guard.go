@@ -40,7 +40,7 @@ func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) h
 	})
 }
 
-func rejectBrowserGET(next http.Handler) http.HandlerFunc {
+func rejectBrowsers(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
 			replyText(w, http.StatusForbidden, "GET from a browser for an expensive page; expected POST, as sent by the buttons of /debug/pprof/")

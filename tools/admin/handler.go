@@ -166,7 +166,7 @@ func newRouteHandlersLinkingPages(cfg *Config, state *pageState, rejectionLog *r
 
 // addForNonBrowserGETAndPOST registers h for a path, and rejects GET requests of browsers.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
-	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
+	all["GET "+path], all["POST "+path] = rejectBrowsers(h), h.ServeHTTP
 }
 
 func validateConfigAndSetLog(cfg *Config) error {

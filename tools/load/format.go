@@ -325,7 +325,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		}
 		key, value := jsonKey(s.Name), any(texts)
 		if !s.List {
-			value = s.textToJSONValue(texts[0])
+			value = s.textToJSONScalar(texts[0])
 		}
 		if s.acceptsBytes() && !utf8.ValidString(texts[0]) {
 			key, value = key+inBase64, []byte(texts[0])
@@ -347,7 +347,7 @@ func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
-func (s *Setting) textToJSONValue(text string) any {
+func (s *Setting) textToJSONScalar(text string) any {
 	if s.Bare == "true" {
 		return true
 	}

@@ -200,7 +200,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersThenSendOrClose(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
+			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
@@ -248,7 +248,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.countAnswersThenSendOrClose(c, cs, h, now)
+	g.countAnswersThenSendOrReconnect(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -256,7 +256,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-func (g *generator) countAnswersThenSendOrClose(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
@@ -418,7 +418,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
 		if h := r.endAnswersAndDetectCleanClose(cs, in); h.serverCloses {
-			g.countAnswersThenSendOrClose(c, cs, h, g.now())
+			g.countAnswersThenSendOrReconnect(c, cs, h, g.now())
 		}
 	}
 	return len(in)
@@ -428,7 +428,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		g.recordCloseWithoutConnState(c, reason)
+		g.recordHandshakePubsubOrHeldClose(c, reason)
 		return
 	}
 	ended := g.hasAnyFlag(cs, connReconnecting)

@@ -203,7 +203,7 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-func (g *generator) recordCloseWithoutConnState(c *engine.Conn, reason error) {
+func (g *generator) recordHandshakePubsubOrHeldClose(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		g.countFailedHandshakeUnlessClosing(v, reason)

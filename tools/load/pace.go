@@ -44,7 +44,7 @@ func (g *generator) markOrScheduleNextMessages(s *shard, cs *connState, newAnswe
 		if begins && g.mode == openLoopPerConn {
 			g.startConnPlanEvenlyOffset(cs, now)
 		}
-		g.markPlannedDueAndQueueNext(s, cs, now)
+		g.markDueMessagesAndQueueNext(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
 		for range g.limitByQuotaAndWindowEnd(cs, g.cfg.Pipeline, now) {
@@ -69,8 +69,9 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markPlannedDueAndQueueNext marks as many planned messages as due as the connection can take.
-func (g *generator) markPlannedDueAndQueueNext(s *shard, cs *connState, now time.Duration) {
+// markDueMessagesAndQueueNext marks planned messages whose time has come as due, up to the number that the connection
+// can take. If it can take more, it is queued for its next planned message.
+func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
 		if !ok {
@@ -218,7 +219,7 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 			}
 		case planTimer:
 			cs.flags &^= connHasTimer
-			g.markPlannedDueAndQueueNext(s, cs, now)
+			g.markDueMessagesAndQueueNext(s, cs, now)
 		case lifetimeTimer:
 			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {

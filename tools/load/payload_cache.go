@@ -7,29 +7,29 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// payloadCache stores messages or answers of equal size, adjacent in memory.
-type payloadCache struct {
+// pregeneratedPayload stores messages or answers of equal size, adjacent in memory.
+type pregeneratedPayload struct {
 	block       circularMessageBlock
 	partialNext int // number of bytes of the next message that are sent with each message
 }
 
-func newConstantOrRandomPayloads(cfg *Config) *payloadCache {
+func newConstantOrRandomPayloads(cfg *Config) *pregeneratedPayload {
 	if fixed, ok := cfg.constantMessage(); ok {
-		return &payloadCache{newRepeatedMessageBlock(fixed), cfg.Ahead}
+		return &pregeneratedPayload{newRepeatedMessageBlock(fixed), cfg.Ahead}
 	}
-	return &payloadCache{newRandomLinesBlock(cfg.Size, cfg.Seed), cfg.Ahead}
+	return &pregeneratedPayload{newRandomLinesBlock(cfg.Size, cfg.Seed), cfg.Ahead}
 }
 
-func (r *payloadCache) maxMessageLen() int { return r.block.size }
+func (r *pregeneratedPayload) maxMessageLen() int { return r.block.size }
 
-func (r *payloadCache) firstOffset(connNumber uint32) int { return r.block.firstOffset(connNumber) }
+func (r *pregeneratedPayload) firstOffset(connNumber uint32) int { return r.block.firstOffset(connNumber) }
 
-func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
+func (r *pregeneratedPayload) messageOffset(connNumber uint32, msgNumber uint64) int {
 	messages := uint64(len(r.block.bytes) / r.block.size)
 	return r.block.advanceOffsetWrapping(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
 }
 
-func (r *payloadCache) appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+func (r *pregeneratedPayload) appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte {
 	m := r.block.contiguousBytesAt(r.messageOffset(connNumber, msgNumber), r.block.size)
 	if dst == nil {
 		return m
@@ -37,7 +37,7 @@ func (r *payloadCache) appendMessageReadOnlyIfNil(dst []byte, connNumber uint32,
 	return append(dst, m...)
 }
 
-func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+func (r *pregeneratedPayload) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
 	at := r.block.advanceOffsetWrapping(r.messageOffset(cs.number, cs.answered+uint64(answeredInCall)), pos)
@@ -57,11 +57,11 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 	return res
 }
 
-func (r *payloadCache) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
+func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
 
 // writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
 // message.
-func (r *payloadCache) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
+func (r *pregeneratedPayload) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
 		left += r.partialNext

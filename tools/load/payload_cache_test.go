@@ -37,7 +37,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newRandomLinesBlock(int(size), 0)
-		h := &payloadCache{block: text}
+		h := &pregeneratedPayload{block: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check counts answers as the generator does.
 		check := func(l *connState, in []byte) (good, answers int) {

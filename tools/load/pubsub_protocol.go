@@ -202,7 +202,7 @@ func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n in
 // The digits are hexadecimal. The time is in nanoseconds since PubSub.Since.
 type pubsubPayloadCodec struct {
 	seed   uint64
-	filler *payloadCache
+	filler *pregeneratedPayload
 }
 
 const (
@@ -216,7 +216,7 @@ const (
 )
 
 func newPubsubPayloadCodec(cfg *Config) pubsubPayloadCodec {
-	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomLinesBlock(cfg.Size-payloadHead, cfg.Seed)}}
+	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &pregeneratedPayload{block: newRandomLinesBlock(cfg.Size-payloadHead, cfg.Seed)}}
 	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // characters without escapes in JSON
 	for i, b := range p.filler.block.bytes {
 		p.filler.block.bytes[i] = plain[int(b)%len(plain)]

@@ -219,7 +219,7 @@ func (g *generator) resumeConnAndSendOnNewSocket(c *engine.Conn, cs *connState) 
 	s.totals.run[nReconnected]++
 	s.times.connect.record(now+g.epoch-c.DialStartedAt(), 1)
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
-		g.markPlannedDueAndQueueNext(s, cs, now)
+		g.markDueMessagesAndQueueNext(s, cs, now)
 	}
 	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()

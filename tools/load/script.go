@@ -16,7 +16,7 @@ type trafficScript struct {
 	messageMaker
 	answerChecker
 	// direct is set if messages are stored in memory in the form in which they are sent.
-	direct         *payloadCache
+	direct         *pregeneratedPayload
 	frames         *wsFraming // nil without WebSockets
 	awaitsNoAnswer bool
 	hasFirst       bool // the first message differs from the others
@@ -55,7 +55,7 @@ func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) 
 		return nil, err
 	}
 	s.messageMaker = messages
-	if s.direct, _ = messages.(*payloadCache); s.direct != nil {
+	if s.direct, _ = messages.(*pregeneratedPayload); s.direct != nil {
 		s.fixedSize = s.direct.maxMessageLen()
 	}
 	switch {
@@ -70,7 +70,7 @@ func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) 
 		}
 		s.answerChecker = &matchRuleChecker{rule: rule, table: table, onStatus: onStatus}
 	case cfg.Answer != "":
-		s.answerChecker = &payloadCache{block: newRepeatedMessageBlock([]byte(cfg.Answer))}
+		s.answerChecker = &pregeneratedPayload{block: newRepeatedMessageBlock([]byte(cfg.Answer))}
 	case s.direct != nil:
 		s.answerChecker = s.direct
 	default:
@@ -156,7 +156,7 @@ var (
 // templateMessageMaker generates messages from templates or, without a template, from a cache.
 type templateMessageMaker struct {
 	first, body *message.Template
-	cache       *payloadCache
+	cache       *pregeneratedPayload
 	seed        uint64
 }
 

@@ -118,7 +118,7 @@ func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.withFirstStepRateAndDuration()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
-			end = s.BuildBestStepResult(end)
+			end = s.BestStepOrWholeRunResult(end)
 		}
 		if !asked.Histograms {
 			end.Histograms = nil
@@ -308,9 +308,9 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BuildBestStepResult returns the Result of the best step, with the outcome of the search. It takes failures from
+// BestStepOrWholeRunResult returns the Result of the best step, with the outcome of the search. It takes failures from
 // wholeRunResult, the Result of the whole run.
-func (s *Search) BuildBestStepResult(wholeRunResult *Result) *Result {
+func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found
 		return wholeRunResult

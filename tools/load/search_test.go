@@ -138,7 +138,7 @@ func TestSearchAgain(t *testing.T) {
 		t.Errorf("found %v, want a bit less than 3000", s.found.Rate)
 	}
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
-	got := s.BuildBestStepResult(end)
+	got := s.BestStepOrWholeRunResult(end)
 	want := *end
 	want.Schedule, want.Search = &Rate{PerSecond: s.found.Rate}, s.found
 	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}

@@ -98,9 +98,9 @@ var urlSchemes = map[string]struct {
 	"wss":   {urlProtocol{ws: true, tls: true}, "443"},
 }
 
-// SetTargets sets the fields Target and Also. Each target is an address or a URL. SetTargets must be called after all other settings have been set. A URL
-// also sets the protocol and the path, which must be the same for all URLs. The schemes are tcp, tls, http, https, ws
-// and wss.
+// SetTargets sets the fields Target and Also. Each target is an address or a URL. SetTargets must be called after all
+// other settings have been set. A URL also sets the protocol and the path, which must be the same for all URLs. The
+// schemes are tcp, tls, http, https, ws and wss.
 //
 // With http and https, the default message is a GET request for the path. The port can be omitted with HTTP and with a
 // WebSocket. With a WebSocket, an address can also have a path, as in HOST:PORT/chat.

@@ -20,7 +20,7 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 func (e *goroutineEngine) Wait() { <-e.done }
 
 func (e *goroutineEngine) closeListenersAndStartDrain() {
-	e.broadcastTracker.Close()
+	e.broadcastTracker.RejectNewBroadcasts()
 	e.cancel()
 	engine.CloseListeners(e.listeners)
 	e.mu.Lock()

@@ -73,7 +73,7 @@ func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
 		return nil, errors.New("myriad: saved TLS connection is truncated")
 	}
 	n := int(binary.BigEndian.Uint32(state))
-	l, err := r.decodeLayerWithoutRecords(state[4 : 4+n])
+	l, err := r.decodeLayerParams(state[4 : 4+n])
 	if err == nil {
 		l.records, err = tls13.RestoreConn(state[4+n:], r.Ciphers)
 	}
@@ -83,7 +83,7 @@ func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
 	return l, nil
 }
 
-func (r *Restorer) decodeLayerWithoutRecords(encoded []byte) (*compactTLSLayer, error) {
+func (r *Restorer) decodeLayerParams(encoded []byte) (*compactTLSLayer, error) {
 	var saved savedTLSLayer
 	if err := json.Unmarshal(encoded, &saved); err != nil {
 		return nil, err

@@ -226,7 +226,7 @@ func (e *loopEngine) Stop(ctx context.Context) error {
 	e.mu.Lock()
 	e.stopping.Store(true) // no more adoptions
 	e.mu.Unlock()
-	e.broadcastTracker.Close()
+	e.broadcastTracker.RejectNewBroadcasts()
 	for _, l := range e.loops {
 		l.requestStopStage(stageStopping)
 	}

@@ -409,7 +409,7 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
-		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
+		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendTimeoutsAfterSuspend)
 	}
 }
 
@@ -487,8 +487,8 @@ func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteUnlessReset shuts down the sending direction of c. If c must be closed with a reset, no FIN is sent,
-// because a FIN would leave the socket in TIME_WAIT. The loop then acts as if the peer had sent EOF.
+// ShutdownWriteUnlessReset shuts down the sending direction of c. If c must be closed with a reset, it sends no
+// FIN, because a FIN would leave the socket in TIME_WAIT. Instead, it acts as if the peer had sent EOF.
 func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()

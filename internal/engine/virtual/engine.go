@@ -223,7 +223,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 		w.stop = true
 		return nil
 	})
-	e.broadcasts.Close()
+	e.broadcasts.RejectNewBroadcasts()
 	if e.runUntilIdleIfUnowned(); begin {
 		return nil
 	}

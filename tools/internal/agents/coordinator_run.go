@@ -146,7 +146,7 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	if errors.Is(err, errNoAgents) {
 		err = nil
 	}
-	return s.BuildBestStepResult, err
+	return s.BestStepOrWholeRunResult, err
 }
 
 // measureRateUntilNoneLost measures a message rate, and repeats the measurement whenever an agent is lost.

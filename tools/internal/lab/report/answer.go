@@ -81,9 +81,9 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 		return
 	}
 	a.subject = x.subject
-	a.noteIfOneRoundOrUncertain(x, f.Name)
+	a.noteOneRoundAndRuleBreaks(x, f.Name)
 	if compares {
-		a.noteIfOneRoundOrUncertain(base, f.Name)
+		a.noteOneRoundAndRuleBreaks(base, f.Name)
 		if margin, ok := stats.MedianConfidenceMargin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
@@ -99,7 +99,7 @@ func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	}
 }
 
-func (a *answerText) noteIfOneRoundOrUncertain(x subjectRuns, figure string) {
+func (a *answerText) noteOneRoundAndRuleBreaks(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {
 		a.uncertain = append(a.uncertain, text)

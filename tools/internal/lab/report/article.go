@@ -73,7 +73,7 @@ type articleUpdate struct {
 
 // regeneratePart returns the new text between the two markers of a generated part. m is a match of articlePart.
 func (a *articleUpdate) regeneratePart(m []string) (string, error) {
-	rows, err := a.measuredAndPublishedRows(m[3], m[4])
+	rows, err := a.rowsWithPublishedResults(m[3], m[4])
 	if err != nil {
 		return "", err
 	}
@@ -115,9 +115,9 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// measuredAndPublishedRows returns a row for each run name that matches the pattern, and the published rows of the same
+// rowsWithPublishedResults returns a row for each run name that matches the pattern, and the published rows of the same
 // workloads. A published row precedes the row of its design.
-func (a *articleUpdate) measuredAndPublishedRows(scenarioName, runNamePattern string) (rows []articleRow, err error) {
+func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
 	if err != nil || i < 0 {

@@ -102,7 +102,7 @@ type process struct {
 
 // startPinnedProcess starts a program and sends its standard output to out or, without one, to tail. The caller must
 // call terminateAndWait or wait for the channel done.
-func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
+func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
 	p.cmd.Cancel = func() error {
@@ -113,8 +113,8 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 	}
 	p.cmd.WaitDelay = c.killDelay
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.in, &p.tail, &p.tail
-	if out != nil {
-		p.cmd.Stdout = out
+	if stdout != nil {
+		p.cmd.Stdout = stdout
 	}
 	cpus := c.cpus
 	if cpus == nil {
@@ -131,8 +131,8 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.Wri
 		p.err = p.cmd.Wait()
 		stop()
 		l.killGroupOrStoreError(p.pid())
-		if out != nil {
-			out.Close()
+		if stdout != nil {
+			stdout.Close()
 		}
 	}()
 	return p, nil

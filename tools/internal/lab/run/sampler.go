@@ -264,8 +264,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 	return s
 }
 
-// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns average
-// numbers of CPUs. foreign includes stolen.
+// startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
+// averages since then, in CPUs. stolen is the usage by other virtual machines, and foreign includes it.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {
