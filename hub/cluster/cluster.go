@@ -231,7 +231,7 @@ func (c Config) validate(h *hub.Hub) error {
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
 		return errors.New("cluster: Peers.Dir is empty; expected a directory, because Hub.Replay is set")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
-		return fmt.Errorf("cluster: Peers.Join has %d addresses; expected those of all other nodes, at least 2, because Hub.Replay needs three nodes", len(c.Peers.Join))
+		return fmt.Errorf("cluster: len(Peers.Join) is %d; expected at least 2, the addresses of all other nodes, because Hub.Replay needs three nodes", len(c.Peers.Join))
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerReserve:
 		return fmt.Errorf("cluster: MaxMessage is %d; expected at most %d, the limit of NATS", c.MaxMessage, serverMaxPayload-headerReserve)
 	}

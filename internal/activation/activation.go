@@ -123,7 +123,7 @@ func parseListenEnv(getenv func(name string) string, pid int) (names []string, e
 	}
 	n, ok := parseCanonicalInt(count)
 	if !ok || n < 1 || n > maxFDs {
-		return nil, fmt.Errorf("LISTEN_FDS is %.20q; expected a number from 1 to %d", count, maxFDs)
+		return nil, fmt.Errorf("LISTEN_FDS is %.20q; expected a number from 1 to %d, without a sign and leading zeros", count, maxFDs)
 	}
 	if list == "" {
 		return slices.Repeat([]string{unknownName}, n), nil

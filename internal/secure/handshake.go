@@ -172,7 +172,7 @@ func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 
 func (h *handshake) runHandshake() {
 	defer h.limiter.releaseSlotAndStartNext(h)
-	err := errors.New("secure: a callback of tls.Config called runtime.Goexit during the handshake; expected it to return")
+	err := errors.New("secure: a callback of tls.Config called runtime.Goexit during the handshake; expected the callback to return")
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("secure: panic in the handshake: %v\n%s", p, debug.Stack())

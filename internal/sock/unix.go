@@ -63,10 +63,10 @@ func removeSocketIfStale(addr *net.UnixAddr) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return addrInUseError(addr.Name, "cannot inspect the file there: "+err.Error())
+		return addrInUseError(addr.Name, "cannot inspect the file there; choose another path: "+err.Error())
 	case info.Mode()&fs.ModeSocket == 0:
-		return addrInUseError(addr.Name, "the path is not a socket but ("+cmp.Or(fileKindNames[info.Mode().Type()], info.Mode().String())+
-			"); choose another path, or remove it")
+		return addrInUseError(addr.Name, "the path is not a socket but "+cmp.Or(fileKindNames[info.Mode().Type()], info.Mode().String())+
+			"; choose another path, or remove it")
 	}
 	c, err := net.DialUnix("unix", nil, addr)
 	switch {
@@ -76,10 +76,10 @@ func removeSocketIfStale(addr *net.UnixAddr) error {
 	case errors.Is(err, syscall.ENOENT):
 		return nil
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		return addrInUseError(addr.Name, "cannot determine whether a program listens on the socket there: "+err.Error())
+		return addrInUseError(addr.Name, "cannot determine whether a program listens on the socket there; choose another path: "+err.Error())
 	}
 	if err := os.Remove(addr.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return addrInUseError(addr.Name, "the stale socket there cannot be removed: "+err.Error())
+		return addrInUseError(addr.Name, "the stale socket there cannot be removed; remove it, or choose another path: "+err.Error())
 	}
 	return nil
 }

@@ -38,11 +38,11 @@ type Config struct {
 	Connections int `group:"Connections" flag:"connections,c" default:"100" max:"64Mi" help:"open <N> connections"`
 	// ConnectRate is the number of connections to start per second, 0 for no limit. It also limits concurrent
 	// connection attempts to 512 or ConnectRate, whichever is larger.
-	ConnectRate int `flag:"connect-rate" max:"10M" help:"start <N> connections a second (default: as fast as the server accepts)"`
+	ConnectRate int `flag:"connect-rate" max:"10M" help:"start <N> connections per second (default: as fast as the server accepts them)"`
 	// ConnectTimeout ends the connect phase when no attempt has succeeded or failed for this time. An early run
 	// (see Early) has no connect phase; its connections fail if they are not established by the end of the run.
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
-	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over a <TIME>, or FROM:TO:TIME such as 0:100k:60s (default: all from the start)"`
+	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, or with FROM:TO:TIME, such as 0:100k:60s, FROM at once and the rest up to TO over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
 	// chooses an address. For a target in 127.0.0.0/8, a run on Linux instead uses several addresses of that network,
 	// each for less than a quarter of the ephemeral ports and for less than 20,000 connections.

@@ -22,7 +22,9 @@ func newConstantOrRandomPayloads(cfg *Config) *pregeneratedPayload {
 
 func (r *pregeneratedPayload) maxMessageLen() int { return r.block.size }
 
-func (r *pregeneratedPayload) firstOffset(connNumber uint32) int { return r.block.firstOffset(connNumber) }
+func (r *pregeneratedPayload) firstOffset(connNumber uint32) int {
+	return r.block.firstOffset(connNumber)
+}
 
 func (r *pregeneratedPayload) messageOffset(connNumber uint32, msgNumber uint64) int {
 	messages := uint64(len(r.block.bytes) / r.block.size)
@@ -57,7 +59,9 @@ func (r *pregeneratedPayload) checkAnswers(_ *engine.Conn, cs *connState, in []b
 	return res
 }
 
-func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte { return remainderOfExpectedEcho(r, cs) }
+func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte {
+	return remainderOfExpectedEcho(r, cs)
+}
 
 // writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
 // message.

@@ -518,7 +518,7 @@ func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loa
 		return err
 	}
 	if len(all) != h.AllPublishers {
-		return fmt.Errorf("load: received the counts of %d publishers; expected %d", len(all), h.AllPublishers)
+		return fmt.Errorf("load: the slice of published messages has length %d; expected %d, one count for each publisher of all generators", len(all), h.AllPublishers)
 	}
 	h.mu.Lock()
 	h.publishedByAll, h.publishedByTopic = all, h.countMessagesByTopic(all)

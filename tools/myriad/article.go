@@ -58,10 +58,10 @@ func newArticleCommand() *cobra.Command {
 		Short: "Repeat a published experiment and update its page in docs/articles",
 		Long: `Repeat a published experiment and update its page in docs/articles.
 
-Runs the scenarios of the page, writes the results to docs/results/NAME.json, and updates the
-tables and the chart of the English and the Chinese page. Results of runs that are not
-repeated are kept. "myriad report docs/results/NAME.json" prints the results. Run it in the root
-directory of the repository.`,
+The command runs the scenarios of the page, writes the results to docs/results/NAME.json, and
+updates the tables and the chart of the English and the Chinese page. Results of runs that are
+not repeated are kept. "myriad report docs/results/NAME.json" prints the results. Run
+"myriad article" in the root directory of the repository.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := articles[args[0]]; !ok {
@@ -77,11 +77,11 @@ directory of the repository.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.scale, "scale", publishedArticle, "small (one round, minutes) or published (three rounds of the published size, hours)")
-	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "run each server `N` times under each workload (default: 1 if small, otherwise 3)")
+	flags.StringVar(&f.scale, "scale", publishedArticle, "run at this `SCALE`: small (one round, takes minutes) or published (three rounds of the published size, takes hours)")
+	addParsedFlag(flags, &f.bench.options.Rounds, quantity.ParsePositive, "rounds", "", "run each server `N` times under each workload (default: 1 with --scale small, otherwise 3)")
 	flags.IntVar(&f.repeat, "repeat", 5, "repeat a run of the published scale up to `N` times if other programs disturb it")
 	addParsedFlag(flags, &f.bench.options.Only, parseRegexp, "only", "", "repeat only the WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (go build -C tools/peers -o FILE . with an absolute FILE)")
+	flags.StringVar(&f.bench.peers, "peers", "", "executable `FILE` of the peers, whose idle connections million-idle measures (to build it: go build -C tools/peers -o FILE ., where FILE is an absolute path)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the number of runs and their expected time, and run nothing")
 	flags.StringVar(&f.docs, "docs", "docs", "`DIR` with the pages")
 	return cmd

@@ -71,7 +71,7 @@ func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's)")
 	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDuration, "duration", "", "measure each run for this `TIME` (default: the workload's)")
 	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
-	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE . with an absolute FILE): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web; gobwas to web")
+	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (to build it: go build -C tools/peers -o FILE ., where FILE is an absolute path): adds ants, pond and failsafe to overload; netpoll, gnet and nbio to peers and idle; fasthttp to peers and web; gobwas to web")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"add this server, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND if it serves only some apps; "+
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+

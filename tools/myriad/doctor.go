@@ -128,7 +128,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "process memory per connection in `BYTES` (default: Myriad's)")
 	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog `N` that the listener requests (default: net.core.somaxconn)")
 	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
-	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections per second in an orderly way (default 0)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "the examined side closes `N` connections per second in an orderly way (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ExpandSourceRange(text, load.MaxSources-len(p.Sources))
 	}
@@ -145,7 +145,7 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 
 func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
-	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
+	flags.BoolVar(&f.yes, "yes", false, "apply the changes of --fix without asking")
 	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, in this `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }

@@ -154,7 +154,7 @@ func availableSubcommands(cmd *cobra.Command) []string {
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of Myriad or, without one, the commit, and the Go version and platform of the build",
+		Short: "Print the version of Myriad (or the commit, if the build has no version), the Go version and the platform",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), versionAndPlatform())
 			return err

@@ -70,7 +70,7 @@ docs/capacity.md explains the arithmetic.`,
 func (f *planFlags) addMeasurementSourceFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
 	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default plan-DATE-TIME)")
-	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load run")
+	flags.StringVar(&f.from, "from", "", "plan from the directory of a bench, its report.json, or the events of a load run in `FILE`")
 	flags.StringVar(&f.subject, "subject", "", "`SERVER` of the bench to plan for (default: the first), or to measure (default epoll)")
 }
 
@@ -80,13 +80,13 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
-	addParsedFlag(flags, &g.Rate, newNumberParser("a number such as 0.05 or 2"), "rate", "", "`N` messages per second on each connection, each answered (default 0.05)")
+	addParsedFlag(flags, &g.Rate, newNumberParser("a number such as 0.05 or 2"), "rate", "", "`N` messages per second on each connection; each message is answered (default 0.05)")
 	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "size of a message and of its answer in `BYTES` (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "encrypt connections, also in the measurement of --measure")
 	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0)")
 	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of each machine in `BYTES`, such as 64Gi (default: that of this machine)")
 	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "`N` processors in each machine (default: those of this machine)")
-	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
+	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of each machine in each direction in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may fail at the same time (default 1)")
 	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "put at most `N` connections on a machine (default: as many as it can hold)")
@@ -95,7 +95,7 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 }
 
 func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one and compare")
+	flags.BoolVar(&f.check, "check", false, "predict the results of a bench's larger size from those of the smaller one, and compare them with the measured results")
 	addParsedFlag(flags, &f.within, parsePercent, "within", "", "with --check, fail if memory or CPU is off by more than this `PERCENT`")
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }

@@ -60,7 +60,7 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 	flags.SortFlags = false
 	flags.StringVar(&f.format, "format", "text", "output `FORMAT`: text, html, json, csv (loads only) or benchstat (benches only)")
 	flags.StringVar(&f.out, "out", "-", "write to `FILE`; - is standard output")
-	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless a load meets this `EXPECTATION`, such as p99<5ms (repeatable)")
+	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, is met by the load (repeatable)")
 	flags.BoolVar(&f.merge, "merge", false, "combine generators that ran at the same time")
 	return cmd
 }

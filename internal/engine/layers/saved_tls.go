@@ -70,7 +70,7 @@ func (r *Restorer) RestoreLayer(state []byte) (engine.Layer, error) {
 		return nil, errors.New("myriad: compact TLS connections can't continue in FIPS 140 mode")
 	}
 	if len(state) < 4 || uint64(binary.BigEndian.Uint32(state)) > uint64(len(state)-4) {
-		return nil, errors.New("myriad: saved TLS connection is truncated")
+		return nil, fmt.Errorf("myriad: saved TLS connection has %d bytes; expected all that were saved", len(state))
 	}
 	n := int(binary.BigEndian.Uint32(state))
 	l, err := r.decodeLayerParams(state[4 : 4+n])

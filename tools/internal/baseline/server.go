@@ -107,7 +107,7 @@ func (o Options) Validate() error {
 	case app.IsHTTP(o.App) && o.Admin != "":
 		return fmt.Errorf("address for metrics with app %s; expected an app without HTTP", o.App)
 	case app.IsHTTP(o.App) && o.Heartbeat != 0:
-		return fmt.Errorf("heartbeats with app %s; expected an app without HTTP", o.App)
+		return fmt.Errorf("heartbeats every %v with app %s; expected an app without HTTP, or no heartbeats", o.Heartbeat, o.App)
 	case o.App == app.WebSocket:
 		return fmt.Errorf("app %s is not available on package net; expected another app", o.App)
 	case !app.IsAppName(o.App):

@@ -70,7 +70,7 @@ func Parse(spec string) (*AnswerRule, error) {
 		r.kind = kindSize
 		err = r.parseAndSetSize(rest)
 	default:
-		err = fmt.Errorf("match: rule %q; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http", spec)
+		err = fmt.Errorf("match: unknown rule %q; expected delimiter:TEXT, marker:TEXT, length:PREFIX (such as length:4be), bytes:N or http", spec)
 	}
 	if err != nil {
 		return nil, err

@@ -46,14 +46,14 @@ func TestParse(t *testing.T) {
 func repeatX(n int) string { return strings.Repeat("x", n) }
 
 func TestParseErrors(t *testing.T) {
-	const rules = "; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http"
+	const rules = "; expected delimiter:TEXT, marker:TEXT, length:PREFIX (such as length:4be), bytes:N or http"
 	const numbers = "; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3"
 	for spec, want := range map[string]string{
-		"":                                      `match: rule ""` + rules,
-		"frames":                                `match: rule "frames"` + rules,
-		"delimiter":                             `match: rule "delimiter"` + rules,
-		"http:":                                 `match: rule "http:"` + rules,
-		"Bytes:1":                               `match: rule "Bytes:1"` + rules,
+		"":                                      `match: unknown rule ""` + rules,
+		"frames":                                `match: unknown rule "frames"` + rules,
+		"delimiter":                             `match: unknown rule "delimiter"` + rules,
+		"http:":                                 `match: unknown rule "http:"` + rules,
+		"Bytes:1":                               `match: unknown rule "Bytes:1"` + rules,
 		"delimiter:":                            "match: delimiter has 0 bytes; expected 1 to 64",
 		"marker:" + repeatX(65):                 "match: marker has 65 bytes; expected 1 to 64",
 		`marker:\`:                              `match: marker: "\\"; expected one of \n`,

@@ -167,7 +167,7 @@ func checkPubSubPing(conn net.Conn) error {
 	for range 2 {
 		switch line, err := lines.ReadString('\n'); {
 		case err != nil:
-			return fmt.Errorf("answer to PING is %q: %w", line, err)
+			return fmt.Errorf("incomplete answer to PING: %q: %w", line, err)
 		case line == "+PONG\r\n" || line == "PONG\r\n":
 			return nil
 		case !strings.HasPrefix(line, "INFO "):
