@@ -73,8 +73,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the total bytes of all stacks and the heap's goal. If the Go runtime has a memory
-// limit, it counts the live heap instead of the goal. gcCycle is the number of the last garbage collection.
+// readHeapAndStackBytes returns the sum of the sizes of all stacks and the heap's goal. If the Go runtime has a memory
+// limit, the sum contains the live heap instead of the goal. gcCycle is the number of the last garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time

@@ -89,7 +89,7 @@ type Limits struct {
 
 	// MaxMail is the maximum number of messages from Refs that wait for one event loop or, in the goroutine model, for
 	// one connection. At the limit, Send fails with ErrFull. Requests to close connections have a separate limit of the
-	// same size. A message to a large group counts once for up to 512 members. The default is 1,048,576; the maximum is
+	// same size. A message to a large group counts once for every 512 members. The default is 1,048,576; the maximum is
 	// 268,435,456.
 	MaxMail int
 

@@ -8,8 +8,9 @@ import (
 // NetListener is a Handler that is also a net.Listener, for libraries such as net/http that call Accept.
 //
 //	l := tcp.NewNetListener()
-//	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go web.Shutdown(ctx) }}
-//	go web.Serve(l) // an *http.Server
+//	httpServer := &http.Server{Handler: mux}
+//	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go httpServer.Shutdown(ctx) }}
+//	go httpServer.Serve(l)
 //	err := srv.ListenAndServe(ctx)
 //
 // The connections are of type [*NetConn]. If the library blocks a goroutine per connection in Read, a NetListener saves

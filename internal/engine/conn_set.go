@@ -24,7 +24,7 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of an entry for c of any generation, or -1.
+// indexOf returns the index of an entry for c, whatever the entry's generation. It returns -1 if there is none.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {

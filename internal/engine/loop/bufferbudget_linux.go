@@ -70,8 +70,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections with large buffers, and subtracts the size of these buffers from *excessBytes.
-// minSizeClass is a result of bufferedBytesSizeClass.
+// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass, until *excessBytes is 0 or
+// less. It subtracts the sizes of their buffers from *excessBytes.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))

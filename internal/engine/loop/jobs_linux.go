@@ -109,7 +109,8 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken the loop, h.ended is set.
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken the loop meanwhile, it sets
+// h.ended instead.
 func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued

@@ -105,7 +105,7 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls on workers are quick.
+// moveHandlersToLoopIfQuick moves the handler calls from the workers back to the loop if the calls are quick.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
