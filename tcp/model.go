@@ -6,6 +6,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -50,4 +51,31 @@ func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
 func (s *Server) logModelChoice(m engine.Model, reason error) {
 	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
+}
+
+// resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is
+// the capacity of that table; otherwise it is 0.
+func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
+	loops = s.Loops
+	switch {
+	case loops == 0 && s.Processes > 1:
+		loops = 1
+	case loops == 0:
+		loops = defaultLoops()
+	}
+	limit := maxLoops
+	if !m.HasLoops {
+		limit = 0
+	}
+	need, connsPerPrivateTable, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
+	switch {
+	case err != nil:
+		return 0, 0, badConfig("Limits.MaxConns: %w; alternatively, serve with event loops (Server.Model) or Server.Processes, "+
+			"which each have their own limit", err)
+	case s.Loops > 0 && s.Loops < need:
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d "+
+			"for %d connections with this descriptor limit: each loop has a table for %d",
+			s.Loops, need, maxConns, connsPerPrivateTable)
+	}
+	return need, connsPerPrivateTable, nil
 }
