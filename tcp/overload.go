@@ -3,12 +3,14 @@ package tcp
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/netip"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/cgroup"
@@ -183,7 +185,7 @@ type overloadSampler struct {
 	groupMemory float64 // share of the control group's limit
 	readGroupAt time.Duration
 	heap        []metrics.Sample
-	freeAgainAt time.Duration
+	freeAgainAt atomic.Int64 // time.Duration; math.MaxInt64 during a collection
 }
 
 func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
@@ -233,11 +235,16 @@ const (
 	freeGarbageAt, minGarbage = 0.75, 1. / 16
 )
 
+// freeGarbageIfGroupIsFull collects on another goroutine: without a free CPU that takes seconds, and the memory must be
+// watched meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
-	if r.groupMemory > 0 && memory >= freeGarbageAt && garbage >= minGarbage*float64(r.heapLimit) && now >= r.freeAgainAt {
-		debug.FreeOSMemory()
-		end := engine.MonotonicNow() + 1
-		r.freeAgainAt = end + 9*(end-now)
+	if r.groupMemory > 0 && memory >= freeGarbageAt && garbage >= minGarbage*float64(r.heapLimit) && int64(now) >= r.freeAgainAt.Load() {
+		r.freeAgainAt.Store(math.MaxInt64)
+		go func() {
+			debug.FreeOSMemory()
+			end := engine.MonotonicNow() + 1
+			r.freeAgainAt.Store(int64(end + 9*(end-now)))
+		}()
 	}
 }
