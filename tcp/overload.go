@@ -3,7 +3,6 @@ package tcp
 import (
 	"context"
 	"log/slog"
-	"math"
 	"net/netip"
 	"os"
 	"runtime"
@@ -185,7 +184,10 @@ type overloadSampler struct {
 	groupMemory float64 // share of the control group's limit
 	readGroupAt time.Duration
 	heap        []metrics.Sample
-	freeAgainAt atomic.Int64 // time.Duration; math.MaxInt64 during a collection
+	// collectedAt is the end of the last garbage collection because of memory, and collectionTime its duration. The
+	// goroutine that collects sets them while collecting is true.
+	collecting                  atomic.Bool
+	collectedAt, collectionTime time.Duration
 }
 
 func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
@@ -231,20 +233,30 @@ const (
 	quietGroupMemory = 0.5
 	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
 	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
-	// limit. Collecting takes at most a tenth of the time.
-	freeGarbageAt, minGarbage = 0.75, 1. / 16
+	// limit. Collecting takes at most a tenth of the time, or half of it from the share freeUrgentlyAt.
+	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
 // freeGarbageIfGroupIsFull collects on another goroutine: without a free CPU that takes seconds, and the memory must be
 // watched meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
-	if r.groupMemory > 0 && memory >= freeGarbageAt && garbage >= minGarbage*float64(r.heapLimit) && int64(now) >= r.freeAgainAt.Load() {
-		r.freeAgainAt.Store(math.MaxInt64)
-		go func() {
-			debug.FreeOSMemory()
-			end := engine.MonotonicNow() + 1
-			r.freeAgainAt.Store(int64(end + 9*(end-now)))
-		}()
+	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {
+		return
 	}
+	r.collecting.Store(true)
+	go func() {
+		debug.FreeOSMemory()
+		r.collectedAt = engine.MonotonicNow() + 1
+		r.collectionTime = r.collectedAt - now
+		r.collecting.Store(false)
+	}()
+}
+
+func (r *overloadSampler) mayCollect(now time.Duration, memory float64) bool {
+	pause := 9 * r.collectionTime
+	if memory >= freeUrgentlyAt {
+		pause = r.collectionTime
+	}
+	return memory >= freeGarbageAt && now >= r.collectedAt+pause
 }
