@@ -186,13 +186,14 @@ type overloadSampler struct {
 	heap        []metrics.Sample
 	// collectedAt is the end of the last garbage collection because of memory, and collectionTime its duration. The
 	// goroutine that collects sets them while collecting is true.
+	collect                     func() // debug.FreeOSMemory except in tests
 	collecting                  atomic.Bool
 	collectedAt, collectionTime time.Duration
 }
 
 func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
 	limit, _ := cgroup.SmallestMemoryLimit()
-	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(),
+	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(), collect: debug.FreeOSMemory,
 		heap: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
 			{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}}
 }
@@ -246,7 +247,7 @@ func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory flo
 	}
 	r.collecting.Store(true)
 	go func() {
-		debug.FreeOSMemory()
+		r.collect()
 		r.collectedAt = engine.MonotonicNow() + 1
 		r.collectionTime = r.collectedAt - now
 		r.collecting.Store(false)
