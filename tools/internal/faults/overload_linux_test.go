@@ -41,7 +41,7 @@ func testNeverReadInCgroup(t *testing.T, model string) {
 	if fullScale {
 		n, memory, window, think, interval = 100_000, 512<<20, 5*time.Second, 100*time.Millisecond, 10*time.Second
 	} else if raceEnabled {
-		memory *= 4
+		memory *= 16
 	}
 	spec := serverSpec{Model: model, Socket: tcp.Socket{SendBuffer: tinyBuffer, ReceiveBuffer: tinyBuffer}}
 	spec.Limits.WriteTimeout = max(2*window, shortTimeout/2)
