@@ -8,38 +8,12 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-// makeMemoryCgroup creates a control group with a memory limit and returns the path of its cgroup.procs.
-func makeMemoryCgroup(t *testing.T, limit int64) (procs string) {
-	t.Helper()
-	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-	if _, err := os.Stat(parent); err != nil {
-		parent, file = "/sys/fs/cgroup", "memory.max" // version 2
-	}
-	dir := filepath.Join(parent, fmt.Sprint("overload-", os.Getpid()))
-	err := os.Mkdir(dir, 0o755)
-	if err == nil {
-		t.Cleanup(func() {
-			testkit.WaitFor(t, "the control group is removed", func() bool { return os.Remove(dir) == nil })
-		})
-		err = os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
-	}
-	for _, file := range []string{"memory.swap.max", "memory.swappiness"} { // whichever exists
-		_ = os.WriteFile(filepath.Join(dir, file), []byte("0"), 0)
-	}
-	if err != nil {
-		t.Skipf("needs control groups that can be written: %v", err)
-	}
-	return filepath.Join(dir, "cgroup.procs")
-}
 
 // submitJobs sends HTTP requests as fast as they are answered, on 256 connections with 500 requests in flight each, until
 // the server dies or the time is over.
@@ -78,19 +52,19 @@ func submitJobs(addr string, atMost time.Duration) {
 // TestOverloadInMemoryCgroup runs the published experiment in 512 MiB: the kernel kills the server that starts a goroutine
 // for each job. The pool serves under the same load.
 func TestOverloadInMemoryCgroup(t *testing.T) {
-	start := func(procs string, args ...string) (p *testkit.Process, addr string) {
-		args = append([]string{"-c", `echo $$ > "$0" && GOMEMLIMIT=400MiB exec "$@"`, procs, programPath(t, "overload"), "-addr", "127.0.0.1:0"}, args...)
-		p = testkit.Start(t, exec.Command("sh", args...))
+	group := testkit.NewMemoryCgroup(t, 512<<20)
+	start := func(args ...string) (p *testkit.Process, addr string) {
+		command := group.Command(append([]string{"env", "GOMEMLIMIT=400MiB", programPath(t, "overload"), "-addr", "127.0.0.1:0"}, args...)...)
+		p = testkit.Start(t, exec.Command(command[0], command[1:]...))
 		return p, p.WaitForOutput(` on (127\S+)\n`)[1]
 	}
-	procs := makeMemoryCgroup(t, 512<<20)
-	naive, addr := start(procs, "-naive")
+	naive, addr := start("-naive")
 	submitJobs(addr, 30*time.Second)
 	if code := naive.ExitCode(); code != -1 {
 		t.Errorf("the server with a goroutine for each job: exit code %d, want a kill", code)
 	}
 
-	pooled, addr := start(procs)
+	pooled, addr := start()
 	submitJobs(addr, 2*time.Second)
 	answer, err := http.Get("http://" + addr + "/stats")
 	if err != nil {

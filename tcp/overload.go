@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/cgroup"
@@ -183,12 +184,16 @@ type overloadSampler struct {
 	groupMemory float64 // share of the control group's limit
 	readGroupAt time.Duration
 	heap        []metrics.Sample
-	freeAgainAt time.Duration
+	// collectedAt is the end of the last garbage collection because of memory, and collectionTime its duration. The
+	// goroutine that collects sets them while collecting is true.
+	collect                     func() // debug.FreeOSMemory except in tests
+	collecting                  atomic.Bool
+	collectedAt, collectionTime time.Duration
 }
 
 func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
 	limit, _ := cgroup.SmallestMemoryLimit()
-	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(),
+	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(), collect: debug.FreeOSMemory,
 		heap: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
 			{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}}
 }
@@ -229,15 +234,30 @@ const (
 	quietGroupMemory = 0.5
 	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
 	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
-	// limit. Collecting takes at most a tenth of the time.
-	freeGarbageAt, minGarbage = 0.75, 1. / 16
+	// limit. Collecting takes at most a tenth of the time, or half of it from the share freeUrgentlyAt.
+	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
+// freeGarbageIfGroupIsFull collects on another goroutine: without a free CPU that takes seconds, and the memory must be
+// watched meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
-	if r.groupMemory > 0 && memory >= freeGarbageAt && garbage >= minGarbage*float64(r.heapLimit) && now >= r.freeAgainAt {
-		debug.FreeOSMemory()
-		end := engine.MonotonicNow() + 1
-		r.freeAgainAt = end + 9*(end-now)
+	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {
+		return
 	}
+	r.collecting.Store(true)
+	go func() {
+		r.collect()
+		r.collectedAt = engine.MonotonicNow() + 1
+		r.collectionTime = r.collectedAt - now
+		r.collecting.Store(false)
+	}()
+}
+
+func (r *overloadSampler) mayCollect(now time.Duration, memory float64) bool {
+	pause := 9 * r.collectionTime
+	if memory >= freeUrgentlyAt {
+		pause = r.collectionTime
+	}
+	return memory >= freeGarbageAt && now >= r.collectedAt+pause
 }

@@ -3,12 +3,15 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"runtime"
+	"runtime/metrics"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
@@ -144,5 +147,35 @@ func TestOverloadTargetOfSingleProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	if got := new(Server).initOverloadManagerOrNil().MinTarget; got != singleProcessorMinTarget {
 		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
+	}
+}
+
+// TestOverloadCollectsGarbageAside has a collection that takes long, as without a free CPU: samples continue, and no
+// other collection starts. Pauses between collections are shorter near the limit.
+func TestOverloadCollectsGarbageAside(t *testing.T) {
+	started, end := make(chan struct{}, 2), make(chan struct{})
+	r := &overloadSampler{groupMemory: 0.96, heapLimit: math.MinInt64, collect: func() { started <- struct{}{}; <-end }}
+	for range 4 {
+		r.heap = append(r.heap, metrics.Sample{Name: "/gc/heap/live:bytes"})
+	}
+	metrics.Read(r.heap)
+	for range 2 {
+		r.freeGarbageIfGroupIsFull(engine.MonotonicNow(), 0.96)
+	}
+	testkit.Receive(t, started, "no collection has started")
+	close(end)
+	testkit.WaitFor(t, "the collection does not end", func() bool { return !r.collecting.Load() })
+	if len(started) > 0 {
+		t.Error("a collection has started during another one")
+	}
+	r.collectedAt, r.collectionTime = 100*time.Second, time.Second
+	for _, test := range []struct {
+		at     time.Duration
+		memory float64
+		want   bool
+	}{{100, 0.96, false}, {101, 0.96, true}, {108, 0.8, false}, {109, 0.8, true}, {109, 0.7, false}} {
+		if got := r.mayCollect(test.at*time.Second, test.memory); got != test.want {
+			t.Errorf("%d s after a collection of 1 s, with %v of the memory in use: %v; want %v", test.at-100, test.memory, got, test.want)
+		}
 	}
 }

@@ -18,6 +18,10 @@ const (
 type Swarm struct {
 	// Target is the server's address.
 	Target netip.AddrPort
+	// Source is the local IPv4 address of the connections. By default, the kernel selects one.
+	Source netip.Addr
+	// OwnTable keeps the connections in a separate descriptor table, with its own limit. It excludes FullSpeed.
+	OwnTable bool
 	// Conns is the number of simultaneous connections.
 	Conns int
 	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
@@ -35,6 +39,8 @@ type Swarm struct {
 	MaxInFlight int
 	// NeverReads makes connections never read, and gives them a small receive buffer.
 	NeverReads bool
+	// SocketBuffers, if above 0, is the size of the send and receive buffers of each connection.
+	SocketBuffers int
 	// MaxActs, if above 0, is the number of acts after which a connection is closed.
 	MaxActs int
 	// Redial makes an ended connection reconnect when its next act is due.

@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"cmp"
+	"errors"
 	"runtime"
 	"syscall"
 	"time"
@@ -50,8 +52,21 @@ func (s *Swarm) startLoop() error {
 			return err
 		}
 	}
-	s.ended.Go(w.runUntilStopped)
-	return nil
+	if !s.OwnTable {
+		s.ended.Go(w.runUntilStopped)
+		return nil
+	}
+	started := make(chan error)
+	s.ended.Go(func() {
+		sock.RunOnNewThread(func() {
+			unregister, err := sock.UnshareDescriptorTable(nil)
+			if started <- err; err == nil {
+				defer unregister()
+				w.runUntilStopped()
+			}
+		})
+	})
+	return <-started
 }
 
 func (w *swarmLoop) runUntilStopped() {
@@ -181,11 +196,15 @@ func (w *swarmLoop) startConnect() (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if w.FullSpeed && len(w.Stream) > 0 {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, fullSpeedSendBuffer)
+	if w.FullSpeed && len(w.Stream) > 0 || w.SocketBuffers > 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, cmp.Or(w.SocketBuffers, fullSpeedSendBuffer))
 	}
-	if err == nil && w.NeverReads {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, neverReadBuffer)
+	if err == nil && (w.NeverReads || w.SocketBuffers > 0) {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, cmp.Or(w.SocketBuffers, neverReadBuffer))
+	}
+	if err == nil && w.Source.IsValid() {
+		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1),
+			unix.Bind(fd, &unix.SockaddrInet4{Addr: w.Source.As4()}))
 	}
 	if err == nil {
 		err = sock.SetResetOnClose(int32(fd)) // leaves no TIME_WAIT
