@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -138,6 +139,7 @@ const singleProcessorMinTarget = 100 * time.Millisecond
 const overloadSampleInterval = 100 * time.Millisecond
 
 func (s *Server) runOverloadManager(sampler *overloadSampler, quit <-chan struct{}) {
+	defer sampler.collections.Wait()
 	m := s.overload
 	timer := time.NewTimer(overloadSampleInterval)
 	defer timer.Stop()
@@ -188,6 +190,7 @@ type overloadSampler struct {
 	// goroutine that collects sets them while collecting is true.
 	collect                     func() // debug.FreeOSMemory except in tests
 	collecting                  atomic.Bool
+	collections                 sync.WaitGroup
 	collectedAt, collectionTime time.Duration
 }
 
@@ -246,12 +249,12 @@ func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory flo
 		return
 	}
 	r.collecting.Store(true)
-	go func() {
+	r.collections.Go(func() {
 		r.collect()
 		r.collectedAt = engine.MonotonicNow() + 1
 		r.collectionTime = r.collectedAt - now
 		r.collecting.Store(false)
-	}()
+	})
 }
 
 func (r *overloadSampler) mayCollect(now time.Duration, memory float64) bool {
