@@ -336,7 +336,7 @@ func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 		g.idleShare = maxIdle
 	} else if started > 0 {
 		g.startInterval.Store(int64(elapsed) / started)
-		g.idleShare += (float64(idle)/float64(elapsed) - g.idleShare) / idleSmoothing
+		g.idleShare += (min(float64(idle)/float64(max(elapsed, 1)), 1) - g.idleShare) / idleSmoothing
 	}
 }
 
