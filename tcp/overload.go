@@ -25,7 +25,8 @@ import (
 // of the control group is a larger share of the group's limit, this share counts instead. Stats.Overload shows the
 // actions that are on. The actions are:
 //
-//   - At 85 % of the memory, or 95 % of Limits.MaxConns: idle timeouts are an eighth of Limits.IdleTimeout.
+//   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web are an
+//     eighth.
 //   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
 //     unsent output than their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.

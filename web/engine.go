@@ -96,6 +96,14 @@ func (x *exchange) admitByOverloadManager(c *tcp.Conn, runsNow bool) (t overload
 // mustEndKeepAlive reports whether c must close after its response, because the server is overloaded.
 func mustEndKeepAlive(c *tcp.Conn) bool { return core(c).Overload().IsActive(overload.EndKeepAlive) }
 
+// shortenIfOverloaded returns the current value of an idle timeout, which is shorter while the server is overloaded.
+func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
+	if core(c).Overload().IsActive(overload.ShortenIdle) {
+		return idleTimeout / overload.IdleDivisor
+	}
+	return idleTimeout
+}
+
 // canReceiveDirectly reports whether receiveDirectly may be used after c has been paused. The current call of c's
 // handler must use all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }

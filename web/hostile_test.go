@@ -505,3 +505,21 @@ func TestTimeouts(t *testing.T) {
 		})
 	}
 }
+
+// TestOverloadShortensIdleTimeout fills the server with a connection, which begins the action ShortenIdle.
+func TestOverloadShortensIdleTimeout(t *testing.T) {
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
+	srv := &tcp.Server{Limits: tcp.Limits{MaxConns: 1, IdleTimeout: time.Hour}, Handler: &web.HTTP{Handler: web.Quick(hello), IdleTimeout: 80 * time.Second}}
+	s := tcptest.NewServer(t, srv)
+	p := s.Dial()
+	testkit.WaitFor(t, "the action does not begin", func() bool { return srv.Stats().Overload.ShortenIdle == 1 })
+	s.Advance(30 * time.Second) // the timer from before the overload
+	p.Send(getRequest("/"))
+	p.Expect("HTTP/1.1 200 ")
+	s.Advance(9 * time.Second)
+	if why, closed := p.Closed(); closed {
+		t.Fatalf("closed within 9 s: %v", why)
+	}
+	s.Advance(2 * time.Second)
+	p.ExpectClosed(web.ErrTimeout)
+}

@@ -50,7 +50,8 @@ type HTTP struct {
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds either is closed, up to 10 ms late. By
 	// default there is no limit, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
-	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not.
+	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not. While Server.Overload
+	// shortens idle timeouts, connections that become idle get an eighth of IdleTimeout.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
 	// time from the same moment to the end of the response. By default there is no limit. A handler can set its own
@@ -163,7 +164,7 @@ func (h *HTTP) poolOrDefault() *pool.Pool {
 
 func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
-		c.SetTimer(h.IdleTimeout)
+		c.SetTimer(shortenIfOverloaded(c, h.IdleTimeout))
 	}
 }
 

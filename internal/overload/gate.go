@@ -60,8 +60,11 @@ type Gate struct {
 	// were admitted before the Gate measured every request have no Ticket.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
-	delays     meanTracker // of requests that have started since the last tick
-	services   meanTracker // times from Start to Done
+	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait
+	// idle is the time in ns since the last tick without waiting requests, longer than startInterval each.
+	idle, startInterval atomic.Int64
+	delays              meanTracker // of requests that have started since the last tick
+	services            meanTracker // times from Start to Done
 	queueController
 	shares fairShares
 
@@ -124,7 +127,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 		default:
 		}
 	}
-	if n := g.waiting.Add(1); mode&limiting != 0 && p != Critical && n > g.credits.Load() {
+	n := g.waiting.Add(1)
+	if mode&limiting != 0 && p != Critical && n > g.credits.Load() {
 		g.waiting.Add(-1)
 		g.shed[ByQueueDelay].Add(1)
 		return false
@@ -133,6 +137,11 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 		g.shares.admitted.Add(1)
 	}
 	*t = Ticket{admitted: g.now(), priority: p}
+	if n == 1 {
+		if since := g.emptySince.Swap(0); since != 0 {
+			g.idle.Add(max(int64(t.admitted)-since-g.startInterval.Load(), 0))
+		}
+	}
 	return true
 }
 
@@ -168,8 +177,10 @@ func (g *Gate) Start(t *Ticket) (run bool) {
 		}
 		return true
 	}
-	g.waiting.Add(-1)
 	t.started = g.now()
+	if g.waiting.Add(-1) == 0 {
+		g.emptySince.Store(int64(t.started))
+	}
 	delay := t.started - t.admitted
 	if g.mode.Load()&limiting != 0 && t.priority != Critical && int64(delay) > g.dropAfter.Load() {
 		*t = Ticket{}
@@ -223,10 +234,14 @@ func (g *Gate) setShedRatio(ratio float64, why Reason) {
 const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
-	// minTarget is the default of Gate.MinTarget. minTarget and maxTarget limit the target of the queue delay. The
-	// target is the mean time for which requests run. With a lower target, workers that finish together could find the
-	// queue empty.
-	minTarget, maxTarget = 5 * time.Millisecond, 100 * time.Millisecond
+	// The target of the queue delay is the mean time for which requests run, but at least MinTarget, whose default is
+	// minTarget, and at most maxTarget. If requests arrive in bursts, workers could find the queue empty between two
+	// bursts. MinTarget therefore grows by up to idleTarget. The growth is in proportion to the share of time in which
+	// this happens, up to maxIdle. Before the Gate sheds requests, MinTarget has grown by idleTarget.
+	minTarget, maxTarget = 2 * time.Millisecond, 100 * time.Millisecond
+	idleTarget           = 3 * time.Millisecond
+	maxIdle              = 0.05
+	idleSmoothing        = 8 // ticks
 	growthInterval       = 100 * time.Millisecond
 	// A queue counts as growing if its length reaches growth times the length after its first interval. It also counts
 	// as growing if arrivals exceed starts by the share fastGrowth in two consecutive intervals.
@@ -239,10 +254,11 @@ const (
 
 // queueController is the state from which Tick computes the mode and the credits of a Gate. Only Tick uses it.
 type queueController struct {
-	state   uint32 // 0, counting or limiting
-	lastAt  time.Duration
-	delay   time.Duration // of the last tick
-	service time.Duration // smoothed time for which requests run
+	state     uint32 // 0, counting or limiting
+	lastAt    time.Duration
+	delay     time.Duration // of the last tick
+	service   time.Duration // smoothed time for which requests run
+	idleShare float64       // smoothed share of time in which workers find no request
 
 	intervalAt  time.Duration // start of the current growthInterval
 	minDelay    time.Duration // in the interval
@@ -291,7 +307,8 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	g.lastWaiting = waiting
 	g.minDelay = min(g.minDelay, g.delay)
 	g.lastDelay.Store(int64(g.delay))
-	target := min(max(g.service, g.MinTarget), maxTarget)
+	g.updateIdleShare(elapsed, started)
+	target := min(max(g.service, g.MinTarget+time.Duration(min(g.idleShare/maxIdle, 1)*float64(idleTarget))), maxTarget)
 	switch g.state {
 	case 0:
 		if g.delay > target {
@@ -309,6 +326,18 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 		return restPeriod // there was no request
 	}
 	return BusyPeriod
+}
+
+// updateIdleShare estimates the share of the time in which workers find no request while the Gate sheds others. When the
+// last waiting request starts, the next worker asks for one after about the mean time between two starts.
+func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
+	idle := g.idle.Swap(0)
+	if g.state != limiting {
+		g.idleShare = maxIdle
+	} else if started > 0 {
+		g.startInterval.Store(int64(elapsed) / started)
+		g.idleShare += (min(float64(idle)/float64(max(elapsed, 1)), 1) - g.idleShare) / idleSmoothing
+	}
 }
 
 func (g *Gate) updateOrEndShares(now time.Duration) {

@@ -143,10 +143,17 @@ func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) 
 	}
 	select {
 	case g.cpuTokens <- struct{}{}:
-		return true
 	case <-ctx.Done():
 		return false
 	}
+	// Event loops that wait for a processor run first; otherwise, each token would pass to the next handshake before them.
+	// A loop may find out that the client has left.
+	runtime.Gosched()
+	if ctx.Err() != nil {
+		g.releaseCPUToken()
+		return false
+	}
+	return true
 }
 
 func (g *HandshakeLimiter) releaseCPUToken() { <-g.cpuTokens }
