@@ -44,6 +44,8 @@ type worker struct {
 	shed       []Task      // shed by the last takeQueuedJob
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
+	ctxAddress uintptr                  // of the last task's context; 0 if that is not a pointer
+	ctxRepeats bool                     // the last two tasks had the same ctxAddress
 }
 
 type lastOutcome struct {
@@ -63,24 +65,19 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
+// runUntilExit runs jobs until the worker must exit. After a panic of a job, it continues on a new goroutine. The garbage
+// collector scans the stacks of all workers, so each function call between here and the job costs time.
 func (w *worker) runUntilExit() {
-	returned := false
+	running, returned := false, false
 	defer func() {
-		if !returned {
-			w.p.running.Go(w.runUntilExit)
+		if returned {
+			w.p.running.Done()
+			return
 		}
-	}()
-	for w.runJobsUntilPanicOrExit() {
-	}
-	returned = true
-}
-
-func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
-	running := false
-	defer func() {
+		defer func() { go w.runUntilExit() }()
 		if running {
 			v := recover()
-			w.last.panicked, panicked = 1, true
+			w.last.panicked = 1
 			w.finishJob()
 			w.p.callPanickedHandlerIfSet(v)
 		}
@@ -98,7 +95,7 @@ func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 		running = false
 		w.finishJob()
 	}
-	return false
+	returned = true
 }
 
 // waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
@@ -183,7 +180,7 @@ func (w *worker) finishJob() {
 	w.last.wait, w.last.service = time.Duration(max(0, w.startedAt-w.job.submittedAt)), time.Duration(w.endedAt-w.startedAt)
 	w.job.Task = Task{}
 	if w.jobCtx != nil && w.jobCtx.endIfWatched() {
-		w.jobCtx = nil
+		w.jobCtx, w.idleJobCtx = nil, weak.Pointer[jobContext]{}
 	}
 }
 
@@ -205,9 +202,10 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 		}
 		last = now
 	}
-	if w.jobCtx != nil {
-		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
+	if w.jobCtx != nil && w.ctxRepeats { // otherwise, the next context probably differs, and weak.Make takes about 1 µs
+		w.idleJobCtx = weak.Make(w.jobCtx)
 	}
+	w.jobCtx = nil
 	w.countOutcomeAndStopSearching()
 	if p.isClosed() {
 		return p.anyQueued() || !p.decrementWorkersIfAbove(0)
@@ -258,11 +256,16 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
-	if w.jobCtx == nil {
+	lastAddress := w.ctxAddress
+	w.ctxAddress = 0
+	if v := reflect.ValueOf(t.Ctx); v.Kind() == reflect.Pointer {
+		w.ctxAddress = v.Pointer()
+	}
+	if w.ctxRepeats = w.ctxAddress != 0 && w.ctxAddress == lastAddress; w.ctxRepeats && w.jobCtx == nil {
 		w.jobCtx = w.idleJobCtx.Value()
 	}
-	if w.jobCtx == nil || !w.jobCtx.comparable || w.jobCtx.Context != t.Ctx {
-		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
+	if !w.ctxRepeats || w.jobCtx == nil || w.jobCtx.Context != t.Ctx {
+		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx}
 	}
 	return w.jobCtx
 }
@@ -270,8 +273,7 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 // jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
 type jobContext struct {
 	context.Context
-	pool       context.Context
-	comparable bool // the job's own context is comparable
+	pool context.Context
 
 	mu     sync.Mutex
 	merged context.Context // ends with Context or with pool; nil until Done is called
