@@ -202,7 +202,8 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 		}
 		last = now
 	}
-	if w.jobCtx != nil && w.ctxRepeats { // otherwise, the next context probably differs, and weak.Make takes about 1 µs
+	// A weak pointer is work for the garbage collector. It is useless if the next task has another context.
+	if w.jobCtx != nil && w.ctxRepeats {
 		w.idleJobCtx = weak.Make(w.jobCtx)
 	}
 	w.jobCtx = nil
