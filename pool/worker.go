@@ -65,16 +65,13 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit. After a panic of a job, it continues on a new goroutine. The garbage
-// collector scans the stacks of all workers, so each function call between here and the job costs time.
+// Keep the stack at Job.Run short: the garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {
-		if returned {
-			w.p.running.Done()
-			return
+		if !returned { // a job has panicked or called runtime.Goexit
+			defer func() { go w.runUntilExit() }()
 		}
-		defer func() { go w.runUntilExit() }()
 		if running {
 			v := recover()
 			w.last.panicked = 1
@@ -96,6 +93,7 @@ func (w *worker) runUntilExit() {
 		w.finishJob()
 	}
 	returned = true
+	w.p.running.Done()
 }
 
 // waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
@@ -180,7 +178,7 @@ func (w *worker) finishJob() {
 	w.last.wait, w.last.service = time.Duration(max(0, w.startedAt-w.job.submittedAt)), time.Duration(w.endedAt-w.startedAt)
 	w.job.Task = Task{}
 	if w.jobCtx != nil && w.jobCtx.endIfWatched() {
-		w.jobCtx, w.idleJobCtx = nil, weak.Pointer[jobContext]{}
+		w.jobCtx = nil
 	}
 }
 
@@ -202,8 +200,7 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 		}
 		last = now
 	}
-	// A weak pointer is work for the garbage collector. It is useless if the next task has another context.
-	if w.jobCtx != nil && w.ctxRepeats {
+	if w.jobCtx != nil && w.ctxRepeats { // otherwise not worth the garbage collector's work for a weak pointer
 		w.idleJobCtx = weak.Make(w.jobCtx)
 	}
 	w.jobCtx = nil
@@ -223,6 +220,7 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 	}
 	p.wakeWaitingSubmit()
 	w.job, keepRunning = <-w.wake
+	w.jobCtx, w.idleJobCtx = w.idleJobCtx.Value(), weak.Pointer[jobContext]{}
 	w.yieldedAt = p.now()
 	return keepRunning
 }
@@ -257,14 +255,11 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
-	lastAddress := w.ctxAddress
-	w.ctxAddress = 0
+	address := uintptr(0)
 	if v := reflect.ValueOf(t.Ctx); v.Kind() == reflect.Pointer {
-		w.ctxAddress = v.Pointer()
+		address = v.Pointer()
 	}
-	if w.ctxRepeats = w.ctxAddress != 0 && w.ctxAddress == lastAddress; w.ctxRepeats && w.jobCtx == nil {
-		w.jobCtx = w.idleJobCtx.Value()
-	}
+	w.ctxRepeats, w.ctxAddress = address != 0 && address == w.ctxAddress, address
 	if !w.ctxRepeats || w.jobCtx == nil || w.jobCtx.Context != t.Ctx {
 		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx}
 	}
