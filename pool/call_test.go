@@ -210,3 +210,23 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A context that was submitted before with an earlier job does not end with that job's Run.
+func TestSharedContextOutlivesItsJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPool(t, fixedConfig(1, 1))
+		shared, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for i := range 6 {
+			mustSubmitTask(t, p, pool.Task{Ctx: shared, Job: pool.Func(func(ctx context.Context) {
+				if ctx.Err() != nil {
+					t.Errorf("job %d: its context has ended: %v", i, ctx.Err())
+				}
+				if i%3 == 2 {
+					ctx.Done()
+				}
+			})})
+			synctest.Wait() // the worker is parked
+		}
+	})
+}

@@ -44,6 +44,8 @@ type worker struct {
 	shed       []Task      // shed by the last takeQueuedJob
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
+	ctxAddress uintptr                  // of the last task's context; 0 if that is not a pointer
+	ctxRepeats bool                     // the last two tasks had the same ctxAddress
 }
 
 type lastOutcome struct {
@@ -63,24 +65,16 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
+// Keep the stack at Job.Run short: the garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
-	returned := false
+	running, returned := false, false
 	defer func() {
-		if !returned {
-			w.p.running.Go(w.runUntilExit)
+		if !returned { // a job has panicked or called runtime.Goexit
+			defer func() { go w.runUntilExit() }()
 		}
-	}()
-	for w.runJobsUntilPanicOrExit() {
-	}
-	returned = true
-}
-
-func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
-	running := false
-	defer func() {
 		if running {
 			v := recover()
-			w.last.panicked, panicked = 1, true
+			w.last.panicked = 1
 			w.finishJob()
 			w.p.callPanickedHandlerIfSet(v)
 		}
@@ -98,7 +92,8 @@ func (w *worker) runJobsUntilPanicOrExit() (panicked bool) {
 		running = false
 		w.finishJob()
 	}
-	return false
+	returned = true
+	w.p.running.Done()
 }
 
 // waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
@@ -205,9 +200,10 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 		}
 		last = now
 	}
-	if w.jobCtx != nil {
-		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
+	if w.jobCtx != nil && w.ctxRepeats { // otherwise not worth the garbage collector's work for a weak pointer
+		w.idleJobCtx = weak.Make(w.jobCtx)
 	}
+	w.jobCtx = nil
 	w.countOutcomeAndStopSearching()
 	if p.isClosed() {
 		return p.anyQueued() || !p.decrementWorkersIfAbove(0)
@@ -224,6 +220,7 @@ func (w *worker) searchThenPark() (keepRunning bool) {
 	}
 	p.wakeWaitingSubmit()
 	w.job, keepRunning = <-w.wake
+	w.jobCtx, w.idleJobCtx = w.idleJobCtx.Value(), weak.Pointer[jobContext]{}
 	w.yieldedAt = p.now()
 	return keepRunning
 }
@@ -258,11 +255,13 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
 		return nil
 	}
-	if w.jobCtx == nil {
-		w.jobCtx = w.idleJobCtx.Value()
+	address := uintptr(0)
+	if v := reflect.ValueOf(t.Ctx); v.Kind() == reflect.Pointer {
+		address = v.Pointer()
 	}
-	if w.jobCtx == nil || !w.jobCtx.comparable || w.jobCtx.Context != t.Ctx {
-		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
+	w.ctxRepeats, w.ctxAddress = address != 0 && address == w.ctxAddress, address
+	if !w.ctxRepeats || w.jobCtx == nil || w.jobCtx.Context != t.Ctx {
+		w.jobCtx = &jobContext{Context: t.Ctx, pool: w.p.ctx}
 	}
 	return w.jobCtx
 }
@@ -270,8 +269,7 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 // jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
 type jobContext struct {
 	context.Context
-	pool       context.Context
-	comparable bool // the job's own context is comparable
+	pool context.Context
 
 	mu     sync.Mutex
 	merged context.Context // ends with Context or with pool; nil until Done is called

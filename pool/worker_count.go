@@ -28,7 +28,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	if first.Job == nil {
 		w.startSearching()
 	}
-	p.running.Go(w.runUntilExit)
+	p.running.Add(1)
+	go w.runUntilExit()
 	return true
 }
 
