@@ -57,7 +57,7 @@ func newReplayHub(r *Replay) *Hub {
 	for i := range uint64(3) {
 		h.KeepAndDeliver(KeptMessage{At: Position{"e", i + 1}, Time: time.Now(), Topic: "k.old", Data: []byte{'0' + byte(i+1)}, Old: true})
 	}
-	h.Replay.Ready(3)
+	h.Replay.SetLoaded(3)
 	return h
 }
 

@@ -45,7 +45,7 @@ func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP
 
 func (b *commandBatch) handleReset() {
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
-	b.setProtocolVersion(2)
+	b.setReplyProtocol(2)
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.clientName, d.unfinished = "", nil })
 	b.replyFlags &^= repliesOff | skipNextReply
 	b.setUserOrAuthDeadline(b.hub.initialUser(b.conn.TLS()))
@@ -53,7 +53,7 @@ func (b *commandBatch) handleReset() {
 	b.writeStatus("RESET")
 }
 
-func (b *commandBatch) setProtocolVersion(version int) {
+func (b *commandBatch) setReplyProtocol(version int) {
 	b.format, b.resp3 = formatRESP2, version == 3
 	if b.resp3 {
 		b.format = formatRESP3
@@ -157,7 +157,7 @@ func (b *commandBatch) handleHello() {
 		return
 	}
 	if version != 0 {
-		b.setProtocolVersion(version)
+		b.setReplyProtocol(version)
 	}
 	if name != nil {
 		b.setClientName(name)

@@ -292,7 +292,7 @@ func TestReplayStepBounds(t *testing.T) {
 	for seq := range uint64(messages) {
 		r.addDroppingOverTopicLimits(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
 	}
-	r.Ready(messages)
+	r.SetLoaded(messages)
 	replay := func(kind Kind, names ...string) *clientReplay {
 		s := &clientReplay{hub: h, client: &client{user: anyone, format: formatEvents}, pos: Position{"e", 0}}
 		for _, name := range names {

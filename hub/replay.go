@@ -267,12 +267,12 @@ func (m *replayBuffer) clearAndBeginStreamLocked(epoch string, firstSeq uint64) 
 	m.newestDropped, m.droppedFloor, m.maxDropped = make(map[string]uint64), firstSeq-1, firstSeq-1
 }
 
-// Ready declares that the stream is loaded. Call Ready after KeepAndDeliver was called for all messages up to seq.
+// SetLoaded declares that the stream is loaded. Call Ready after KeepAndDeliver was called for all messages up to seq.
 // Clients that wait to resume can then continue.
-func (r *Replay) Ready(seq uint64) {
+func (r *Replay) SetLoaded(lastSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.readyLocked(seq)
+	r.readyLocked(lastSeq)
 }
 
 func (m *replayBuffer) readyLocked(seq uint64) {

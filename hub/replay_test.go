@@ -175,7 +175,7 @@ func TestReplayBufferLimits(t *testing.T) {
 		h := &Hub{Replay: r, Cluster: &fakeKeepingCluster{}}
 		r.Topics = []string{"*"}
 		h.Replay.Begin("e", 1)
-		h.Replay.Ready(0)
+		h.Replay.SetLoaded(0)
 		return h
 	}
 	h := fresh(&Replay{MaxMessages: 10})
@@ -409,7 +409,7 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		if s := h.Stats().Replay; s.Refused != 2 {
 			t.Errorf("%+v; expected 2 to be refused", s)
 		}
-		h.Replay.Ready(4)
+		h.Replay.SetLoaded(4)
 		h.Cluster.(*fakeKeepingCluster).at.Seq = 4
 		h.publishAll(t, "k.a", "x")
 		for _, p := range waiting {

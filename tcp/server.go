@@ -363,7 +363,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	if err == nil {
 		err = supervisorError(e)
 	}
-	return s.awaitSuccessorErrorIfStaying(errors.Join(err, s.aborted))
+	return s.awaitSuccessorExitIfHandedOver(errors.Join(err, s.aborted))
 }
 
 // checkNotStarted returns an error if the server was already started or closed. The caller must hold s.mu.

@@ -296,9 +296,9 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// awaitSuccessorErrorIfStaying returns serveErr. If this process keeps running after an upgrade, it instead waits for
+// awaitSuccessorExitIfHandedOver returns serveErr. If this process keeps running after an upgrade, it instead waits for
 // the end of the newest process and returns the error of that process.
-func (s *Server) awaitSuccessorErrorIfStaying(serveErr error) error {
+func (s *Server) awaitSuccessorExitIfHandedOver(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
 	}

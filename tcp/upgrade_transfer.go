@@ -245,7 +245,7 @@ func (s *Server) relayPeerBroadcastsUntilClosed(peer *broadcastlog.Peer, peerIsS
 			if ahead {
 				g.DeliverEvenIfPaused(m)
 			} else {
-				g.BroadcastFromPeerWhenSpace(m, peer)
+				g.DeliverAndForwardWhenSpace(m, peer)
 			}
 		},
 		OnResumed: func() {

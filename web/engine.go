@@ -137,7 +137,7 @@ func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 
 func (j *exchangeJob) LoopTaken(isSlow bool) {
 	if j.onLoopState.CompareAndSwap(jobOnLoop, jobTaken) {
-		j.route.recordLostLoopOrMove(isSlow)
+		j.route.countTakenCallOrMoveRoute(isSlow)
 	}
 }
 

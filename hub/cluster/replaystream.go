@@ -238,7 +238,7 @@ func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout t
 	if !s.loaded && first > s.loadUpTo { // all old messages are gone
 		s.loaded = true
 		r.Begin(epoch, first)
-		r.Ready(first - 1)
+		r.SetLoaded(first - 1)
 	}
 	return nil
 }
@@ -263,7 +263,7 @@ func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, positionEpoch strin
 	}
 	if !s.loaded && seq >= s.loadUpTo {
 		s.loaded = true
-		s.node.hub.Replay.Ready(seq)
+		s.node.hub.Replay.SetLoaded(seq)
 	}
 	return nil
 }

@@ -111,9 +111,9 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// BroadcastFromPeerWhenSpace delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
+// DeliverAndForwardWhenSpace delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
 // space, it waits.
-func (g *Log) BroadcastFromPeerWhenSpace(m Broadcast, peer *Peer) {
+func (g *Log) DeliverAndForwardWhenSpace(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
 			defer g.endBroadcastAndWakePause()

@@ -46,7 +46,7 @@ func TestPeer(t *testing.T) {
 	var over sync.WaitGroup
 	defer over.Wait()
 	over.Go(func() {
-		_ = out.ReceiveFrames(FrameHandler{OnBroadcast: func(m Broadcast) { old.BroadcastFromPeerWhenSpace(m, out) }, OnResumed: func() {}})
+		_ = out.ReceiveFrames(FrameHandler{OnBroadcast: func(m Broadcast) { old.DeliverAndForwardWhenSpace(m, out) }, OnResumed: func() {}})
 	})
 	counted := make(chan string, 1)
 	over.Go(func() {
@@ -56,7 +56,7 @@ func TestPeer(t *testing.T) {
 				if ahead {
 					next.DeliverEvenIfPaused(m)
 				} else {
-					next.BroadcastFromPeerWhenSpace(m, in)
+					next.DeliverAndForwardWhenSpace(m, in)
 				}
 			},
 			OnResumed: func() {

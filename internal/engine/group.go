@@ -214,7 +214,7 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sendMu.Lock()
 	defer g.sendMu.Unlock()
-	t, chunks := g.sendLatestToFewOrSnapshot(p)
+	t, chunks := g.setLatestAndAnnounceOrSnapshot(p)
 	for _, m := range chunks {
 		one := m.announceLatest(len(p))
 		t.sent += one.sent
@@ -225,9 +225,9 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// sendLatestToFewOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the value
+// setLatestAndAnnounceOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the value
 // to the returned chunks.
-func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
+func (g *Group) setLatestAndAnnounceOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.members == nil {

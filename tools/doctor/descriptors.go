@@ -109,12 +109,12 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 
 // maxConnsPerProcess returns the maximum number of connections of a process. descriptorLimit is the limit of each
 // descriptor table; if possible, each event loop has its own table.
-func (x *analysis) maxConnsPerProcess(e *localEndpoint, descriptorLimit int64) int64 {
-	room := subtractDownToZero(descriptorLimit, sock.ReservedDescriptors)
+func (x *analysis) maxConnsPerProcess(e *localEndpoint, limitPerTable int64) int64 {
+	room := subtractDownToZero(limitPerTable, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
 		return room
 	}
-	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(descriptorLimit), e.minLoops, maxLoops)))
+	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limitPerTable), e.minLoops, maxLoops)))
 }
 
 var _ = registerSysctlWall(Wall{

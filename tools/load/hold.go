@@ -171,7 +171,7 @@ func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, 
 		return nil
 	}
 	var room [maxVerifyLine]byte
-	want := a.verification.appendUniqueLine(room[:0], ref)
+	want := a.verification.appendUniqueConnLine(room[:0], ref)
 	s.removePendingLine(ref)
 	if !bytes.Equal(line, want) {
 		s.totals.run[nVerifyWrong]++
@@ -228,6 +228,6 @@ func (g *generator) countClosedConnAndLostLine(ref engine.Ref, h *heldConn) {
 	if a, ok := s.removePendingLine(ref); ok && a.sentAt > 0 {
 		var room [maxVerifyLine]byte
 		s.totals.run[nVerifyLost]++
-		s.countUnansweredMessage(len(a.verification.appendUniqueLine(room[:0], ref)))
+		s.countUnansweredMessage(len(a.verification.appendUniqueConnLine(room[:0], ref)))
 	}
 }

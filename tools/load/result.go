@@ -372,7 +372,7 @@ func (r *Result) Err() (firstProblem error) {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
-	return r.errOfHeldConnFaults()
+	return r.heldConnDeliveryErr()
 }
 
 func (r *Result) firstLostAgent() *Agent {
@@ -384,7 +384,7 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-func (r *Result) errOfHeldConnFaults() error {
+func (r *Result) heldConnDeliveryErr() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
 			return fmt.Errorf("load: verification %d: only %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))

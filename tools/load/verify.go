@@ -43,8 +43,8 @@ type verifyScan struct {
 
 const maxVerifyLine = 96
 
-// appendUniqueLine appends a connection's verification line, which is unique among open connections.
-func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
+// appendUniqueConnLine appends a connection's verification line, which is unique among open connections.
+func (v *lineVerification) appendUniqueConnLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
 	dst = strconv.AppendInt(dst, int64(v.number), 10)
@@ -186,7 +186,7 @@ func (g *generator) sendReservedVerificationLine(c *engine.Conn, h *heldConn) {
 	if !ok || a.sentAt > 0 {
 		return // stopped, or the nudge only woke the loop
 	}
-	line := a.verification.appendUniqueLine(s.lineBuf[:0], ref)
+	line := a.verification.appendUniqueConnLine(s.lineBuf[:0], ref)
 	a.sentAt = max(now, 1)
 	s.pendingLines[ref] = a
 	s.totals.run[nSent]++

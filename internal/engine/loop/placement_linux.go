@@ -101,7 +101,7 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	case a.loop.host.OnWorkers:
 		a.moveHandlersToLoopIfQuick(now)
 	default:
-		a.useLoopBuffersIfNoConnBusy()
+		a.useUnsharedBuffersIfNoConnBusy()
 	}
 }
 
@@ -131,8 +131,8 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a connection.
-func (a *handlerPlacer) useLoopBuffersIfNoConnBusy() {
+// useUnsharedBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a connection.
+func (a *handlerPlacer) useUnsharedBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
 		l.host.Buffers, l.host.SendDirect = &l.buffers, sendDirect

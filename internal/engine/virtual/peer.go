@@ -188,7 +188,7 @@ func (p *Peer) performConnAction() (performed bool) {
 	case engine.FeedHandler:
 		c.MakeDeferredHandlerCalls()
 	case engine.Read:
-		if !p.readOnce() {
+		if !p.deliverInputOrEOF() {
 			c.CloseIfTimedOutAfterEmptyRead()
 		}
 	case engine.DetachOrExport:
@@ -214,7 +214,7 @@ func (p *Peer) reportWritableOrReadOnce() (acted bool) {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
 		p.conn.OnWritable()
 	case p.conn.WantsInput():
-		return p.readOnce()
+		return p.deliverInputOrEOF()
 	default:
 		return false
 	}
@@ -239,7 +239,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	return true
 }
 
-func (p *Peer) readOnce() (hadInput bool) {
+func (p *Peer) deliverInputOrEOF() (delivered bool) {
 	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
 		part := p.incoming[:n]
