@@ -107,7 +107,7 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 	return limitNeeded
 }
 
-// maxConnsPerProcess returns the maximum number of connections of a process. descriptorLimit is the limit of each
+// maxConnsPerProcess returns the maximum number of connections of a process. limitPerTable is the limit of each
 // descriptor table; if possible, each event loop has its own table.
 func (x *analysis) maxConnsPerProcess(e *localEndpoint, limitPerTable int64) int64 {
 	room := subtractDownToZero(limitPerTable, sock.ReservedDescriptors)
