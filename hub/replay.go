@@ -267,7 +267,8 @@ func (m *replayBuffer) clearAndBeginStreamLocked(epoch string, firstSeq uint64) 
 	m.newestDropped, m.droppedFloor, m.maxDropped = make(map[string]uint64), firstSeq-1, firstSeq-1
 }
 
-// SetLoaded declares that the stream is loaded. Call Ready after KeepAndDeliver was called for all messages up to seq.
+// SetLoaded declares that the stream is loaded. Call SetLoaded after KeepAndDeliver was called for all messages up to
+// lastSeq.
 // Clients that wait to resume can then continue.
 func (r *Replay) SetLoaded(lastSeq uint64) {
 	r.mu.Lock()

@@ -69,8 +69,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// makeSpaceForSource removes sources of t that are gone, and all but the last earlier era of newSource's node. If t is
-// still full, it removes the oldest source.
+// makeSpaceForSource removes sources of t that are gone. A source is one era of a node. Of the earlier eras of
+// newSource's node, only the last remains. If t is still full, makeSpaceForSource removes the oldest source.
 func (g *gapDetector) makeSpaceForSource(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0

@@ -129,8 +129,8 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD stores fd, the driver's descriptor for the connection, and clears the listener's number. fd must be less than
-// MaxFD.
+// SetFD stores fd, the driver's descriptor for the connection. fd must be less than MaxFD. SetFD also clears the
+// listener's number, which is stored in the upper bits of the same field.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }

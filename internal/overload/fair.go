@@ -63,8 +63,8 @@ type sketchRow struct {
 }
 
 // countAndAdmitByChance decides on an arrival from source. Until estimates exist, and for sources that are exempt or
-// invalid, it admits with the probability flat. If flat is 0, it admits nothing. isCounted reports whether the arrival
-// was counted for its source.
+// invalid, flat is the probability of admission. If flat is 0, no arrival is admitted. isCounted reports whether the
+// arrival was counted for its source.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {

@@ -53,8 +53,8 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and the times that apply. An action ends when its signal has been below the share
-// endShare of the threshold for endTime.
+// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below endShare times
+// the threshold for the duration endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
@@ -106,9 +106,9 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection from source may be accepted under the current load. If the event loops lag,
-// RefuseConns admits one in lagConnDivisor connections, shared fairly among their sources. If memory is short, it admits
-// none.
+// AdmitConn reports whether a new connection from source may be accepted under the current load. If the event loops
+// lag, RefuseConns admits one in lagConnDivisor connections, shared fairly among their sources. If memory is short, it
+// admits none.
 func (m *Manager) AdmitConn(source netip.Addr) bool {
 	if !m.IsActive(RefuseConns) {
 		return true
@@ -127,8 +127,8 @@ func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less under
-// overload.
+// UnsentHighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less
+// under overload.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)

@@ -12,8 +12,8 @@ import (
 type MemoryCgroup string
 
 // NewMemoryCgroup creates a control group without swap, which is removed when the test ends. The kernel's memory for
-// sockets counts; version 1 does not count the contents of their buffers. The test is skipped if control groups cannot
-// be written.
+// sockets counts towards limit, but in version 1 of control groups without the contents of the sockets' buffers. The
+// test is skipped if control groups cannot be written.
 func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 	t.Helper()
 	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"

@@ -201,7 +201,7 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// StartDrain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. When
+// StartDrain begins the orderly shutdown that also begins when ListenAndServe's context ends. It does not wait. When
 // Advance has moved the clock by Limits.ShutdownTimeout, the remaining connections close.
 func (s *Server) StartDrain() {
 	s.t.Helper()

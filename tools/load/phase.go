@@ -71,7 +71,8 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections and waits for all attempts, unless they stall.
+// runConnectPhase opens the connections and waits until all attempts have ended or make no more progress. The latter is
+// no error.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup

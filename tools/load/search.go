@@ -197,8 +197,8 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. It calls try with each rate, which is the total of all connections in messages per second. try
-// returns a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
+// Seek runs the search. It calls try with each rate, in messages per second of all connections together. try must
+// return a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
 // returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {

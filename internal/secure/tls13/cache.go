@@ -59,7 +59,7 @@ func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
 	return nil
 }
 
-// put adds c to the cache. If the set of the secret is full, c replaces another cipher.
+// put adds c to the cache. The secret selects a set of entries. If this set is full, c replaces one of its ciphers.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // loops if Close is called between the two calls

@@ -142,7 +142,7 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// Sizes of a marker, a text of 16 hexadecimal digits that is unique for each message.
+// Sizes of a marker. A marker is a text of 16 hexadecimal digits that is unique for each message.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

@@ -89,8 +89,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the text. If at least half of
-// a subject's runs are uncertain, the outcome becomes uncertain.
+// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the text. If at least half
+// of a subject's runs are uncertain, the outcome becomes uncertain.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -335,8 +335,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the design of row p, by each figure in p.About. It returns
-// nil if p has no design.
+// compareWithDesignByRowFigures compares our subject with the subject design, by each figure in p.About. It returns
+// nil if row p names no design.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil

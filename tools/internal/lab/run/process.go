@@ -100,8 +100,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program and sends its standard output to out or, without one, to tail. The caller must
-// call terminateAndWait or wait for the channel done.
+// startPinnedProcess starts a program on its CPUs. Its standard output goes to stdout or, if stdout is nil, to p.tail.
+// The caller must call terminateAndWait or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
