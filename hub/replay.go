@@ -254,7 +254,7 @@ type KeptMessage struct {
 }
 
 // Begin discards all stored messages and starts a new stream. firstSeq is the sequence number of the first message.
-// Clients that resume must wait until Ready is called.
+// Clients that resume must wait until SetLoaded is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,7 +281,7 @@ func (m *replayBuffer) readyLocked(seq uint64) {
 	m.wakeAllPositionWaiters()
 }
 
-// At returns the position of the newest message. ready is false until Ready has been called.
+// At returns the position of the newest message. ready is false until SetLoaded has been called.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

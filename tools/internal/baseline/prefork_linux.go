@@ -72,5 +72,5 @@ func runPreforkProcess(ctx context.Context, listener *os.File, command []string)
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("a worker process has exited: %w", err)
+	return fmt.Errorf("a worker process has exited: %v", cmd.ProcessState)
 }
