@@ -68,7 +68,7 @@ func runPreforkProcess(ctx context.Context, listener *os.File, command []string)
 	if err != nil {
 		return err
 	}
-	err = cmd.Wait()
+	_ = cmd.Wait() // ProcessState contains the result
 	if ctx.Err() != nil {
 		return nil
 	}
