@@ -56,13 +56,13 @@ func TestReadRateOfUpload(t *testing.T) {
 
 // A handler receives a large body from the socket itself, even while the only event loop is blocked.
 func TestUploadWithoutLoop(t *testing.T) {
-	const size = 96 << 10
-	sent, started, mayFinish, blocked, release := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	const size, half = 96 << 10, 48 << 10
+	called, started, mayFinish, blocked, release := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	received := make(chan int64)
 	mux := http.NewServeMux()
 	mux.Handle("/upload", web.Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		<-sent
-		first, _ := io.CopyN(io.Discard, r.Body, 40<<10) // more than arrives with the header
+		close(called)
+		first, _ := io.CopyN(io.Discard, r.Body, half)
 		close(started)
 		<-mayFinish
 		rest, _ := io.Copy(io.Discard, r.Body)
@@ -74,11 +74,13 @@ func TestUploadWithoutLoop(t *testing.T) {
 	})))
 	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: web.Handler(mux)})
 	uploading, other := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	uploading.Send(fmt.Sprintf("POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, make([]byte, size)))
-	close(sent)
-	<-started
+	uploading.Send(fmt.Sprintf("POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size))
+	<-called
+	uploading.Send(string(make([]byte, half)))
+	<-started // the loop has passed the body to the handler
 	other.Send(getRequests("/block"))
 	<-blocked
+	uploading.Send(string(make([]byte, size-half)))
 	close(mayFinish)
 	if n := <-received; n != size {
 		t.Errorf("%d bytes were received; want %d", n, size)
