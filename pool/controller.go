@@ -26,6 +26,7 @@ type controller struct {
 	ceiling       int    // limit of workers of the configuration and the memory budget
 	crowdedAt     int64  // since when goroutines wait for processors; 0 if they do not
 	lastCrowdedAt int64  // when goroutines last waited for processors; 0 if never
+	lastBlockedAt int64  // when jobs last waited for something other than a processor, or the limit decreased because none did
 	progressAt    int64  // when a job last finished, no job waited, or a worker was added
 	lastFinished  uint64 // totals.finished at progressAt
 
@@ -110,7 +111,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	}
 	p.blocking.Store(int64(s.busy) > 2*(p.procs+int64(runnable)))
 	if !p.cfg.FixedLimit {
-		c.updateWorkerLimit(now, waiting, runnable, s.finished)
+		c.updateWorkerLimit(now, waiting, runnable, s)
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
@@ -200,6 +201,8 @@ const (
 	// The limit of workers decreases when crowdedPerProc goroutines have waited for each processor for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
+	// The limit also decreases when all busy workers have needed a processor for noneBlockedFor.
+	noneBlockedFor = int64(20 * time.Millisecond)
 	// slowGrowthFor is how long the limit of workers grows slowly after goroutines have waited for processors.
 	slowGrowthFor = int64(100 * time.Millisecond)
 	// maxBesideOthersPerProc limits the workers per processor that start while other goroutines wait for a processor.
@@ -218,7 +221,7 @@ func (p *Pool) minLimit() int64 {
 
 // updateWorkerLimit adapts the limit of workers to the load. waiting counts jobs that wait or were rejected since the
 // last call. runnable counts goroutines that wait for a processor.
-func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finished uint64) {
+func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s totals) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())
 	if now >= c.memoryAt {
@@ -240,8 +243,11 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 	} else {
 		c.crowdedAt = 0
 	}
-	if waiting == 0 || finished != c.lastFinished {
-		c.progressAt, c.lastFinished = now, finished
+	if s.busy > runnable+2*procs {
+		c.lastBlockedAt = now
+	}
+	if waiting == 0 || s.finished != c.lastFinished {
+		c.progressAt, c.lastFinished = now, s.finished
 	}
 	larger, besideOthers := workers+growth, min(runnable/2, maxBesideOthersPerProc*procs)
 	switch {
@@ -253,6 +259,10 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, finishe
 	case now-c.progressAt >= starvedFor:
 		c.progressAt = now
 		limit = max(limit, workers+1)
+	// More workers would only delay the program's other goroutines, such as event loops.
+	case now-c.lastBlockedAt >= noneBlockedFor && workers > max(besideOthers, initialPerProc*procs):
+		c.lastBlockedAt = now
+		limit = min(limit, workers-max(1, workers/8))
 	case crowded && now-c.crowdedAt >= crowdedFor && workers > besideOthers:
 		c.crowdedAt = now
 		limit = min(limit, workers-max(1, workers/32))

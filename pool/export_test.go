@@ -1,9 +1,7 @@
 package pool
 
-// NewWithRunnable is New with a fixed count of goroutines that wait for a processor.
-func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
-	return newPool(cfg, func() int { return runnable })
-}
+// NewWithRunnable is New with a function that counts the goroutines that wait for a processor.
+func NewWithRunnable(cfg Config, runnable func() int) (*Pool, error) { return newPool(cfg, runnable) }
 
 func (p *Pool) Ticks() int { return int(p.control.ticks.Load()) }
 

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // depends on the machine's load, not on the jobs.
 func startPool(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
-	p, err := pool.NewWithRunnable(cfg, 0)
+	p, err := pool.NewWithRunnable(cfg, func() int { return 0 })
 	return closeAtEnd(t, p, err)
 }
 

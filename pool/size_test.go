@@ -167,7 +167,7 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 func TestWorkersOnBusyProcessors(t *testing.T) {
 	setProcessors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		p, err := pool.NewWithRunnable(pool.Config{Max: 100, Queue: 100_000, Target: time.Hour}, 20)
+		p, err := pool.NewWithRunnable(pool.Config{Max: 100, Queue: 100_000, Target: time.Hour}, func() int { return 20 })
 		closeAtEnd(t, p, err)
 		gate := make(chan struct{})
 		for range 200 {
@@ -191,13 +191,35 @@ func TestWorkersOnBusyProcessors(t *testing.T) {
 	})
 }
 
+// If every busy worker needs a processor, the workers become fewer, so that other goroutines run sooner.
+func TestFewWorkersForComputingJobs(t *testing.T) {
+	setProcessors(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		var runnable atomic.Int64
+		p, err := pool.NewWithRunnable(pool.Config{Max: 12, Queue: 100_000, Target: time.Hour}, func() int { return int(runnable.Load()) })
+		closeAtEnd(t, p, err)
+		for range 10_000 {
+			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
+		}
+		time.Sleep(time.Second)
+		if n := p.Stats().Workers; n != 12 {
+			t.Fatalf("%d workers for jobs that wait, want 12", n)
+		}
+		runnable.Store(8)
+		time.Sleep(time.Second)
+		if n := p.Stats().Workers; n != 4 {
+			t.Errorf("%d workers for jobs that compute, want 2 for each processor", n)
+		}
+	})
+}
+
 // If most goroutines that wait for processors are not the pool's, jobs get half as many workers as goroutines wait, but
 // not more than 64 for each processor.
 func TestWorkersBesideOtherGoroutines(t *testing.T) {
 	setProcessors(t, 2)
 	for runnable, want := range map[int]int{200: 100, 1000: 128} {
 		synctest.Test(t, func(t *testing.T) {
-			p, err := pool.NewWithRunnable(pool.Config{Queue: 100_000, Target: time.Hour}, runnable)
+			p, err := pool.NewWithRunnable(pool.Config{Queue: 100_000, Target: time.Hour}, func() int { return runnable })
 			closeAtEnd(t, p, err)
 			for range 20_000 {
 				mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })

@@ -18,7 +18,7 @@ func TestTargetFollows(t *testing.T) {
 		{5 * time.Millisecond, 30 * time.Millisecond, 5 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p, err := NewWithRunnable(Config{Max: 4, Target: c.set}, 0)
+			p, err := NewWithRunnable(Config{Max: 4, Target: c.set}, func() int { return 0 })
 			if err != nil {
 				t.Fatal(err)
 			}
