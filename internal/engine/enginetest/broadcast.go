@@ -27,15 +27,8 @@ var castCases = []testCase{
 // broadcast broadcasts p, and retries while there is no space.
 func (s *server) broadcast(p []byte) {
 	s.t.Helper()
-	for {
-		switch err := s.BroadcastToAllWorkers(p); {
-		case err == nil:
-			return
-		case !errors.Is(err, engine.ErrFull):
-			s.t.Errorf("Broadcast: %v", err)
-			return
-		}
-		runtime.Gosched()
+	if err := retryWhileFull(func() error { return s.BroadcastToAllWorkers(p) }); err != nil {
+		s.t.Errorf("Broadcast: %v", err)
 	}
 }
 

@@ -27,7 +27,6 @@ func init() {
 		{"hand over to nobody", testExportToDeadProcess},
 		{"hand over in part", testExportPartially},
 		{"hand over that ends while a connection is saved", testExportCloseInSave},
-		{"hand over to who has room for some", testExportToFullEngine},
 		{"hand over to who has room for just all", testExportExactCapacity},
 		{"two hand over to who has room for just all", testExportBothWays},
 		{"hand over with mail on its way", testExportWithPostedRequests},
@@ -59,11 +58,10 @@ func withSaveAndRestore(cfg *engine.Config) {
 // startSuccessor starts an engine that imports connections. Its callChecker treats them as opened.
 func (b *testEnv) startSuccessor(script *Script, changes ...with) *server {
 	return b.startServer(script, append([]with{func(cfg *engine.Config) {
-		w := cfg.Handler.(*callChecker)
 		withSaveAndRestore(cfg)
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
+			cfg.Handler.(*callChecker).recordOpened(c)()
 			return restore(c, state)
 		}
 	}}, changes...)...)
@@ -166,10 +164,7 @@ func testExport(b *testEnv) {
 func testExportWithOutput(b *testEnv) {
 	const n, size = 2, 8 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
-	from := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(testPattern(size))
-		return len(in)
-	}}, limited(big))
+	from := b.startServer(answerWith(testPattern(size)), limited(big))
 	to := b.startSuccessor(newEchoScript(), limited(big))
 	clients := from.dialMany(n)
 	for _, c := range clients {
@@ -235,21 +230,6 @@ func testExportToDeadProcess(b *testEnv) {
 		c.Send("\n")
 		c.Expect("b1\n")
 	}
-	b.requireNoError(from.PauseAccept(false))
-}
-
-// testExportToFullEngine exports to an engine with space for some: the others must stay.
-func testExportToFullEngine(b *testEnv) {
-	const n, room = 30, 10
-	from := b.startServer(lines())
-	to := b.startSuccessor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
-	clients := from.dialMany(n)
-	from.wantOpened(n)
-	from.exportConnsTo(b, to, room)
-	for _, c := range clients {
-		c.exchange("a\n")
-	}
-	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
 	b.requireNoError(from.PauseAccept(false))
 }
 

@@ -217,10 +217,7 @@ func testAnsweredHeartbeats(b *testEnv) {
 // testHeartbeatBehindOutput does not read until heartbeats are due. They must not come within the unsent output.
 func testHeartbeatBehindOutput(b *testEnv) {
 	output := strings.Repeat("x", 16<<20)
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		_, _ = c.WriteString(output)
-		return len(in)
-	}}, func(cfg *engine.Config) {
+	s := b.startServer(answerWith([]byte(output)), func(cfg *engine.Config) {
 		cfg.Limits.MaxUnsent, cfg.Limits.HighWater = 64<<20, 32<<20
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 2, MaxMissed: 255, Message: []byte("ping\n"), Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
 	})
