@@ -40,10 +40,9 @@ func broadcastMessage(i, size int) []byte {
 func testBroadcastToAll(b *testEnv) {
 	const n, messages = 30, 60
 	s := b.startServer(newEchoScript())
-	clients := make([]*client, n)
-	for i := range clients {
-		clients[i] = s.dial()
-		clients[i].exchange("hello")
+	clients := s.dialMany(n)
+	for _, c := range clients {
+		c.exchange("hello")
 	}
 	var want bytes.Buffer
 	var sizes []int

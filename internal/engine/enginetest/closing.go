@@ -193,16 +193,7 @@ func testLingerBesideSlowHandler(b *testEnv) {
 	for range 2 {
 		c := s.dial()
 		c.Send("s")
-		go func() {
-			for p := []byte("s"); ; {
-				if _, err := c.Read(p); err != nil {
-					return
-				}
-				if _, err := c.Write(p); err != nil {
-					return
-				}
-			}
-		}()
+		go io.Copy(c, c)
 	}
 	s.wantOpened(2)
 	s.dial().Send("c")

@@ -184,30 +184,24 @@ func testExportUnderLoad(b *testEnv) {
 	const n = 50
 	from := b.startServer(lines(), withSaveAndRestore)
 	to := b.startSuccessor(lines())
-	stop, ended := make(chan struct{}), make(chan error, n)
+	var over atomic.Bool
+	ended := make(chan error, n)
 	for range n {
 		c := from.dial()
 		go func() {
 			line := strings.Repeat("x", 100) + "\n"
-			for {
-				select {
-				case <-stop:
-					ended <- nil
-					return
-				default:
-				}
-				if err := errors.Join(c.tryWrite(line), c.tryExpect(line)); err != nil {
-					ended <- err
-					return
-				}
+			var err error
+			for err == nil && !over.Load() {
+				err = errors.Join(c.tryWrite(line), c.tryExpect(line))
 			}
+			ended <- err
 		}()
 	}
 	from.wantOpened(n)
 	from.exportConnsTo(b, to, n)
 	before := to.Counters()[engine.BytesIn]
 	to.wantBytesIn(int(before) + 10_000)
-	close(stop)
+	over.Store(true)
 	for range n {
 		b.checkNoError(testkit.Receive(b, ended, "the end of a client"))
 	}
@@ -308,21 +302,16 @@ func testExportWithBroadcasts(b *testEnv) {
 	to := b.startSuccessor(lines())
 	clients := from.dialMany(n)
 	from.wantOpened(n)
-	stop, casting := make(chan struct{}), sync.WaitGroup{}
+	var over atomic.Bool
+	var casting, reading sync.WaitGroup
 	for range 2 {
 		casting.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
-					runtime.Gosched()
-				}
+			for !over.Load() {
+				_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
+				runtime.Gosched()
 			}
 		})
 	}
-	var reading sync.WaitGroup
 	for _, c := range clients {
 		reading.Go(func() {
 			if _, err := io.Copy(io.Discard, c); err != nil {
@@ -331,7 +320,7 @@ func testExportWithBroadcasts(b *testEnv) {
 		})
 	}
 	from.exportConnsTo(b, to, n)
-	close(stop)
+	over.Store(true)
 	casting.Wait()
 	for _, r := range to.wantOpened(n) {
 		b.requireNoError(r.Close())
