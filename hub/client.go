@@ -85,7 +85,7 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
+func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
 	if delta == 0 {
 		return
 	}

@@ -180,7 +180,7 @@ func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) erro
 	cancel()
 	switch {
 	case err == nil:
-		cr.recordPendingSentAndClear()
+		cr.countPendingSentAndClear()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 		return cr.countTimeoutOrWrapNoSpace(ctx, err)
@@ -191,7 +191,7 @@ func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) erro
 	return cr.waitUntilClientReads(ctx)
 }
 
-func (cr *clientReplay) recordPendingSentAndClear() {
+func (cr *clientReplay) countPendingSentAndClear() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
 	r.gaps.Add(cr.pending.gaps)
@@ -486,7 +486,7 @@ func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 			return false
 		}
 	}
-	cr.recordPendingSentAndClear()
+	cr.countPendingSentAndClear()
 	for _, t := range cr.topics {
 		t.getOrCreateGroup(cr.client.format).Add(cr.ref)
 	}

@@ -33,7 +33,7 @@ var commands map[string]*command
 var commandsByID = []*command{{name: "NULL"}}
 
 func init() {
-	commands = assignIDsAndMapByName(slices.Concat(connectionCommands(), pubsubCommands(), transactionCommands(), clusterCommands(), serverCommands(), httpCommands())...)
+	commands = assignIDsAndMapByName(slices.Concat(connectionCommands(), pubsubCommands(), transactionCommands(), clusterCommands(), serverCommands(), misdirectedHTTPCommands())...)
 }
 
 func connectionDoc(since, summary string) commandDoc {
@@ -149,9 +149,9 @@ func serverCommands() []*command {
 	}
 }
 
-// httpCommands returns the words with which HTTP requests begin. A web page may have made a browser send such a request to
+// misdirectedHTTPCommands returns the words with which HTTP requests begin. A web page may have made a browser send such a request to
 // this port.
-func httpCommands() []*command {
+func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},
 		&command{name: "host:", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

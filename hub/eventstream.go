@@ -89,12 +89,12 @@ func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	retry := minRetry + rand.N(maxRetry-minRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
 	if err := api.subscribeAndReplayEventStream(c, sub); err != nil {
-		api.sendRefusalAndCloseEventStream(c, err)
+		api.sendRefusedEventAndCloseStream(c, err)
 	}
 }
 
 func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscription) error {
-	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.sendRefusalAndCloseEventStream}
+	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.sendRefusedEventAndCloseStream}
 	for k, names := range sub.names {
 		for _, name := range names {
 			if !api.hub.keepsAny(Kind(k), name) {
@@ -117,7 +117,7 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	return replay.replayNowOrInBackground(c)
 }
 
-func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
+func (api *httpAPI) sendRefusedEventAndCloseStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()

@@ -290,7 +290,7 @@ func TestReplayStepBounds(t *testing.T) {
 	r.Begin("e", 1)
 	const messages = 1000
 	for seq := range uint64(messages) {
-		r.addDroppingOverTopicLimits(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
+		r.addDroppingOldestOfSameTopic(seq+1, time.Now(), strings.Repeat("x", 1000), make([]byte, 100))
 	}
 	r.SetLoaded(messages)
 	replay := func(kind Kind, names ...string) *clientReplay {

@@ -380,7 +380,7 @@ func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string
 		return nil, wrongArgCountReply(cmd.name)
 	case b.user == nil && !cmd.beforeAuth:
 		return nil, "NOAUTH Authentication required."
-	case !cmd.beforeAuth && !b.user.mayRun(cmd.name):
+	case !cmd.beforeAuth && !b.user.mayRunForSomeTopic(cmd.name):
 		return nil, fmt.Sprintf("NOPERM this user has no permissions to run the '%s' command", cmd.name)
 	case !b.resp3 && !cmd.whileSubscribed && b.subscriptionCount() > 0:
 		return nil, fmt.Sprintf("ERR Can't execute '%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context", cmd.name)

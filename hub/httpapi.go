@@ -144,7 +144,7 @@ func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
 	}
-	api.setCORSHeaders(w, r)
+	api.allowOriginAfterCheck(w, r)
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		writeHTTPError(w, http.StatusBadRequest, err)
@@ -182,9 +182,9 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders permits the web page that sent the request to read the response. The caller must have checked the
+// allowOriginAfterCheck permits the web page that sent the request to read the response. The caller must have checked the
 // page's origin.
-func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
+func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
@@ -197,7 +197,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return
 	}
-	api.setCORSHeaders(w, r)
+	api.allowOriginAfterCheck(w, r)
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST")
 	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
 	w.Header().Set("Access-Control-Max-Age", "600")
@@ -323,7 +323,7 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	if err := h.checkNameLength(topic); err != nil {
 		return h.countRefusal(err)
 	}
-	if !u.mayRun("pubsub|numsub") {
+	if !u.mayRunForSomeTopic("pubsub|numsub") {
 		return h.countRefusal(errDenied)
 	}
 	return nil
@@ -350,7 +350,7 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if !u.mayRun("pubsub|channels") {
+	if !u.mayRunForSomeTopic("pubsub|channels") {
 		writeHTTPError(w, http.StatusForbidden, api.hub.countRefusal(errDenied))
 		return
 	}

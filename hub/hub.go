@@ -61,7 +61,7 @@ func (h *Hub) Check() error {
 		return err
 	}
 	if h.Replay != nil {
-		if err := h.Replay.validate(h.Limits); err != nil {
+		if err := h.Replay.validateConfig(h.Limits); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 			h.removeSubscriberAndUnusedTopic(t)
 			return nil, err
 		}
-		h.adjustPatternCost(c, ref, cost)
+		h.chargePatternCostToAddr(c, ref, cost)
 	}
 	c.addSubscribedTopic(t)
 	h.subscriptions.Add(1)
@@ -171,7 +171,7 @@ func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSu
 	h.subscriptions.Add(-1)
 	t.getOrCreateGroup(c.format).Remove(ref)
 	if kind == Pattern {
-		h.adjustPatternCost(c, ref, -int(t.cost))
+		h.chargePatternCostToAddr(c, ref, -int(t.cost))
 	}
 	h.removeSubscriberAndUnusedTopic(t)
 	return true

@@ -91,7 +91,7 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 	if version, err := in.ReadByte(); err != nil || version != hubStateVersion {
 		return errBadState
 	}
-	p, err := readLengthPrefixed(in)
+	p, err := readUnboundedLengthPrefixed(in)
 	if err != nil {
 		return errBadState
 	}
@@ -100,7 +100,7 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 		return err
 	}
 	h.hub.addSavedCounters(s)
-	cluster, err := readLengthPrefixed(in)
+	cluster, err := readUnboundedLengthPrefixed(in)
 	if err != nil {
 		return errBadState
 	}
@@ -114,11 +114,11 @@ func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 		return err
 	}
 	for {
-		name, err := readLengthPrefixed(in)
+		name, err := readUnboundedLengthPrefixed(in)
 		if err == io.EOF {
 			return nil
 		}
-		message, e := readLengthPrefixed(in)
+		message, e := readUnboundedLengthPrefixed(in)
 		if err != nil || e != nil {
 			return errBadState
 		}
@@ -179,7 +179,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	part, err := readLengthPrefixed(in)
+	part, err := readUnboundedLengthPrefixed(in)
 	if len(part) == 0 {
 		return err
 	}
@@ -190,7 +190,7 @@ func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 		r.recordNewestDropped(stream.String(), stream.Uvarint())
 	}
 	for {
-		if part, err = readLengthPrefixed(in); err != nil {
+		if part, err = readUnboundedLengthPrefixed(in); err != nil {
 			r.clearAndBeginStreamLocked("", 1)
 			return errBadState
 		}
@@ -201,7 +201,7 @@ func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 		m := saved.NewReader(part)
 		topic, data, seq, when := m.String(), slices.Clone(m.Bytes()), m.Uvarint(), time.Unix(0, int64(m.Uvarint()))
 		r.newestPos.Seq = seq
-		r.addDroppingOverTopicLimits(seq, when, topic, data)
+		r.addDroppingOldestOfSameTopic(seq, when, topic, data)
 		r.dropBeyondLimits(when, math.MaxInt)
 	}
 }
@@ -225,8 +225,8 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and the data of this length. At the end of the input, it returns io.EOF.
-func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
+// readUnboundedLengthPrefixed reads a length and the data of this length. At the end of the input, it returns io.EOF.
+func readUnboundedLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
 		return nil, err

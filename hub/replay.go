@@ -64,7 +64,7 @@ func (r *Replay) Bounds() (bytes, messages int, age time.Duration) {
 	return cmp.Or(r.MaxBytes, 64<<20), cmp.Or(r.MaxMessages, 1_000_000), cmp.Or(r.MaxAge, time.Hour)
 }
 
-func (r *Replay) validate(limits Limits) error {
+func (r *Replay) validateConfig(limits Limits) error {
 	if len(r.Topics) == 0 {
 		return configError{errors.New("hub: Replay.Topics is empty; expected entries such as news.* or *")}
 	}
@@ -187,7 +187,7 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// Dropping a message sets its topic to nil. The message remains in the messages slice until compactDroppedMarks removes
+// Dropping a message sets its topic to nil. The message remains in the messages slice until removeDroppedMessages removes
 // it.
 type replayBuffer struct {
 	mu        sync.RWMutex
@@ -304,7 +304,7 @@ func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 func (h *Hub) keepAndDeliverLocked(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.newestPos = m.At
-	r.addDroppingOverTopicLimits(m.At.Seq, m.Time, m.Topic, m.Data)
+	r.addDroppingOldestOfSameTopic(m.At.Seq, m.Time, m.Topic, m.Data)
 	r.dropBeyondLimits(m.Time, maxExpiredDrops)
 	r.wakeAllPositionWaiters()
 	if m.Old {
@@ -361,8 +361,8 @@ func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	}
 }
 
-// addDroppingOverTopicLimits stores a message, and drops the topic's oldest messages beyond the limits per topic.
-func (r *Replay) addDroppingOverTopicLimits(seq uint64, when time.Time, name string, data []byte) {
+// addDroppingOldestOfSameTopic stores a message, and drops the topic's oldest messages beyond the limits per topic.
+func (r *Replay) addDroppingOldestOfSameTopic(seq uint64, when time.Time, name string, data []byte) {
 	t := r.topics[name]
 	if t == nil {
 		t = &keptTopic{name: strings.Clone(name)}
@@ -403,7 +403,7 @@ func (m *replayBuffer) dropOldestOf(t *keptTopic) {
 	}
 	*old = keptMessage{seq: old.seq}
 	m.recordNewestDropped(t.name, old.seq)
-	m.compactDroppedMarks()
+	m.removeDroppedMessages()
 }
 
 func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
@@ -414,8 +414,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// compactDroppedMarks removes dropped messages from the messages slice.
-func (m *replayBuffer) compactDroppedMarks() {
+// removeDroppedMessages removes dropped messages from the messages slice.
+func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
 		m.head++

@@ -111,8 +111,8 @@ func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	return nil
 }
 
-// mayRun reports whether the user may run a command, such as publish or client|kill, for at least one topic.
-func (u *user) mayRun(command string) bool {
+// mayRunForSomeTopic reports whether the user may run a command, such as publish or client|kill, for at least one topic.
+func (u *user) mayRunForSomeTopic(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
 		bit = unknownCommandBit

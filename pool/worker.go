@@ -75,7 +75,7 @@ func (w *worker) runUntilExit() {
 		if running {
 			v := recover()
 			w.last.panicked = 1
-			w.finishJob()
+			w.recordOutcomeAndClearJob()
 			w.p.callPanickedHandlerIfSet(v)
 		}
 	}()
@@ -90,7 +90,7 @@ func (w *worker) runUntilExit() {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.finishJob()
+		w.recordOutcomeAndClearJob()
 	}
 	returned = true
 	w.p.running.Done()
@@ -172,7 +172,7 @@ func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	return now
 }
 
-func (w *worker) finishJob() {
+func (w *worker) recordOutcomeAndClearJob() {
 	w.endedAt = w.p.now()
 	w.last.finished = 1
 	w.last.wait, w.last.service = time.Duration(max(0, w.startedAt-w.job.submittedAt)), time.Duration(w.endedAt-w.startedAt)

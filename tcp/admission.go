@@ -43,7 +43,7 @@ func checkPrefixCountAndValidity(field string, list []netip.Prefix) error {
 	return nil
 }
 
-func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
+func (s *Server) configureSourceAdmission(cfg *engine.Config, l Limits) {
 	cfg.Admission = engine.AdmissionRules{
 		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,
 		Allow: s.Allow, Deny: s.Deny,

@@ -78,14 +78,14 @@ func getOrCreateNetConn(c *Conn) *NetConn {
 
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
-		b.scheduleCallbackIfIdle(c, getOrCreateNetConn(c), beginCallback)
+		b.retainAndScheduleUnlessBusy(c, getOrCreateNetConn(c), beginCallback)
 	}
 }
 
 func (b *Blocking) Received(c *Conn, in []byte) int {
 	n := getOrCreateNetConn(c)
 	n.bufferInput(c, in)
-	b.scheduleCallbackIfIdle(c, n, serveCallback)
+	b.retainAndScheduleUnlessBusy(c, n, serveCallback)
 	return len(in)
 }
 
@@ -97,7 +97,7 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	n.bufferInput(c, rest)
 	n.markPeerEnded()
 	if n.unreadBytes() > 0 {
-		b.scheduleCallbackIfIdle(c, n, serveCallback)
+		b.retainAndScheduleUnlessBusy(c, n, serveCallback)
 	}
 	return len(rest)
 }
@@ -124,8 +124,8 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb and retains the connection, unless a callback of n is running or scheduled.
-func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
+// retainAndScheduleUnlessBusy schedules cb and retains the connection, unless a callback of n is running or scheduled.
+func (b *Blocking) retainAndScheduleUnlessBusy(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
 	if begins {

@@ -116,8 +116,8 @@ func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastQueue creates the log that queues broadcasts during upgrades.
-func (s *Server) initBroadcastQueue(e engine.Engine, l Limits) {
+// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades.
+func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
 	groups := handlersAs[BroadcastHandler](s)

@@ -35,7 +35,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 			close(allCalled)
 		}
 	}
-	err = v.PostToAllMailboxes(&engine.Shared{
+	err = v.PostToEveryConn(&engine.Shared{
 		Do:     func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
 		OnLost: release,
 	}, func() { pending.Add(1) }, func(full int) { missed = full; release() })

@@ -156,7 +156,7 @@ func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 		used += i + 1
 		messages++
 	}
-	c.core().CountMessages(messages)
+	c.core().CountMessagesAndLimitRate(messages)
 	return used
 }
 
@@ -169,7 +169,7 @@ func trimCR(line []byte) []byte {
 
 func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
 	empty, messages, allowed := 0, 0, c.core().AllowedMessages()
-	defer func() { c.core().CountMessages(messages) }()
+	defer func() { c.core().CountMessagesAndLimitRate(messages) }()
 	for messages < allowed && !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
 		if n, ok := err.(incompleteError); ok {
@@ -227,7 +227,7 @@ func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))
-		c.core().CountMessages(1)
+		c.core().CountMessagesAndLimitRate(1)
 	}
 	return len(rest)
 }

@@ -255,7 +255,7 @@ func (l *Limits) fillAndCheckTimeouts() error {
 	}
 	for _, t := range times {
 		if *t.value < 0 {
-			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, formatTimeout(t.standard))
+			return badConfig("Limits.%s is %v; expected 0 (the default, %s) or more", t.name, *t.value, formatTimeoutOrNever(t.standard))
 		}
 		if *t.value == 0 {
 			*t.value = t.standard
@@ -264,7 +264,7 @@ func (l *Limits) fillAndCheckTimeouts() error {
 	return nil
 }
 
-func formatTimeout(d time.Duration) string {
+func formatTimeoutOrNever(d time.Duration) string {
 	if d == Never {
 		return "Never"
 	}

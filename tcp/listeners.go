@@ -228,7 +228,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 		}
 		cfg.Listeners = append(cfg.Listeners, at)
 	}
-	s.matchOtherPredecessorListeners(listeners)
+	s.matchPredecessorListenersByName(listeners)
 	return cfg, closeAndRemoveSockets, nil
 }
 

@@ -100,9 +100,9 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// ticketKeysSharedByWorkers returns the session ticket keys that the worker processes share if e is a supervisor. For
+// supervisorTicketKeysOrNil returns the session ticket keys that the worker processes share if e is a supervisor. For
 // other engines, it returns nil.
-func ticketKeysSharedByWorkers(e engine.Engine) []secure.TicketKey {
+func supervisorTicketKeysOrNil(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {
 			return secure.NewSharedTicketKeys(page).Keys()
@@ -111,7 +111,7 @@ func ticketKeysSharedByWorkers(e engine.Engine) []secure.TicketKey {
 	return nil
 }
 
-func supervisorError(e engine.Engine) error {
+func supervisorFailureOrNil(e engine.Engine) error {
 	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
 		return fmt.Errorf("myriad: %w", p.Err())
 	}

@@ -361,7 +361,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 		<-ended
 	}
 	if err == nil {
-		err = supervisorError(e)
+		err = supervisorFailureOrNil(e)
 	}
 	return s.awaitSuccessorExitIfHandedOver(errors.Join(err, s.aborted))
 }
@@ -398,7 +398,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 		h.Starting(s)
 	}
 	s.configureHandlers(&cfg)
-	s.configureAdmission(&cfg, limits)
+	s.configureSourceAdmission(&cfg, limits)
 	s.configureTLSAndProxyLayers(&cfg, limits, listeners)
 	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
@@ -414,7 +414,7 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	s.ticking = make(chan struct{}, 1)
-	s.initBroadcastQueue(e, limits)
+	s.initUpgradeBroadcastLog(e, limits)
 	s.resolver.start()
 	return e, nil
 }

@@ -30,14 +30,14 @@ func (s *Server) startTicker() (stop func()) {
 	}
 	ended := make(chan struct{})
 	var running sync.WaitGroup
-	running.Go(func() { engine.RerunAfterGoexitThenExit(func() { s.callOnTickUntil(ended) }) })
+	running.Go(func() { engine.RerunAfterGoexitThenExit(func() { s.callOnTickAtFixedInterval(ended) }) })
 	return func() {
 		close(ended)
 		running.Wait()
 	}
 }
 
-func (s *Server) callOnTickUntil(ended <-chan struct{}) {
+func (s *Server) callOnTickAtFixedInterval(ended <-chan struct{}) {
 	if s.handoverDone != nil {
 		select {
 		case <-s.handoverDone:

@@ -280,7 +280,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 }
 
 func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
-	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load(), WorkerTickets: ticketKeysSharedByWorkers(e)}
+	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load(), WorkerTickets: supervisorTicketKeysOrNil(e)}
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
@@ -387,8 +387,8 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchOtherPredecessorListeners matches the remaining listeners of the old process with new listeners by name.
-func (s *Server) matchOtherPredecessorListeners(listeners []Listener) {
+// matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name.
+func (s *Server) matchPredecessorListenersByName(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {
 			continue
@@ -417,7 +417,7 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (stop func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.finishHandoverResumingIfNoPeer()
+		defer s.finishHandoverResumingBroadcastsIfNoPeer()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("the engine can't take over connections")
 		if ok {

@@ -112,7 +112,7 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().ReplayQueueAndResume(ctx, peerOrNil)
+		d.s.broadcasts.Load().DeliverQueueAndResume(ctx, peerOrNil)
 	})
 }
 
@@ -151,7 +151,7 @@ func (d *outgoingUpgrade) newDoneRecordingSentCounts() (done upgrade.Done) {
 	}
 	s.sentCounts = s.engine.Counters()
 	s.sentCounts.Add(&s.predecessorCounts)
-	done.Counters = s.sentCounts.ByName()
+	done.Counters = s.sentCounts.NonzeroCountersByName()
 	return done
 }
 
@@ -171,7 +171,7 @@ func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.L
 }
 
 func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
-	d, err := p.AnswerLivenessUntilDone()
+	d, err := p.AnswerItsLivenessChecksUntilDone()
 	if err != nil {
 		return // the old process has died, or this server has ended
 	}
@@ -198,7 +198,7 @@ func (s *Server) restoreStateAndAddBroadcastPeer(stateFile, peerSocket *os.File)
 	s.addPeerAndStartReading(l, false)
 }
 
-func (s *Server) finishHandoverResumingIfNoPeer() {
+func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
@@ -215,7 +215,7 @@ func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().ReplayQueueAndResume(ctx, peerToAdd)
+		s.broadcasts.Load().DeliverQueueAndResume(ctx, peerToAdd)
 	})
 }
 
@@ -245,7 +245,7 @@ func (s *Server) relayPeerBroadcastsUntilClosed(peer *broadcastlog.Peer, peerIsS
 			if ahead {
 				g.DeliverEvenIfPaused(m)
 			} else {
-				g.DeliverAndForwardWhenSpace(m, peer)
+				g.DeliverAndForwardToOtherPeers(m, peer)
 			}
 		},
 		OnResumed: func() {
@@ -286,7 +286,7 @@ func (s *Server) sendCountersToSuccessorAndClosePeers() {
 		for i := range since {
 			since[i] -= s.sentCounts[i]
 		}
-		p, _ := json.Marshal(since.ByName()) // a map of numbers can be encoded
+		p, _ := json.Marshal(since.NonzeroCountersByName()) // a map of numbers can be encoded
 		s.successorPeer.EnqueueCounters(p)
 	}
 	var all []*broadcastlog.Peer

@@ -31,7 +31,7 @@ func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
 // closeAfterPeerEnd closes c with the reason why after the peer has shut down its sending direction. It closes c at the
 // latest after Limits.CloseTimeout.
-func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeer(why) }
+func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeerEOF(why) }
 
 // loopHold gives an HTTP handler access to its event loop. hold is nil if the handler runs on a worker instead.
 type loopHold struct {
@@ -41,9 +41,9 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoop queues x and the pipelined requests after x as a job of c's event loop. It returns false if the loop
+// queueOnLoopIfItRunsJobs queues x and the pipelined requests after x as a job of c's event loop. It returns false if the loop
 // can't run jobs.
-func (x *exchange) queueOnLoop(c *tcp.Conn) (queued bool) {
+func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
 		n++
@@ -69,8 +69,8 @@ func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&
 
 type sharedCall = engine.Shared
 
-// initSendReady initializes x.sendReady, once for all requests of x.
-func (x *exchange) initSendReady() {
+// initSendReadyResponsesCall initializes x.sendReady, once for all requests of x.
+func (x *exchange) initSendReadyResponsesCall() {
 	if x.sendReady.Do == nil {
 		x.sendReady.Do = func(c *engine.Conn) { x.sendReadyResponses((*tcp.Conn)(c)) }
 	}
@@ -82,9 +82,9 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// admitByOverloadManager reports whether the overload manager admits x and the requests after x. runsNow means that
+// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. runsNow means that
 // these requests do not wait in a queue. If x is not admitted, the caller must reject it.
-func (x *exchange) admitByOverloadManager(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
+func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
 		return t, e.Overload().Admit(nil, e.Peer().Addr(), priority)
@@ -131,17 +131,17 @@ func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 		j.submitToPool()
 		return
 	}
-	defer j.recordJobReturned() // also after runtime.Goexit
+	defer j.recordLoopJobEnded() // also after runtime.Goexit
 	j.runHandlers(hold)
 }
 
-func (j *exchangeJob) LoopTaken(isSlow bool) {
+func (j *exchangeJob) LoopContinuedElsewhere(isSlow bool) {
 	if j.onLoopState.CompareAndSwap(jobOnLoop, jobTaken) {
 		j.route.countTakenCallOrMoveRoute(isSlow)
 	}
 }
 
-func (j *exchangeJob) recordJobReturned() {
+func (j *exchangeJob) recordLoopJobEnded() {
 	if j.onLoopState.Swap(jobEnded) == jobTaken {
 		j.route.takenCalls.Add(-1)
 	}

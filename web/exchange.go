@@ -158,7 +158,7 @@ func (x *exchange) mustCloseAfterResponse() bool {
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
-	state, onLoop := stateActive, admitted && isWhole && x.isOnLoop() && x.queueOnLoop(c)
+	state, onLoop := stateActive, admitted && isWhole && x.isOnLoop() && x.queueOnLoopIfItRunsJobs(c)
 	for y := x; y != nil; y = y.next {
 		y.initRequestAndResponse()
 		y.loop, y.bodyArrived = loopHold{ref: connRef(c)}, y != x || isWhole
@@ -223,7 +223,7 @@ func (x *exchange) estimateOwnMemory() int {
 }
 
 func (x *exchange) initRequestAndResponse() {
-	x.initSendReady()
+	x.initSendReadyResponsesCall()
 	x.readable.L, x.ctx = &x.mu, requestContext{x: x, h: x.h, ref: x.ref}
 	if x.req == &x.quickRequest {
 		x.request = *x.req.WithContext(&x.ctx)
@@ -402,9 +402,9 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveIfPipelined marks a pipelined exchange as active before its handler sends output. The goroutine that owns
+// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. The goroutine that owns
 // the connection does not finish an active exchange.
-func (x *exchange) markActiveIfPipelined() {
+func (x *exchange) setActiveIfStatePipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == statePipelined {
@@ -420,15 +420,15 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
-		x.handOffLoop()
+		x.letOtherGoroutineContinueLoop()
 		time.Sleep(time.Millisecond)
 		x.mu.Lock()
 	}
 }
 
-// handOffLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
+// letOtherGoroutineContinueLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
 // waits.
-func (x *exchange) handOffLoop() {
+func (x *exchange) letOtherGoroutineContinueLoop() {
 	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
@@ -438,7 +438,7 @@ func (x *exchange) handOffLoop() {
 // pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
-	if x.handOffLoop(); x.loop.hold != nil {
+	if x.letOtherGoroutineContinueLoop(); x.loop.hold != nil {
 		f()
 	} else {
 		x.h.poolOrDefault().Block(f)

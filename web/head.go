@@ -301,7 +301,7 @@ func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 
 func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, untrimmed, ok := strings.Cut(line, ":")
-	key := canonicalKey(name)
+	key := canonicalKeyIfValid(name)
 	if !ok || key == "" {
 		return badRequest(fmt.Sprintf("malformed header field %.40q", name))
 	}
@@ -420,8 +420,8 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// canonicalKey returns the canonical form of the name of a field, or "" if the name is invalid.
-func canonicalKey(name string) (keyOrEmpty string) {
+// canonicalKeyIfValid returns the canonical form of the name of a field, or "" if the name is invalid.
+func canonicalKeyIfValid(name string) (keyOrEmpty string) {
 	switch name {
 	case "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",
 		"Cookie", "Host", "Origin", "Referer", "User-Agent", "X-Forwarded-For":

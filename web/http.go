@@ -228,7 +228,7 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	isQuick := x.routeRequest()
 	body, isWhole := x.arrivedBody(in[n:])
 	runsNow := isQuick && isWhole
-	ticket, admitted := x.admitByOverloadManager(c, runsNow)
+	ticket, admitted := x.askOverloadManagerToAdmit(c, runsNow)
 	switch {
 	case !admitted && isWhole && x.tryRejectAndRecycle(c):
 		return n + len(body), true
@@ -493,7 +493,7 @@ func (x *exchange) routeRequest() (isQuick bool) {
 		return true
 	case blockingHandler:
 	default:
-		x.route = x.h.routes.get(pattern)
+		x.route = x.h.routes.getOrAdd(pattern)
 	}
 	return false
 }

@@ -263,7 +263,7 @@ func (w *response) send(head, p []byte) (err error) {
 		_, err = w.conn.Write(p)
 		return err
 	}
-	w.x.markActiveIfPipelined()
+	w.x.setActiveIfStatePipelined()
 	limit := maxSendSize
 	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
 		limit = min(limit, unsent)

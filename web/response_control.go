@@ -64,7 +64,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.state != responsePending {
 		_ = w.FlushError()
 	}
-	w.x.handOffLoop()
+	w.x.letOtherGoroutineContinueLoop()
 	got := make(chan detachedConn, 1)
 	w.x.mu.Lock()
 	w.x.postToConnOwner(func(c *tcp.Conn) {

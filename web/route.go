@@ -53,9 +53,9 @@ type routeTable struct {
 	startOnLoop bool // for tests
 }
 
-// get returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
+// getOrAdd returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
 // maxRoutes other routes.
-func (t *routeTable) get(pattern string) (routeOrNil *route) {
+func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)
 	}

@@ -50,11 +50,11 @@ func TestLongCallsMoveRoute(t *testing.T) {
 func TestRoutesAreLimited(t *testing.T) {
 	var table routeTable
 	for i := range maxRoutes {
-		if table.get(string(rune('a'+i))) == nil {
+		if table.getOrAdd(string(rune('a'+i))) == nil {
 			t.Fatalf("route %d is missing", i)
 		}
 	}
-	if table.get("one more") != nil {
+	if table.getOrAdd("one more") != nil {
 		t.Errorf("there are more than %d routes", maxRoutes)
 	}
 }

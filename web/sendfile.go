@@ -80,10 +80,10 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.x.markActiveIfPipelined()
+	w.x.setActiveIfStatePipelined()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
-	w.x.handOffLoop()
+	w.x.letOtherGoroutineContinueLoop()
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
 	}

@@ -288,7 +288,7 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 		return "", http.StatusBadRequest, fmt.Sprintf("Sec-WebSocket-Key is %.40q; expected 16 bytes in base64", key)
 	case len(h["Origin"]) > 1:
 		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
-	case !ws.isOriginAllowed(r):
+	case !ws.passesOriginCheck(r):
 		return "", http.StatusForbidden, fmt.Sprintf("origin %.100q is not allowed; expected the server's own origin or one that WebSocket.CheckOrigin accepts", h.Get("Origin"))
 	}
 	return key, 0, ""
@@ -306,7 +306,7 @@ func (ws *WebSocket) hasHandler() bool {
 	return ws.Handler != nil && (!isFunc || onMessage != nil)
 }
 
-func (ws *WebSocket) isOriginAllowed(r *http.Request) bool {
+func (ws *WebSocket) passesOriginCheck(r *http.Request) bool {
 	if ws.CheckOrigin != nil {
 		return ws.CheckOrigin(r)
 	}

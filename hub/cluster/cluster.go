@@ -166,7 +166,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.presence = newPresence(n)
 	if h.Replay != nil {
 		var err error
-		if n.stream, err = newReplayStream(n); err != nil {
+		if n.stream, err = newReplayStreamClient(n); err != nil {
 			n.natsConn.Close()
 			if n.server != nil {
 				n.server.Close()
@@ -186,7 +186,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.subscribeToAllForTakeover()
 	}
 	n.goroutines.Go(n.sendOutboxUntilClosed)
-	n.goroutines.Go(func() { n.subscriptions.syncSubjectsUntilStopped(n.stopped) })
+	n.goroutines.Go(func() { n.subscriptions.subscribeNeededSubjectsUntilStopped(n.stopped) })
 	n.goroutines.Go(func() { n.inbox.deliverOrPauseUntilStopped(n.stopped) })
 	n.goroutines.Go(func() { n.presence.announceAndTrackNodes(n.stopped) })
 	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })

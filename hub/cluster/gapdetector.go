@@ -64,14 +64,14 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	g.makeSpaceForSource(t, source)
+	g.removeGoneAndOldestSources(t, source)
 	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
 	return 0, false
 }
 
-// makeSpaceForSource removes sources of t that are gone. A source is one era of a node. Of the earlier eras of
-// newSource's node, only the last remains. If t is still full, makeSpaceForSource removes the oldest source.
-func (g *gapDetector) makeSpaceForSource(t *topicSequences, newSource string) {
+// removeGoneAndOldestSources removes sources of t that are gone. A source is one era of a node. Of the earlier eras of
+// newSource's node, only the last remains. If t is still full, removeGoneAndOldestSources removes the oldest source.
+func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
 	for i := len(t.sources) - 1; i >= 0; i-- {

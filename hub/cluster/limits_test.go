@@ -323,7 +323,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).handleNodeJoinOrLeave(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).handleAnnouncementAndAnnounceBack(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	if len(in.nodes) != 0 {
 		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
 	}
@@ -410,7 +410,7 @@ func TestQueriesLimit(t *testing.T) {
 func TestInvalidQueriesIgnored(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {
-		p.answerQuery(&nats.Msg{Data: []byte(data)})
+		p.answerCountsOrNamesQuery(&nats.Msg{Data: []byte(data)})
 	}
 }
 

@@ -75,7 +75,7 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 		case <-done:
 			return
 		case m := <-p.queries:
-			p.answerQuery(m)
+			p.answerCountsOrNamesQuery(m)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
 				p.node.hub.Replay.DropExpired(time.Now())
 			}
 		case m := <-p.announcements:
-			p.handleNodeJoinOrLeave(m.Data)
+			p.handleAnnouncementAndAnnounceBack(m.Data)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func (p *presence) publishAnnouncement(leaving bool) {
 	}
 }
 
-func (p *presence) handleNodeJoinOrLeave(data []byte) {
+func (p *presence) handleAnnouncementAndAnnounceBack(data []byte) {
 	var received announcement
 	switch {
 	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:
@@ -187,7 +187,7 @@ func (in *inbox) countPresentNodes() (n int) {
 	return n
 }
 
-func (p *presence) answerQuery(m *nats.Msg) {
+func (p *presence) answerCountsOrNamesQuery(m *nats.Msg) {
 	var q query
 	if json.Unmarshal(m.Data, &q) != nil || q.Kind > hub.Sharded {
 		return

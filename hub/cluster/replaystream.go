@@ -50,7 +50,7 @@ const (
 	loadCheckDelay = 10 * time.Second
 )
 
-func newReplayStream(n *Node) (*replayStream, error) {
+func newReplayStreamClient(n *Node) (*replayStream, error) {
 	js, err := jetstream.New(n.natsConn)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)

@@ -102,11 +102,11 @@ func (p *streamPublisher) publishUntilClosedAndEmpty(ctx context.Context) {
 		if !ok {
 			return
 		}
-		p.removeCountingLostAndReadyNext(&m, p.publishWithRetries(ctx, &m))
+		p.removeCountingLostAndReadyNext(&m, p.publishWithRetriesUntilTimeout(ctx, &m))
 	}
 }
 
-func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) error {
+func (p *streamPublisher) publishWithRetriesUntilTimeout(ctx context.Context, m *outgoing) error {
 	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	for {

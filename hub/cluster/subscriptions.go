@@ -28,7 +28,7 @@ type subscriptions struct {
 	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// Only the goroutine of syncSubjectsUntilStopped writes the fields below. For fields that other goroutines read, it
+	// Only the goroutine of subscribeNeededSubjectsUntilStopped writes the fields below. For fields that other goroutines read, it
 	// holds countMu while it writes.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
@@ -80,13 +80,13 @@ func (subs *subscriptions) queueSubscriptionCheck(kind hub.Kind, topic string) {
 	}
 }
 
-func (subs *subscriptions) syncSubjectsUntilStopped(done <-chan struct{}) {
+func (subs *subscriptions) subscribeNeededSubjectsUntilStopped(done <-chan struct{}) {
 	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
 	if subs.alwaysAll {
 		subs.switchSubscribeAll(true)
 	}
-	subs.syncSubjectsWithAllNames()
+	subs.syncSubjectsOrSubscribeAll()
 	for {
 		select {
 		case <-done:
@@ -105,7 +105,7 @@ func (subs *subscriptions) syncSubjectsWithChangedNames() {
 	subs.changed, subs.checkAll = nil, false
 	subs.mu.Unlock()
 	if checkAll {
-		subs.syncSubjectsWithAllNames()
+		subs.syncSubjectsOrSubscribeAll()
 		return
 	}
 	for n := range changed {
@@ -113,7 +113,7 @@ func (subs *subscriptions) syncSubjectsWithChangedNames() {
 	}
 }
 
-func (subs *subscriptions) syncSubjectsWithAllNames() {
+func (subs *subscriptions) syncSubjectsOrSubscribeAll() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
 		subs.hub.EachName(k, func(text string, _ int) bool {
@@ -157,7 +157,7 @@ func (subs *subscriptions) subscribeOrMarkUnused(n topicName, hasSubscribers boo
 			subs.switchSubscribeAll(true)
 			return
 		}
-		if s = subs.subscribeNewSubject(subjectName); s != nil {
+		if s = subs.subscribeNewSubjectOrNil(subjectName); s != nil {
 			s.names[n] = struct{}{}
 		}
 	case hasSubscribers:
@@ -179,7 +179,7 @@ func (subs *subscriptions) scheduleExpiry(subjectName string, s *subjectState) {
 	}
 }
 
-func (subs *subscriptions) subscribeNewSubject(subjectName string) *subjectState {
+func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subjectState {
 	sub, err := subs.natsConn.ChanSubscribe(subjectName, subs.messages)
 	if err != nil {
 		subs.warn("cannot subscribe to %s: %v", subjectName, err)
@@ -256,7 +256,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 		subs.replaced = nil
 		if allSubs == nil {
 			for _, prefix := range []string{topicPrefix, shardedPrefix} {
-				if s := subs.subscribeNewSubject(prefix + allSuffix); s != nil {
+				if s := subs.subscribeNewSubjectOrNil(prefix + allSuffix); s != nil {
 					allSubs = append(allSubs, s.sub)
 				}
 			}
@@ -276,7 +276,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.countMu.Lock()
 	subs.allTopicSubs = nil
 	subs.countMu.Unlock()
-	subs.syncSubjectsWithAllNames()
+	subs.syncSubjectsOrSubscribeAll()
 	subs.waitUntilSubscriptionsApply()
 }
 

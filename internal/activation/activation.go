@@ -58,7 +58,7 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	var files []*os.File
 	switch {
 	case err == nil && names != nil:
-		files, err = adoptListeningDescriptors(names)
+		files, err = adoptOneDescriptorPerName(names)
 	case err == nil:
 		names, files, err = upgrade.PredecessorActivationSockets()
 	}

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns one file per name, for the descriptors from firstFD on. All must be listening
+// adoptOneDescriptorPerName returns one file per name, for the descriptors from firstFD on. All must be listening
 // sockets.
-func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
+func adoptOneDescriptorPerName(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {
 			return nil, fmt.Errorf("descriptor %d (%.60q) %w", firstFD+i, name, err)

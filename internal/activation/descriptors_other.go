@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// adoptListeningDescriptors fails, because socket activation needs Linux.
-func adoptListeningDescriptors([]string) ([]*os.File, error) {
+// adoptOneDescriptorPerName fails, because socket activation needs Linux.
+func adoptOneDescriptorPerName([]string) ([]*os.File, error) {
 	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, but socket activation needs Linux; unset them")
 }
 

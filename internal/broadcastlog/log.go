@@ -3,7 +3,7 @@
 //
 // Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause makes the Log
 // queue broadcasts in order, because a connection in transit would otherwise receive them in both processes or in
-// neither. ReplayQueueAndResume delivers the queue and ends the pause. A Peer forwards the queue and later broadcasts
+// neither. DeliverQueueAndResume delivers the queue and ends the pause. A Peer forwards the queue and later broadcasts
 // to the other process's Log. Each process therefore delivers every broadcast once, and broadcasts of one goroutine in
 // order. The old process resumes first, so its queue precedes the new one's.
 //
@@ -111,9 +111,9 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// DeliverAndForwardWhenSpace delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
+// DeliverAndForwardToOtherPeers delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
 // space, it waits.
-func (g *Log) DeliverAndForwardWhenSpace(m Broadcast, peer *Peer) {
+func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
 			defer g.endBroadcastAndWakePause()
@@ -169,7 +169,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 	for _, l := range *links {
 		if l != except {
-			l.enqueueBroadcastOrAbortIfFull(m, waitForSpace)
+			l.enqueueBroadcastOrApplyFullPolicy(m, waitForSpace)
 		}
 	}
 }
@@ -239,10 +239,10 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, the
+// DeliverQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, the
 // log also forwards the queued and all later broadcasts to peerToAdd. When ctx ends, peerToAdd is aborted, and
 // broadcasts for which there is no space are dropped.
-func (g *Log) ReplayQueueAndResume(ctx context.Context, peerToAdd *Peer) {
+func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
 		defer context.AfterFunc(ctx, peerToAdd.Abort)()

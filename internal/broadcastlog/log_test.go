@@ -90,7 +90,7 @@ func TestPause(t *testing.T) {
 		}
 		return n, err
 	}
-	g.ReplayQueueAndResume(context.Background(), nil)
+	g.DeliverQueueAndResume(context.Background(), nil)
 	mustBroadcast(t, g, "e", 1)
 	waitForMessages(t, s, "a", "b", "c", "d", "e")
 }
@@ -106,11 +106,11 @@ func TestPauseLimits(t *testing.T) {
 		if n, err := g.BroadcastOrQueue(newBroadcast("y")); !errors.Is(err, errFull) {
 			t.Errorf("%+v: one more: %d, %v; want that there is no room", c, n, err)
 		}
-		g.ReplayQueueAndResume(context.Background(), nil)
+		g.DeliverQueueAndResume(context.Background(), nil)
 		waitForMessages(t, s, slices.Repeat([]string{"x"}, c.fit)...)
 		_ = g.Pause(context.Background())
 		mustBroadcast(t, g, "z", Queued)
-		g.ReplayQueueAndResume(context.Background(), nil)
+		g.DeliverQueueAndResume(context.Background(), nil)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestPauseWaitsForBroadcasts(t *testing.T) {
 		t.Fatalf("Hold: %v; want that its time is over", err)
 	}
 	mustBroadcast(t, g, "a", Queued)
-	g.ReplayQueueAndResume(context.Background(), nil)
+	g.DeliverQueueAndResume(context.Background(), nil)
 	mustBroadcast(t, g, "b", 1)
 	over.Go(func() {
 		if err := g.Pause(context.Background()); err != nil {
@@ -150,7 +150,7 @@ func TestPauseWaitsForBroadcasts(t *testing.T) {
 	waitForMessages(t, s, "a", "b", "slow")
 	s.rejections = 1 << 30
 	mustBroadcast(t, g, "panics", Queued)
-	g.ReplayQueueAndResume(ctx, nil)
+	g.DeliverQueueAndResume(ctx, nil)
 	if len(s.dropped) != 2 || !errors.Is(s.dropped[0], errFull) || !strings.Contains(s.dropped[1].Error(), "panic: oh") {
 		t.Errorf("lost are %v; want one for which there was no room, and one that panics", s.dropped)
 	}
@@ -168,7 +168,7 @@ func TestResumePace(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		start := time.Now()
-		g.ReplayQueueAndResume(context.Background(), nil)
+		g.DeliverQueueAndResume(context.Background(), nil)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("what was published in 8 s is run in %v; want 1 s", took)
 		}
@@ -208,7 +208,7 @@ func TestResumeTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		start := time.Now()
-		g.ReplayQueueAndResume(ctx, nil)
+		g.DeliverQueueAndResume(ctx, nil)
 		if took := time.Since(start); took > 30*time.Second || accepted < 20 || refused == 0 {
 			t.Errorf("it took %v for %d messages, and refused %d", took, accepted, refused)
 		}
@@ -218,7 +218,7 @@ func TestResumeTimeout(t *testing.T) {
 		}
 		_ = g.Pause(context.Background())
 		mustBroadcast(t, g, "y", Queued)
-		g.ReplayQueueAndResume(context.Background(), nil)
+		g.DeliverQueueAndResume(context.Background(), nil)
 	})
 }
 

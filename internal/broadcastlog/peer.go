@@ -107,9 +107,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrAbortIfFull queues m for the peer. Without space, it closes a peer with closeWhenFull, waits if
+// enqueueBroadcastOrApplyFullPolicy queues m for the peer. Without space, it closes a peer with closeWhenFull, waits if
 // waitForSpace is true, and otherwise exceeds the limit.
-func (l *Peer) enqueueBroadcastOrAbortIfFull(m Broadcast, waitForSpace bool) {
+func (l *Peer) enqueueBroadcastOrApplyFullPolicy(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && !l.fitsInPending(m) {

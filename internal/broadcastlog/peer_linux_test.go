@@ -46,7 +46,7 @@ func TestPeer(t *testing.T) {
 	var over sync.WaitGroup
 	defer over.Wait()
 	over.Go(func() {
-		_ = out.ReceiveFrames(FrameHandler{OnBroadcast: func(m Broadcast) { old.DeliverAndForwardWhenSpace(m, out) }, OnResumed: func() {}})
+		_ = out.ReceiveFrames(FrameHandler{OnBroadcast: func(m Broadcast) { old.DeliverAndForwardToOtherPeers(m, out) }, OnResumed: func() {}})
 	})
 	counted := make(chan string, 1)
 	over.Go(func() {
@@ -56,12 +56,12 @@ func TestPeer(t *testing.T) {
 				if ahead {
 					next.DeliverEvenIfPaused(m)
 				} else {
-					next.DeliverAndForwardWhenSpace(m, in)
+					next.DeliverAndForwardToOtherPeers(m, in)
 				}
 			},
 			OnResumed: func() {
 				ahead = false
-				next.ReplayQueueAndResume(context.Background(), in)
+				next.DeliverQueueAndResume(context.Background(), in)
 			},
 			OnCounters: func(p []byte) { counted <- string(p) },
 		})
@@ -70,7 +70,7 @@ func TestPeer(t *testing.T) {
 		}
 		in.FlushAndClose()
 	})
-	old.ReplayQueueAndResume(context.Background(), out)
+	old.DeliverQueueAndResume(context.Background(), out)
 	waitForMessages(t, to, "old 1", "old 2", "new 1")
 	waitForMessages(t, from, "old 1", "old 2", "new 1")
 	mustBroadcast(t, old, "old 3", 1)
@@ -84,7 +84,7 @@ func TestPeer(t *testing.T) {
 		defer next.mu.Unlock()
 		return len(next.queue) == 1
 	})
-	next.ReplayQueueAndResume(context.Background(), nil)
+	next.DeliverQueueAndResume(context.Background(), nil)
 	waitForMessages(t, to, "old 1", "old 2", "new 1", "old 3", "new 2", "old 4")
 	waitForMessages(t, from, "old 1", "old 2", "new 1", "old 3", "new 2", "old 4") // once
 	out.EnqueueCounters([]byte("counts"))
@@ -98,9 +98,9 @@ func TestPeer(t *testing.T) {
 // connection is closed if the old one reads nothing.
 func TestPeerFull(t *testing.T) {
 	old, next, from, _, out, in := newPeerPair(t, 1<<20)
-	next.ReplayQueueAndResume(context.Background(), in)
+	next.DeliverQueueAndResume(context.Background(), in)
 	_ = old.Pause(context.Background())
-	old.ReplayQueueAndResume(context.Background(), out)
+	old.DeliverQueueAndResume(context.Background(), out)
 	big := Broadcast{Message: make([]byte, 1<<19)}
 	if err := out.conn.(*net.UnixConn).SetWriteBuffer(1 << 16); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestPeerFull(t *testing.T) {
 	defer cancel()
 	_ = old.Pause(ctx)
 	mustBroadcast(t, old, "more", Queued)
-	old.ReplayQueueAndResume(ctx, nil) // out is closed with the other side, or waits for space until then
+	old.DeliverQueueAndResume(ctx, nil) // out is closed with the other side, or waits for space until then
 	mustBroadcast(t, old, "last", 1)
 }
 

@@ -170,7 +170,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
 	}
-	return rt.Overload.BufferLimit(int64(rt.Limits.MaxBuffered))
+	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
 // AddOverloadCounts adds the active overload actions and the numbers of shed requests to sum.

@@ -22,7 +22,7 @@ type BroadcastTracker struct {
 }
 
 // Broadcast is a message to all connections of an engine. A broadcast is in progress until each owner of connections, a
-// loop or goroutine, has called MarkOwnerDone.
+// loop or goroutine, has called MarkOneOwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -31,7 +31,7 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// RegisterBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOwnerDone.
+// RegisterBroadcast starts a broadcast of a copy of p. Each of the numOwners owners must then call MarkOneOwnerDone.
 //
 // RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
 // limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. RegisterBroadcast fails with
@@ -63,8 +63,8 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// MarkOwnerDone records that one owner, a loop or goroutine, has passed the message to all of its connections.
-func (c *Broadcast) MarkOwnerDone() {
+// MarkOneOwnerDone records that one owner, a loop or goroutine, has passed the message to all of its connections.
+func (c *Broadcast) MarkOneOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return
 	}

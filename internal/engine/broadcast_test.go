@@ -34,8 +34,8 @@ func TestBroadcastTracker(t *testing.T) {
 				t.Errorf("counted are %d, of %d bytes, for %d ns", n[ActiveBroadcasts], n[ActiveBroadcastBytes], n[OldestBroadcastAge])
 			}
 			for _, one := range all {
-				one.MarkOwnerDone()
-				if one.MarkOwnerDone(); b.ActiveCount() > 0 && one == all[len(all)-1] {
+				one.MarkOneOwnerDone()
+				if one.MarkOneOwnerDone(); b.ActiveCount() > 0 && one == all[len(all)-1] {
 					t.Errorf("%d are under way in the end", b.ActiveCount())
 				}
 			}

@@ -33,7 +33,7 @@ type PostOutcomes struct {
 
 func (t *PostOutcomes) SentCount() int { return t.sent }
 
-func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
+func (t *PostOutcomes) countPostOrCollectRefused(r Ref, messageSize int, postErr error) {
 	switch postErr {
 	case nil:
 		t.sent++
@@ -72,7 +72,7 @@ func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 		return p.PostToChunk(m, s)
 	}
 	for _, r := range m.refs {
-		t.recordPostResult(r, len(s.Bytes), r.post(Request{Kind: RequestSend, Shared: s, removed: &m.set.removed}))
+		t.countPostOrCollectRefused(r, len(s.Bytes), r.post(Request{Kind: RequestSend, Shared: s, removed: &m.set.removed}))
 	}
 	return t
 }
@@ -102,7 +102,7 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 		return t
 	}
 	size, left := len(s.Bytes), chunk.set.removed.nonEmpty.Load()
-	added := b.bytesCountedForLimit(s, size)
+	added := b.bytesNotYetCounted(s, size)
 	hasSpace := b.numRequests < b.MaxRequests && (added == 0 || b.bytes == 0 || added <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range chunk.refs {
@@ -117,7 +117,7 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 		}
 		if err != nil {
 			without = append(without, i)
-			t.recordPostResult(r, size, err)
+			t.countPostOrCollectRefused(r, size, err)
 			continue
 		}
 		t.sent++

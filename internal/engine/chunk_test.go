@@ -104,7 +104,7 @@ func TestMany(t *testing.T) {
 			t.Errorf("connection %d: %d bytes are posted at the end", i, n)
 		}
 	}
-	o.box.Close()
+	o.box.RejectFurtherPosts()
 	wantSent(t, to, "g", 0, 0, 5)
 }
 

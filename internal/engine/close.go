@@ -94,9 +94,9 @@ func (c *Conn) CloseWith(why error) {
 	c.invalidateRefsAndStartClosing(why)
 }
 
-// CloseAfterPeer is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no EOF
+// CloseAfterPeerEOF is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no EOF
 // arrives within Limits.CloseTimeout, the connection is closed anyway.
-func (c *Conn) CloseAfterPeer(why error) {
+func (c *Conn) CloseAfterPeerEOF(why error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(why)
 		c.ensureRare().peerClosesFirst = true
@@ -238,7 +238,7 @@ func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()
 	if c.hasPendingLayer() {
-		c.cancelPendingLayer()
+		c.cancelPendingLayerAndHandleDeferred()
 	}
 	defer c.releaseAndResetAfterClose() // even if the handler panics
 	switch {

@@ -74,7 +74,7 @@ type rareState struct {
 	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetReadingDespiteUnsentOutput
-	peerClosesFirst       bool // see CloseAfterPeer
+	peerClosesFirst       bool // see CloseAfterPeerEOF
 	onDetached            *func(nc net.Conn, unread []byte)
 	pendingLayer          *pendingLayer // nil unless RequestLayerInsertion is in progress
 	fileQueue             *fileQueue    // nil if empty
@@ -457,7 +457,7 @@ func (c *Conn) dropOutput() {
 		c.ensureRare().droppedOutput = n
 	}
 	if c.out != nil {
-		c.freeOutputAndReleasePosted(c.out)
+		c.freeOutputAndReleasePostedBytes(c.out)
 		c.out = nil
 	}
 	c.discardFileQueue()

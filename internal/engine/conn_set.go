@@ -151,7 +151,7 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 	o.count++
 	s.count++
 	if o.count > chunkFill*len(o.chunks) {
-		s.splitNextChunk(o)
+		s.splitNextChunkInTwo(o)
 	}
 	s.removeSomeClosed(o)
 }
@@ -211,7 +211,7 @@ func (o *ownerTable) splitIndex() int {
 	return last - 1<<(bits.Len(uint(last))-1)
 }
 
-func (s *connSet) splitNextChunk(table *ownerTable) {
+func (s *connSet) splitNextChunkInTwo(table *ownerTable) {
 	table.chunks = append(table.chunks, nil)
 	i := table.splitIndex()
 	both, parts := table.chunks[i], [2]*GroupChunk{s.newChunk(), s.newChunk()}

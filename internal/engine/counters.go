@@ -41,7 +41,7 @@ const (
 	Writes       // send calls
 	BytesIn
 	BytesOut
-	Messages // messages that handlers have used; see Conn.CountMessages
+	Messages // messages that handlers have used; see Conn.CountMessagesAndLimitRate
 	Dropped  // messages dropped because the peer is slow
 	Replaced // latest values that were replaced before they were sent
 	Broadcasts
@@ -229,8 +229,8 @@ func (what Counter) name() string {
 	return counterNames[what]
 }
 
-// ByName returns a map from the names of counters to their counts. It omits gauges and counts of 0.
-func (n Counts) ByName() map[string]int64 {
+// NonzeroCountersByName returns a map from the names of counters to their counts. It omits gauges and counts of 0.
+func (n Counts) NonzeroCountersByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
 		if n[what] != 0 {
@@ -240,7 +240,7 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds the counts in named, a result of ByName, possibly from another process.
+// AddByName adds the counts in named, a result of NonzeroCountersByName, possibly from another process.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

@@ -21,7 +21,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	case c.runtime.NoDetach:
 		return ErrShard
 	}
-	c.setReading(false)
+	c.setReadPausedState(false)
 	c.ensureRare().onDetached = &onDetached
 	return nil
 }

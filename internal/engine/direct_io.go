@@ -26,7 +26,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 		return 0, err
 	}
 	if c.layer() == nil {
-		c.sendDirectOrAppend(n, pieces...)
+		c.sendWithOutputOrAppend(n, pieces...)
 		return n, nil
 	}
 	for _, p := range pieces {
@@ -35,9 +35,9 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize is
+// sendWithOutputOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize is
 // in bytes. The connection must have no layer.
-func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
+func (c *Conn) sendWithOutputOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
 		sent = c.sendOutputThenPieces(pieces)
@@ -53,7 +53,7 @@ func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
 }
 
 //go:noinline
-func (c *Conn) sendDirectOrAppendOne(p []byte) {
+func (c *Conn) sendWithOutputOrAppendOne(p []byte) {
 	// Not inlined, because Write's stack frame must fit into a goroutine's initial stack of 2 KiB.
 	c.AppendToTransport(p[c.sendOutputThenPieces([][]byte{p}):])
 	if c.out != nil {
@@ -87,7 +87,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 		before = min(n, c.out.Len())
 		var left int
 		if left, posted = c.discardSentAndReleasePosted(before); left == 0 {
-			c.freeOutputAndReleasePosted(c.out)
+			c.freeOutputAndReleasePostedBytes(c.out)
 			c.out = nil
 		} else {
 			c.out.countSentAndRestartTimerAtGoal(before, c.runtime.Clock())
@@ -128,7 +128,7 @@ func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, released
 	return unsentBytes, releasedPosted
 }
 
-func (c *Conn) freeOutputAndReleasePosted(b *Buffer) {
+func (c *Conn) freeOutputAndReleasePostedBytes(b *Buffer) {
 	if b.postedBytes > 0 {
 		c.releasePostedAndWakeIfLow(b.postedBytes)
 	}
@@ -136,7 +136,7 @@ func (c *Conn) freeOutputAndReleasePosted(b *Buffer) {
 }
 
 func (c *Conn) freeSentOutputAndAdvanceFiles() {
-	c.freeOutputAndReleasePosted(c.out)
+	c.freeOutputAndReleasePostedBytes(c.out)
 	c.out = nil
 	c.removeFinishedFilesAndAdvance()
 }

@@ -243,11 +243,11 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToAllMailboxes posts a request to each open connection: the owner then calls s.Do. If the post fails or the
+	// PostToEveryConn posts a request to each open connection: the owner then calls s.Do. If the post fails or the
 	// connection has begun to close, s.OnLost is called instead. Connections that are still in their handshake are
-	// skipped. PostToAllMailboxes calls beforePost before each post. After the last post it calls done with the number
-	// of connections whose mailbox was full. PostToAllMailboxes does not block.
-	PostToAllMailboxes(s *Shared, beforePost func(), done func(full int)) error
+	// skipped. PostToEveryConn calls beforePost before each post. After the last post it calls done with the number
+	// of connections whose mailbox was full. PostToEveryConn does not block.
+	PostToEveryConn(s *Shared, beforePost func(), done func(full int)) error
 }
 
 // MaxSchedulerDelay and MinSchedulerDelay bound the time between two Scheduler calls in a model without loops.

@@ -208,7 +208,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 		SilentFor: c.lastHeard.elapsed(c.runtime.Clock()), Unanswered: c.unansweredHeartbeats(), RefusedBytes: int(c.refusedBytes), State: r.State,
 	}
 	if x := c.extra; x != nil {
-		r.Timer, r.Deadline, r.Missed = durationUntil(x.timer, now), durationUntil(x.deadline, now), x.droppedMessages
+		r.Timer, r.Deadline, r.Missed = positiveDurationUntil(x.timer, now), positiveDurationUntil(x.deadline, now), x.droppedMessages
 		if x.handlerPartialSince > 0 {
 			r.InputAge = max(c.runtime.Clock()-x.handlerPartialSince, 0)
 		}
@@ -228,8 +228,8 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
-func durationUntil(at, now time.Duration) time.Duration {
+// positiveDurationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
+func positiveDurationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
 	}

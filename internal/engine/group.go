@@ -176,14 +176,14 @@ func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*Gr
 	switch {
 	case g.members == nil && g.one.c == nil:
 	case g.members == nil:
-		t.recordPostResult(g.one, len(p), g.one.Send(p))
+		t.countPostOrCollectRefused(g.one, len(p), g.one.Send(p))
 	case g.members.set != nil:
 		g.members.set.broadcasting = true
 		return t, g.members.set.snapshotChunks()
 	default:
 		message := g.members.list.refs[0].newShared(p)
 		for _, r := range g.members.list.refs {
-			t.recordPostResult(r, len(p), r.SendShared(message))
+			t.countPostOrCollectRefused(r, len(p), r.SendShared(message))
 		}
 	}
 	g.removeClosedLocked(t.closed)
@@ -263,7 +263,7 @@ func (m *groupMembers) subscribeAllToNewLatest() {
 // announceLatest announces a newer value of valueSize bytes to all connections of the list.
 func (l *connList) announceLatest(valueSize int) (t PostOutcomes) {
 	for i, r := range l.refs {
-		t.recordPostResult(r, valueSize, r.AnnounceLatest(l.subscriptions[i], valueSize))
+		t.countPostOrCollectRefused(r, valueSize, r.AnnounceLatest(l.subscriptions[i], valueSize))
 	}
 	return t
 }

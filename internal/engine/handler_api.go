@@ -16,7 +16,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	case c.layer() != nil:
 		c.writeThroughLayerOrBehindFile(p)
 	case c.canSendDirect(len(p), 1):
-		c.sendDirectOrAppendOne(p)
+		c.sendWithOutputOrAppendOne(p)
 	default:
 		c.AppendToTransport(p)
 	}
@@ -55,7 +55,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 	if c.layer() != nil {
 		c.writeThroughLayerOrBehindFile([]byte(s))
 	} else if len(s) > 0 {
-		appendOutput(c.runtime, c.ensureTailBuffer(len(s)), s)
+		appendOutput(c.runtime, c.tailBufferOrNew(len(s)), s)
 	}
 	return len(s), nil
 }
@@ -153,11 +153,11 @@ func (c *Conn) IsPaused() bool {
 // error may close the connection and lose input in the kernel.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
-		c.setReading(enabled)
+		c.setReadPausedState(enabled)
 	}
 }
 
-func (c *Conn) setReading(enabled bool) {
+func (c *Conn) setReadPausedState(enabled bool) {
 	switch {
 	case enabled && c.is(readPaused):
 		c.state &^= readPaused
@@ -217,8 +217,8 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages counts n messages that the handler has used, also towards the connection's message rate limit.
-func (c *Conn) CountMessages(n int) {
+// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the connection's message rate limit.
+func (c *Conn) CountMessagesAndLimitRate(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
 		if c.mayHaveReadRate() {

@@ -72,16 +72,16 @@ func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 
 func (s *HeartbeatSweep) IsActive() bool { return s.period > 0 }
 
-// NextDue returns the time at which the owner must next visit connections. numChunks is the number of chunks in which
+// NextDueTime returns the time at which the owner must next visit connections. numChunks is the number of chunks in which
 // the owner stores its connections.
-func (s *HeartbeatSweep) NextDue(numChunks int) time.Duration {
+func (s *HeartbeatSweep) NextDueTime(numChunks int) time.Duration {
 	slices := max(min(int(s.period/MinSliceInterval), numChunks), 1)
 	slice := s.nextChunk * slices / max(numChunks, 1)
 	return s.cycleStart + s.period*time.Duration(slice+1)/time.Duration(slices)
 }
 
 func (s *HeartbeatSweep) StartSlice(now time.Duration, numChunks int) {
-	behind := max(now-s.NextDue(numChunks)-s.period, 0)
+	behind := max(now-s.NextDueTime(numChunks)-s.period, 0)
 	s.cycleStart += behind
 	s.perInterval = int(max(s.runtime.Heartbeat.Every/(s.period+behind), 1))
 	s.visited, s.sent, s.now = 0, 0, now
@@ -92,7 +92,7 @@ func (s *HeartbeatSweep) maxHeartbeatEarliness() time.Duration { return s.period
 
 // NextChunk returns the index of the next chunk of connections to visit. If no further chunk is due now, ok is false.
 func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, ok bool) {
-	if numChunks == 0 || s.NextDue(numChunks) > s.now {
+	if numChunks == 0 || s.NextDueTime(numChunks) > s.now {
 		return 0, false
 	}
 	chunk = min(s.nextChunk, numChunks-1)
@@ -113,9 +113,9 @@ const (
 	HeartbeatUnsent                      // the owner must perform actions to send output
 )
 
-// Visit sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a later
+// SendIfDue sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a later
 // visit. It does not call the handler. The result is what the owner must do next.
-func (s *HeartbeatSweep) Visit(c *Conn) HeartbeatStep {
+func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	s.visited++
 	if int32(s.silentSince-c.lastHeard) < 0 || !c.mayGetHeartbeat() {
 		return HeartbeatDone

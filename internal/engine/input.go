@@ -48,7 +48,7 @@ func (c *Conn) OnPlaintext(p []byte) {
 	c.state &^= neverHeard | unansweredMask
 	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
 		c.relayFeedOrBufferInput(p)
-	} else if rest := c.feedOrShedInput(p, nil); len(rest) > 0 && !c.is(closing|failed) {
+	} else if rest := c.passInputToReceivedOrShed(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 		c.bufferUnusedInput(rest)
 	}
 	if c.mayHaveReadRate() {
@@ -135,7 +135,7 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	if c.in == nil {
 		return
 	}
-	rest := c.feedOrShedInput(c.in.Bytes(), shedReason)
+	rest := c.passInputToReceivedOrShed(c.in.Bytes(), shedReason)
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
@@ -149,8 +149,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// feedOrShedInput passes input to the handler's Received or, if shedReason is not nil, to Shed.
-func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
+// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
+func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
 			c.state |= inputHeld

@@ -139,7 +139,7 @@ func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:
 		if len(p) > 0 && !c.is(failed) {
-			appendOutput(c.runtime, c.ensureTailBuffer(len(p)), p)
+			appendOutput(c.runtime, c.tailBufferOrNew(len(p)), p)
 		}
 	case l != nil:
 		c.closeOrAbortIfLayerError(l.Write(c, p))
@@ -151,7 +151,7 @@ func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 // AppendToTransport appends p to the output without encoding by the layer.
 func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		b := c.transportOutputTail()
+		b := c.addrOfTransportTail()
 		if *b == nil {
 			c.allocOutputAtTail(b, len(p))
 		}
@@ -165,7 +165,7 @@ func (c *Conn) AppendSpace(n int) []byte {
 	if c.is(failed) {
 		return make([]byte, n)
 	}
-	b := c.transportOutputTail()
+	b := c.addrOfTransportTail()
 	if *b == nil {
 		c.allocOutputAtTail(b, n)
 	}

@@ -12,10 +12,10 @@ import (
 // on its original goroutine, which ends with the job. This limits how long a blocking job delays the loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
-	// LoopTaken is called when another goroutine has continued the loop, because the job took long or has called Leave.
-	// isSlow is false if the job may only have waited for a CPU. LoopTaken is called on any goroutine, possibly after
+	// LoopContinuedElsewhere is called when another goroutine has continued the loop, because the job took long or has called Leave.
+	// isSlow is false if the job may only have waited for a CPU. LoopContinuedElsewhere is called on any goroutine, possibly after
 	// RunOnLoop has returned, and must not block.
-	LoopTaken(isSlow bool)
+	LoopContinuedElsewhere(isSlow bool)
 }
 
 // LoopHold gives a running LoopJob access to its loop.
@@ -62,7 +62,7 @@ type ConnCallback interface{ CallWith(c *Conn) }
 // answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs now,
 // for example because workers run the handlers.
 func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
-	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJob(job, requests)
+	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJobOnLoop(job, requests)
 }
 
 // CallIfReady calls f as a handler call of the connection. Before Opened and during a handshake, it returns

@@ -260,7 +260,7 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	if r.CanWait() {
 		maxBytes, postedLimit = maxBytes/waitersShare, r.postedLimit
 	}
-	added := b.bytesCountedForLimit(r.Shared, size)
+	added := b.bytesNotYetCounted(r.Shared, size)
 	switch {
 	case b.closed:
 		return ErrClosed
@@ -366,8 +366,8 @@ func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
 	}
 }
 
-// bytesCountedForLimit returns the number of bytes that a message adds towards MaxBytes.
-func (b *Mailbox) bytesCountedForLimit(s *Shared, messageSize int) int {
+// bytesNotYetCounted returns the number of bytes that a message adds towards MaxBytes.
+func (b *Mailbox) bytesNotYetCounted(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
 	}
@@ -546,8 +546,8 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// Close makes later calls of Put fail with ErrClosed. Queued requests can still be taken.
-func (b *Mailbox) Close() {
+// RejectFurtherPosts makes later calls of Put fail with ErrClosed. Queued requests can still be taken.
+func (b *Mailbox) RejectFurtherPosts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

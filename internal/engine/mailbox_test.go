@@ -68,7 +68,7 @@ func TestMailboxClose(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	r := o.open(1).Ref()
 	wantErr(t, "Send", r.Send([]byte("before")), nil)
-	o.box.Close()
+	o.box.RejectFurtherPosts()
 	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
 	wantErr(t, "Close after Close", r.Close(), ErrClosed)
 	if mail, data := o.box.DequeueForRecycle(); len(mail) != 1 || string(data) != "before" {

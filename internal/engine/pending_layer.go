@@ -44,7 +44,7 @@ func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	case c.is(handshaking) || c.layer() != nil || c.isInputTaken() || c.fileQueueOrNil() != nil:
 		return ErrBadUse
 	}
-	c.setReading(false)
+	c.setReadPausedState(false)
 	c.ensureRare().pendingLayer = &pendingLayer{newLayer: newLayer}
 	return nil
 }
@@ -100,7 +100,7 @@ func (c *Conn) callSecuredAndHandleDeferred() {
 	handleDeferred()
 }
 
-func (c *Conn) cancelPendingLayer() {
+func (c *Conn) cancelPendingLayerAndHandleDeferred() {
 	kept := c.extra.pendingLayer.deferred
 	c.runtime.Counters.Add(Buffered, -int64(c.extra.pendingLayer.deferredMemory))
 	c.extra.pendingLayer = nil

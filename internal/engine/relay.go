@@ -361,7 +361,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 		return
 	}
 	if o := c.localPartner(); o != nil {
-		o.setReading(true)
+		o.setReadPausedState(true)
 		c.runtime.Loop.PerformActionsLater(o)
 	}
 }
@@ -378,7 +378,7 @@ func (c *Conn) postPartnerResumeIfLow() {
 	r.ref.postDo(func(o *Conn) {
 		if r := o.remotePartner(); r != nil {
 			r.unacknowledged = 0
-			o.setReading(true)
+			o.setReadPausedState(true)
 		}
 	})
 }

@@ -30,8 +30,8 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// addUnlessTooMany counts one more goroutine that waits to send to c, up to MaxSenders.
-func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
+// countSenderUnlessTooMany counts one more goroutine that waits to send to c, up to MaxSenders.
+func (s *sendWaiters) countSenderUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byConn == nil {
@@ -49,7 +49,7 @@ func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
 	return true
 }
 
-func (s *sendWaiters) removeOne(c *Conn) {
+func (s *sendWaiters) uncountSender(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byConn[c].count--; s.byConn[c].count == 0 {
@@ -57,8 +57,8 @@ func (s *sendWaiters) removeOne(c *Conn) {
 	}
 }
 
-// spaceFreedChan returns a channel that is closed when c may have space. The caller must have called addUnlessTooMany.
-func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
+// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space. The caller must have called countSenderUnlessTooMany.
+func (s *sendWaiters) spaceFreedChanOfWaitedConn(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byConn[c].spaceFreed
@@ -106,13 +106,13 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		return ErrOnLoop
 	}
 	all := &c.runtime.sendWaiters
-	if !all.addUnlessTooMany(c) {
+	if !all.countSenderUnlessTooMany(c) {
 		return ErrFull
 	}
-	defer all.removeOne(c)
+	defer all.uncountSender(c)
 	var lastWait SpaceWait // released after each attempt
 	for deadline := time.Duration(0); ; {
-		spaceFreed, mailboxWait := all.spaceFreedChan(c), SpaceWait{}
+		spaceFreed, mailboxWait := all.spaceFreedChanOfWaitedConn(c), SpaceWait{}
 		q.spaceWait = &mailboxWait
 		err := r.post(q)
 		lastWait.stopWaiting()

@@ -183,7 +183,7 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the last output buffer, or nil if new data needs a new buffer.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
+func (c *Conn) tailBufferOrNew(capacityIfNew int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
 		c.allocOutputAtTail(b, capacityIfNew)
@@ -191,8 +191,8 @@ func (c *Conn) ensureTailBuffer(capacityIfNew int) *Buffer {
 	return *b
 }
 
-// transportOutputTail is like outputTail, but for data that a layer has already processed.
-func (c *Conn) transportOutputTail() **Buffer {
+// addrOfTransportTail is like outputTail, but for data that a layer has already processed.
+func (c *Conn) addrOfTransportTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
 	}
@@ -216,7 +216,7 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 
 // advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
-	if c.advanceFirstQueuedFile(sentBytes) {
+	if c.addSentBytesToFirstFile(sentBytes) {
 		c.state &^= blocked
 		c.removeFinishedFilesAndAdvance()
 	} else {
@@ -226,7 +226,7 @@ func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	c.resumeAndScheduleDrainedIfLow()
 }
 
-func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
+func (c *Conn) addSentBytesToFirstFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
 	first.offset += int64(sentBytes)
@@ -246,7 +246,7 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 		c.abortWith(NormalizeError(mapFileReadError(err)))
 		return
 	}
-	c.advanceFirstQueuedFile(n)
+	c.addSentBytesToFirstFile(n)
 	if c.layer() == nil {
 		c.out = b
 		return
@@ -292,7 +292,7 @@ func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	if c.out != nil {
 		c.out.postedBytes, b.postedBytes = c.out.postedBytes+b.postedBytes, 0
 	}
-	c.freeOutputAndReleasePosted(b)
+	c.freeOutputAndReleasePostedBytes(b)
 	if err != nil {
 		c.abortWith(err)
 	}
@@ -307,7 +307,7 @@ func (c *Conn) discardFileQueue() {
 	for _, f := range q.entries {
 		f.file.Close()
 		if f.following != nil {
-			c.freeOutputAndReleasePosted(f.following)
+			c.freeOutputAndReleasePostedBytes(f.following)
 		}
 	}
 }

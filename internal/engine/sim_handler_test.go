@@ -55,7 +55,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	s.check(c.RefusedBytes() == l.seen, "%v: Refused is %d, want %d", l, c.RefusedBytes(), l.seen)
 	l.refused = 0
 	used := s.handleInput(l, in)
-	c.CountMessages(min(used, 1))
+	c.CountMessagesAndLimitRate(min(used, 1))
 	if used == 0 {
 		if !s.checkPaused(l) {
 			l.seen = len(in)
@@ -195,7 +195,7 @@ func (s *sim) handlerCloses(l *life) {
 	s.log("%v: handler closes for %v", l, why)
 	l.allowReasons(why)
 	if s.dice.intN(4) == 0 {
-		l.conn.CloseAfterPeer(why)
+		l.conn.CloseAfterPeerEOF(why)
 	} else {
 		l.conn.CloseWith(why)
 	}

@@ -222,12 +222,12 @@ type simLoop struct {
 	*sim
 }
 
-func (o simLoop) Conn(slot uint32) *Conn      { return o.slots[slot] }
-func (o simLoop) OwnsConn(*Conn) bool         { return o.dice.intN(5) > 0 }
-func (o simLoop) PerformActionsLater(c *Conn) { o.touched = append(o.touched, c) }
-func (simLoop) OnLoop() bool                  { return true }
-func (simLoop) LeaveToWait() bool             { return false }
-func (simLoop) QueueJob(LoopJob, int) bool    { return false }
+func (o simLoop) Conn(slot uint32) *Conn         { return o.slots[slot] }
+func (o simLoop) OwnsConn(*Conn) bool            { return o.dice.intN(5) > 0 }
+func (o simLoop) PerformActionsLater(c *Conn)    { o.touched = append(o.touched, c) }
+func (simLoop) OnLoop() bool                     { return true }
+func (simLoop) LeaveToWait() bool                { return false }
+func (simLoop) QueueJobOnLoop(LoopJob, int) bool { return false }
 
 // randomStep makes one random step.
 func (s *sim) randomStep() {

@@ -183,7 +183,7 @@ type timeLimit struct {
 	why error
 }
 
-func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
+func newTimeLimitUnlessZero(since, duration time.Duration, closeReason error) timeLimit {
 	if duration <= 0 {
 		return timeLimit{}
 	}
@@ -195,16 +195,16 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
 	if c.hasOutput() {
-		limits[0] = newTimeLimit(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
+		limits[0] = newTimeLimitUnlessZero(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
 	if c.is(peerEOF) && c.handlerOrRelayDelaysClose() {
-		limits[1] = newTimeLimit(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
+		limits[1] = newTimeLimitUnlessZero(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
 	}
 	if c.is(peerEOF|inputHeld|openPending|overHighWater|readPaused) || c.isReadRateExceeded() {
 		return // the peer need not send, or input is not read
 	}
 	if every := c.runtime.Heartbeat.Every; !c.is(relayed) {
-		limits[1] = newTimeLimit(heard+time.Duration(c.unansweredHeartbeats())*every, every, nil)
+		limits[1] = newTimeLimitUnlessZero(heard+time.Duration(c.unansweredHeartbeats())*every, every, nil)
 		if c.unansweredHeartbeats() >= c.runtime.Heartbeat.MaxMissed {
 			limits[1].why = ErrHeartbeatTimeout
 		}
@@ -212,11 +212,11 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	switch {
 	case c.state&(dialled|ownHandler) == dialled:
 	case c.state&(dialled|neverHeard) == neverHeard:
-		limits[2] = newTimeLimit(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
+		limits[2] = newTimeLimitUnlessZero(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
 	case c.in != nil || c.partialMessageSince() > 0:
-		limits[2] = newTimeLimit(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
+		limits[2] = newTimeLimitUnlessZero(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
 	default:
-		limits[2] = newTimeLimit(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
+		limits[2] = newTimeLimitUnlessZero(heard, c.runtime.idleTimeout(), ErrIdleTimeout)
 	}
 }
 
@@ -244,9 +244,9 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeoutsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
+// ExtendTimeLimitsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
 // Timers and deadlines do not change.
-func (c *Conn) ExtendTimeoutsAfterSuspend(suspended time.Duration) {
+func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
 	}

@@ -37,7 +37,7 @@ func (workerLoop) OnLoop() bool { return false }
 
 func (workerLoop) LeaveToWait() bool { return true }
 
-func (workerLoop) QueueJob(LoopJob, int) bool { return false }
+func (workerLoop) QueueJobOnLoop(LoopJob, int) bool { return false }
 
 var errNoTime = errors.New("no worker has time")
 

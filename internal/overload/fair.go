@@ -70,7 +70,7 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
 		return isLucky(flat), false
 	}
-	key := randomSourceKey(source, weight)
+	key := pickOneOfSourceKeys(source, weight)
 	if next != nil {
 		next.countAndGetProbability(&key)
 	}
@@ -85,8 +85,8 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 // sources, whose keys differ in the last bytes.
 type sourceKey [20]byte
 
-// randomSourceKey returns a random one of the numKeys keys of source. numKeys is the weight of source.
-func randomSourceKey(source netip.Addr, numKeys uint32) (k sourceKey) {
+// pickOneOfSourceKeys returns a random one of the numKeys keys of source. numKeys is the weight of source.
+func pickOneOfSourceKeys(source netip.Addr, numKeys uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
 		clear(k[8:16])
@@ -154,8 +154,8 @@ func (s *sourceSketch) updateRows(share, limit float64) {
 	}
 }
 
-// end removes the sketches after an overload.
-func (f *fairShares) end() {
+// discardSketches removes the sketches after an overload.
+func (f *fairShares) discardSketches() {
 	f.current.Store(nil)
 	f.next.Store(nil)
 	f.admitted.Store(0)

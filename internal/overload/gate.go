@@ -344,7 +344,7 @@ func (g *Gate) updateOrEndShares(now time.Duration) {
 	if mode := g.mode.Load(); mode&(limiting|dicing) != 0 {
 		g.shares.updateIfDue(now, g.flatProbability(mode), mode&limiting != 0)
 	} else if g.shares.updateAt != 0 {
-		g.shares.end()
+		g.shares.discardSketches()
 	}
 }
 
@@ -376,7 +376,7 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 		// By Little's law, this is the number of requests that start within the target.
 		g.exactCredit = float64(g.started) * float64(target) / float64(now-g.intervalAt)
 		g.adjustAt = now
-		g.storeCreditsAndDropAfter(target)
+		g.storeCreditsAndDropLimit(target)
 		g.enterState(limiting, now)
 		return
 	case g.baseWaiting == 0 && g.measured: // without a measured request, waiting omits requests admitted before counting began
@@ -409,10 +409,10 @@ func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting in
 		g.exactCredit *= max(1-decrease*excess, 0.5)
 	}
 	g.lastShed = shed
-	g.storeCreditsAndDropAfter(target)
+	g.storeCreditsAndDropLimit(target)
 }
 
-func (g *Gate) storeCreditsAndDropAfter(target time.Duration) {
+func (g *Gate) storeCreditsAndDropLimit(target time.Duration) {
 	g.exactCredit = min(max(g.exactCredit, 1), maxCredits)
 	g.credits.Store(int64(g.exactCredit))
 	g.dropAfter.Store(int64(2 * target))

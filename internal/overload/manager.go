@@ -136,9 +136,9 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// BufferLimit returns the limit, in bytes, of the memory of all buffers together. It returns max, or less under
+// TotalBufferLimit returns the limit, in bytes, of the memory of all buffers together. It returns max, or less under
 // overload.
-func (m *Manager) BufferLimit(max int64) int64 {
+func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
 	}
@@ -184,7 +184,7 @@ func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 
 func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	if !m.IsActive(RefuseConns) {
-		m.connShares.end()
+		m.connShares.discardSketches()
 		return
 	}
 	probability := uint32(0)

@@ -49,7 +49,7 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	case b[0] == signature[0]:
 		h, lengthIfComplete, err = parseBinary(b)
 	default:
-		h, lengthIfComplete, err = parseText(b)
+		h, lengthIfComplete, err = parseTextOrIncomplete(b)
 	}
 	if err == errIncomplete {
 		return Header{}, 0, nil
@@ -75,7 +75,7 @@ func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 
 const prefix = "PROXY "
 
-func parseText(b []byte) (h Header, length int, err error) {
+func parseTextOrIncomplete(b []byte) (h Header, length int, err error) {
 	if err := checkPrefixOrIncomplete(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
 		return h, 0, err
 	}

@@ -58,12 +58,12 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
-	if evicted := g.startOrQueueAndEvict(h); evicted != nil {
+	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
 		evicted.cancel(errStalled)
 	}
 }
 
-func (g *HandshakeLimiter) startOrQueueAndEvict(h *handshake) (evicted *handshake) {
+func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running < g.maxRunning {

@@ -38,7 +38,7 @@ func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 		if !isPart {
 			body = body[:n]
 		}
-		if err := h.parseHelloHeader(body); err != nil {
+		if err := h.parseHelloTypeAndLength(body); err != nil {
 			return false, err
 		}
 		if isPart {
@@ -53,7 +53,7 @@ func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	return false, nil
 }
 
-func (h *helloScanner) parseHelloHeader(body []byte) error {
+func (h *helloScanner) parseHelloTypeAndLength(body []byte) error {
 	if h.scanned >= len(h.header) {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 			case err != nil:
 				r.log.Error("certificate reload failed; keeping the old one", "cert", r.certFile, "key", r.keyFile, "error", err)
 			default:
-				r.log.Info("certificate reloaded", "cert", r.certFile, "expires", certExpiry(r.current.Load()))
+				r.log.Info("certificate reloaded", "cert", r.certFile, "expires", leafExpiryOrZero(r.current.Load()))
 			}
 		}
 		r.mu.Unlock()
@@ -64,7 +64,7 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	if _, err := r.loadIfChanged(true); err != nil {
 		return time.Time{}, err
 	}
-	return certExpiry(r.current.Load()), nil
+	return leafExpiryOrZero(r.current.Load()), nil
 }
 
 // loadIfChanged loads the certificate and key if a file has changed or force is true.
@@ -86,7 +86,7 @@ func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	return true, err
 }
 
-func certExpiry(c *tls.Certificate) time.Time {
+func leafExpiryOrZero(c *tls.Certificate) time.Time {
 	if c.Leaf == nil { // GODEBUG=x509keypairleaf=0
 		return time.Time{}
 	}

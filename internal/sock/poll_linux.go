@@ -24,8 +24,8 @@ const (
 	Hup   uint32 = unix.EPOLLHUP
 )
 
-// NewPoll creates an epoll instance that reports at most batch events per call.
-func NewPoll(batch int) (*Poll, error) {
+// NewEpoll creates an epoll instance that reports at most batch events per call.
+func NewEpoll(batch int) (*Poll, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create1: %w", err)
@@ -33,7 +33,7 @@ func NewPoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
-// LimitBatch limits each TryWait and Wait to n events. n is clamped to the range from 1 to the batch of NewPoll.
+// LimitBatch limits each TryWait and Wait to n events. n is clamped to the range from 1 to the batch of NewEpoll.
 func (p *Poll) LimitBatch(n int) { p.events = p.events[:max(min(n, cap(p.events)), 1)] }
 
 // FD returns the epoll descriptor, which another Poll can watch.
@@ -129,7 +129,7 @@ func NewEventfd() (Eventfd, error) {
 
 // Signal makes the eventfd readable.
 func (e Eventfd) Signal() {
-	if e.isInThreadDescriptorTable() {
+	if e.isUsableByCallingThread() {
 		e.writeOne()
 		return
 	}

@@ -9,7 +9,7 @@ import (
 func TestPollWait(t *testing.T) {
 	for name, coarse := range map[string]bool{"epoll_pwait2": false, "epoll_pwait": true} {
 		t.Run(name, func(t *testing.T) {
-			p, err := NewPoll(4)
+			p, err := NewEpoll(4)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -101,7 +101,7 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	if errno != 0 {
 		return -1, peer, errno
 	}
-	return int32(n), toAddrPort(&a.peer), 0
+	return int32(n), toRawAddrPort(&a.peer), 0
 }
 
 // PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block.
@@ -119,11 +119,11 @@ func socketAddr(syscallNumber uintptr, fd int32) netip.AddrPort {
 	if errno != 0 {
 		return netip.AddrPort{}
 	}
-	return toAddrPort(&sa)
+	return toRawAddrPort(&sa)
 }
 
-// toAddrPort converts an address from the kernel. An address without a port becomes the zero value.
-func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+// toRawAddrPort converts an address from the kernel. An address without a port becomes the zero value.
+func toRawAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	switch sa.Addr.Family {
 	case unix.AF_INET:
 		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
@@ -210,9 +210,9 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConn ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported is
+// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported is
 // false if the socket does not support resets, such as a unix socket.
-func ResetConn(fd int32) (supported bool) {
+func ResetConnNow(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 	return errno == 0

@@ -141,7 +141,7 @@ func fillFDsBelowFirstPrivate() error {
 	return unix.Close(fd)
 }
 
-func (e Eventfd) isInThreadDescriptorTable() bool {
+func (e Eventfd) isUsableByCallingThread() bool {
 	if privateTables.count.Load() == 0 {
 		return true
 	}

@@ -109,7 +109,7 @@ func TestExecuteCommand(t *testing.T) {
 		{encodeFrame(kindExpel, []byte{1, 2}), "", "peer to expel is 0102; expected"},
 	} {
 		e.calls = nil
-		frame, err := readFrame(bytes.NewReader(c.frame))
+		frame, err := readFrameWithHeader(bytes.NewReader(c.frame))
 		if err != nil {
 			t.Fatalf("received %q, %v", frame, err)
 		}

@@ -59,7 +59,7 @@ func encodeClosePeerConns(peer netip.AddrPort) []byte {
 	return encodeFrame(kindExpel, payload)
 }
 
-func readFrame(r io.Reader) (frame []byte, err error) {
+func readFrameWithHeader(r io.Reader) (frame []byte, err error) {
 	frame = make([]byte, frameHeaderSize)
 	if _, err := io.ReadFull(r, frame); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ type outbox struct {
 	close   func() // closes closing, once
 }
 
-func newOutbox(socket *net.UnixConn) *outbox {
+func newUnstartedOutbox(socket *net.UnixConn) *outbox {
 	o := &outbox{socket: socket, queue: make(chan []byte, maxQueuedMessages), urgent: make(chan []byte, 1), closing: make(chan struct{})}
 	o.close = sync.OnceFunc(func() { close(o.closing) })
 	return o

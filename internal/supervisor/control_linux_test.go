@@ -23,7 +23,7 @@ func newOutboxPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File
 		ours.Close()
 		theirs.Close()
 	})
-	return newOutbox(ours), ours, theirs
+	return newUnstartedOutbox(ours), ours, theirs
 }
 
 func TestOutbox(t *testing.T) {

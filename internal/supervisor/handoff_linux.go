@@ -79,7 +79,7 @@ func (s *Supervisor) SetListenersShared(bool) {}
 // sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
-	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
+	err = s.distributeChannelsConcurrently(channels, func(index int, w workerState, part []*os.File) error {
 		var m handoffReply
 		asked := w.process.(*osProcess).link.SendOrderAndAwaitReply(ctx, orderHandOver, &m, part...)
 		if asked != nil {
@@ -111,15 +111,15 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 			f.Close() // the workers have copies
 		}
 	}()
-	return s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
+	return s.distributeChannelsConcurrently(channels, func(index int, w workerState, part []*os.File) error {
 		var m handoffReply
 		return m.toError(index, w.process.(*osProcess).link.SendOrderAndAwaitReply(context.Background(), orderTakeOver, &m, part...))
 	})
 }
 
-// distributeChannelsToWorkers calls send for each running worker, concurrently. part is the worker's share of the
+// distributeChannelsConcurrently calls send for each running worker, concurrently. part is the worker's share of the
 // channels.
-func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
+func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
 	s.mu.Unlock()

@@ -90,13 +90,13 @@ func (s *Supervisor) superviseWithTimeouts(workerIndex int, p process) (served b
 				timer.Stop()
 			}
 			s.markServedAndSignalIfAll(workerIndex)
-			s.requestPauseResendToAll(p)
+			s.requestPauseStateResend(p)
 		case <-stopped:
 			stopped = nil
 			timer.Reset(s.timing.exitTimeout)
 		case <-draining:
 			draining = nil
-			p.requestDrainOrSIGTERMUnlessServing()
+			p.requestDrainWithSIGTERMUnlessServing()
 		case <-killing:
 			killing = nil
 			p.kill()

@@ -35,7 +35,7 @@ type fakeProcess struct {
 	frames             chan []byte // received
 }
 
-func (a *fakeProcess) enqueueFrameIfServing(frame []byte) error {
+func (a *fakeProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
 	select {
 	case a.frames <- frame:
 		return nil
@@ -49,7 +49,7 @@ func (a *fakeProcess) serving() <-chan struct{} { return a.serve }
 func (a *fakeProcess) stopped() <-chan struct{} { return a.leave }
 func (a *fakeProcess) ended() <-chan struct{}   { return a.end }
 func (a *fakeProcess) err() error               { return a.cause }
-func (a *fakeProcess) requestDrainOrSIGTERMUnlessServing() {
+func (a *fakeProcess) requestDrainWithSIGTERMUnlessServing() {
 	a.onceDrain.Do(func() { close(a.drained) })
 }
 func (a *fakeProcess) kill() { a.onceEnd.Do(func() { close(a.killed) }) }

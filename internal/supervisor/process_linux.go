@@ -29,7 +29,7 @@ type osProcess struct {
 // the process sends.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
-		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), onFrame: onFrame,
+		cmd: cmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,
 		sendSIGTERM: sync.OnceFunc(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }), // it may have ended
 		isServing:   make(chan struct{}), hasStopped: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
@@ -50,7 +50,7 @@ func (p *osProcess) readFramesUntilStopped() {
 	defer close(p.hasStopped)
 	in := bufio.NewReader(p.socket)
 	for {
-		frame, err := readFrame(in)
+		frame, err := readFrameWithHeader(in)
 		switch {
 		case err != nil:
 			return
@@ -81,7 +81,7 @@ func (p *osProcess) waitForExitAndClose() {
 	p.link.Close()
 }
 
-func (p *osProcess) enqueueFrameIfServing(frame []byte) error {
+func (p *osProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (p *osProcess) enqueueFrameIfServing(frame []byte) error {
 	return err
 }
 
-func (p *osProcess) requestDrainOrSIGTERMUnlessServing() {
+func (p *osProcess) requestDrainWithSIGTERMUnlessServing() {
 	p.out.enqueueUrgent(encodeFrame(kindDrain, nil))
 	if isClosed(p.out.closing) || !isClosed(p.isServing) {
 		p.sendSIGTERM()

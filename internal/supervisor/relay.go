@@ -43,9 +43,9 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseResendToAll asks the relay to send the current pause or resume command to all workers again, because a
+// requestPauseStateResend asks the relay to send the current pause or resume command to all workers again, because a
 // new worker, unlessEnded, has not received it.
-func (s *Supervisor) requestPauseResendToAll(unlessEnded process) {
+func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:
 	case <-unlessEnded.ended():
@@ -87,7 +87,7 @@ func (s *Supervisor) enqueueForServingWorkersOrLog(frame []byte) {
 		if p == nil {
 			continue
 		}
-		if err := p.enqueueFrameIfServing(frame); errors.Is(err, engine.ErrFull) {
+		if err := p.enqueueFrameOrSkipUnlessServing(frame); errors.Is(err, engine.ErrFull) {
 			s.cfg.Log.Error("worker process does not read messages; dropping a broadcast or command for it",
 				"worker", index, "pid", p.pid(), "bytes", len(frame)-frameHeaderSize)
 		}

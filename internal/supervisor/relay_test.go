@@ -109,7 +109,7 @@ func FuzzReadFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r := bytes.NewReader(in)
 		var heard []byte
-		for frame, err := readFrame(r); err == nil; frame, err = readFrame(r) {
+		for frame, err := readFrameWithHeader(r); err == nil; frame, err = readFrameWithHeader(r) {
 			heard = append(heard, frame...)
 		}
 		if !bytes.HasPrefix(in, heard) {

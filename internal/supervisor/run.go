@@ -64,16 +64,16 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 			close(published)
 		case <-terms:
 			d.gotSIGTERM = true
-			d.startOrUpdateDrainRaisingSIGTERM()
+			d.startOrUpdateDrain()
 		case <-done:
 			done = nil
-			d.startOrUpdateDrainRaisingSIGTERM()
+			d.startOrUpdateDrain()
 		case <-drainRequested:
 			drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, true, false
-			d.startOrUpdateDrainRaisingSIGTERM()
+			d.startOrUpdateDrain()
 		case <-orphaned: // nothing else limits the drain now
 			orphaned, drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, nil, true, true
-			d.startOrUpdateDrainRaisingSIGTERM()
+			d.startOrUpdateDrain()
 		case <-d.deadline:
 			d.deadline = nil
 			d.cancel(context.DeadlineExceeded)
@@ -103,9 +103,9 @@ type workerDrain struct {
 	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrainRaisingSIGTERM starts the drain or updates its deadline. If the supervisor has requested the drain
+// startOrUpdateDrain starts the drain or updates its deadline. If the supervisor has requested the drain
 // or has died, it sends this process a SIGTERM, unless the process has received one.
-func (d *workerDrain) startOrUpdateDrainRaisingSIGTERM() {
+func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
 		var ctx context.Context
@@ -152,7 +152,7 @@ func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, 
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
 	for requested := false; ; {
-		frame, err := readFrame(in)
+		frame, err := readFrameWithHeader(in)
 		if err != nil {
 			break
 		}

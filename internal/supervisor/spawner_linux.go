@@ -152,7 +152,7 @@ func (sp *execSpawner) spawnWorker(workerIndex int, onFrame func(frame []byte)) 
 	cmd.Args = sp.args
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{sp.memory, theirs, theirLink} // descriptors 3, 4 and 5; the listeners follow
-	if err := sp.startWithSocketsAndIdentity(cmd, workerIndex); err != nil {
+	if err := sp.startWithSocketsAndWorkerEnv(cmd, workerIndex); err != nil {
 		ours.Close()
 		link.Close()
 		return nil, err
@@ -160,7 +160,7 @@ func (sp *execSpawner) spawnWorker(workerIndex int, onFrame func(frame []byte)) 
 	return newMonitoredProcess(cmd, ours, link, onFrame), nil
 }
 
-func (sp *execSpawner) startWithSocketsAndIdentity(cmd *exec.Cmd, workerIndex int) error {
+func (sp *execSpawner) startWithSocketsAndWorkerEnv(cmd *exec.Cmd, workerIndex int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.closed {

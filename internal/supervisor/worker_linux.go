@@ -65,7 +65,7 @@ func (w *Worker) validateAndInheritDescriptors() error {
 	if w.socket, err = toUnixConnClosingFile(os.NewFile(controlFD, "control socket")); err != nil {
 		return err
 	}
-	w.out = newOutbox(w.socket)
+	w.out = newUnstartedOutbox(w.socket)
 	return nil
 }
 

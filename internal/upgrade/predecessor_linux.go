@@ -213,9 +213,9 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerLivenessUntilDone replies to liveness checks until the old process has handed over everything. It fails if the
+// AnswerItsLivenessChecksUntilDone replies to liveness checks until the old process has handed over everything. It fails if the
 // old process exits earlier.
-func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
+func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
 		sock.Close(fds...)
@@ -233,5 +233,5 @@ func (p *Predecessor) AnswerLivenessUntilDone() (d Done, err error) {
 	}
 }
 
-// Close closes the connection to the old process. AnswerLivenessUntilDone and AnnounceReadyAndTakeOver then return.
+// Close closes the connection to the old process. AnswerItsLivenessChecksUntilDone and AnnounceReadyAndTakeOver then return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

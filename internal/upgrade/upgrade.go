@@ -82,7 +82,7 @@ type Channels struct {
 
 // Done is the last message of the old process, after the handoff.
 type Done struct {
-	// Counters are the old process's monotonic counters by name; see engine.Counts.ByName.
+	// Counters are the old process's monotonic counters by name; see engine.Counts.NonzeroCountersByName.
 	Counters map[string]int64
 	// Listeners are the counters of the old process's listeners, in the order of Hello.
 	Listeners []ListenerCounts

@@ -50,13 +50,13 @@ func ClaimPredecessorOnce() (*Predecessor, error) { return nil, nil }
 func (*Predecessor) AnnounceReadyAndTakeOver(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
-func (*Predecessor) ReportFailure(error) error                       { return ErrUnsupported }
-func (*Predecessor) AnswerLivenessUntilDone() (d Done, err error)    { return d, ErrUnsupported }
-func (*Predecessor) Close()                                          {}
-func IsAborted(error) bool                                           { return false }
-func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error      { return ErrUnsupported }
-func PredecessorActivationSockets() ([]string, []*os.File, error)    { return nil, nil, nil }
-func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) { return nil }
-func (*Reaper) ReapUntilServerExits() error                          { return nil }
-func EnableKeepRunningIfFirst() error                                { return nil }
-func ReportOwnPIDServing()                                           {}
+func (*Predecessor) ReportFailure(error) error                             { return ErrUnsupported }
+func (*Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) { return d, ErrUnsupported }
+func (*Predecessor) Close()                                                {}
+func IsAborted(error) bool                                                 { return false }
+func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error            { return ErrUnsupported }
+func PredecessorActivationSockets() ([]string, []*os.File, error)          { return nil, nil, nil }
+func (*Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper)       { return nil }
+func (*Reaper) ReapUntilServerExits() error                                { return nil }
+func EnableKeepRunningIfFirst() error                                      { return nil }
+func ReportOwnPIDServing()                                                 {}

@@ -54,7 +54,7 @@ const (
 	closePollInterval = 10 * time.Millisecond
 )
 
-func validateControl(cfg *Config) error {
+func validateTokenAndController(cfg *Config) error {
 	if cfg.Token == "" {
 		return nil
 	}

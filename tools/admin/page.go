@@ -106,7 +106,7 @@ func (l *pageState) listSecondaryFiguresAndFacts(s tcp.Stats, p historyPoint) []
 }
 
 func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.Section {
-	tables := []*page.Table{l.buildListenerTable(), l.buildRouteTable(), buildLatencyTable(p), l.buildMemoryTable(s, p), l.buildMetricsTable()}
+	tables := []*page.Table{l.buildListenerTable(), l.buildHandlerPlacementTable(), buildLatencyTable(p), l.buildMemoryTable(s, p), l.buildMetricsTable()}
 	var parts []page.Part
 	for _, t := range tables {
 		if t != nil {
@@ -142,8 +142,8 @@ func (l *pageState) buildListenerTable() *page.Table {
 	return t
 }
 
-// buildRouteTable returns a table that shows where HTTP handlers run, or nil without HTTP routes.
-func (l *pageState) buildRouteTable() *page.Table {
+// buildHandlerPlacementTable returns a table that shows where HTTP handlers run, or nil without HTTP routes.
+func (l *pageState) buildHandlerPlacementTable() *page.Table {
 	s, ok := l.source.(*tcp.Server)
 	if !ok {
 		return nil

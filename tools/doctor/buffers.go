@@ -49,17 +49,17 @@ var _ = registerWall(Wall{
 	Effect: "data after a connection's first segment is dropped and resent until the application reads (TcpExtTCPRcvQDrop, PruneCalled; " +
 		"\"TCP: out of memory -- consider tuning tcp_mem\" in the kernel's log): writes wait, or fail with EAGAIN",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
-}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 2, x.refusablePagesPerConn()) },
+}, func(x *analysis, w *Wall) bool { return x.fillTCPMemWall(w, 2, x.refusablePagesPerConn()) },
 	sysctlInfo{name: tcpMemName, isAmount: true, machineWide: true, defaultValue: "64 128 256"})
 
 var _ = registerWall(Wall{
 	Name: "tcp_mem-pressure", Soft: true, What: "memory of TCP buffers at which they stop growing (" + tcpMemName + ", second)",
 	Effect: "buffers shrink to their minimum size, and throughput with them (TcpExtTCPMemoryPressures)",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
-}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
+}, func(x *analysis, w *Wall) bool { return x.fillTCPMemWall(w, 1, x.unreadPagesPerConn()) })
 
-// examineTCPMem computes how many connections one of tcp_mem's three limits allows.
-func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
+// fillTCPMemWall computes how many connections one of tcp_mem's three limits allows.
+func (x *analysis) fillTCPMemWall(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
 		return false
@@ -111,18 +111,18 @@ var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
 	Source: ipPage + "#tcp-variables",
-}, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_rmem", 1) },
+}, func(x *analysis, w *Wall) bool { return x.examineBufferSizeForUnread(w, "net.ipv4.tcp_rmem", 1) },
 	sysctlInfo{name: "net.ipv4.tcp_rmem", isAmount: true, perNamespace: true})
 
 var _ = registerWall(Wall{
 	Name: "tcp_wmem", Soft: true, What: "unsent bytes of one connection (net.ipv4.tcp_wmem, third; or SO_SNDBUF)",
 	Effect: "writes block, or fail with EAGAIN if non-blocking: Myriad keeps the rest in its own memory (Limits.MaxUnsent)",
 	Source: ipPage + "#tcp-variables",
-}, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
+}, func(x *analysis, w *Wall) bool { return x.examineBufferSizeForUnread(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBufferSize checks whether a connection's buffer can hold the plan's unread bytes.
-func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
+// examineBufferSizeForUnread checks whether a connection's buffer can hold the plan's unread bytes.
+func (x *analysis) examineBufferSizeForUnread(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]
 	if need := kernelBytesForUnread(x.p.Unread); ok && need > sizes[sizeIndex] {

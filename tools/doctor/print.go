@@ -91,7 +91,7 @@ func (l *requirements) filterSysctls(is func(requiredSysctl) bool) (list []requi
 	return list
 }
 
-func (l *requirements) Unsafe() string {
+func (l *requirements) UnsafeSysctlNames() string {
 	var names []string
 	for _, n := range l.Own() {
 		if !n.Safe() {

@@ -50,7 +50,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	writeTitledLines(&b, "To raise them, in this order, as root:", here)
 	writeTitledLines(&b, "Not writable here; on the machine itself or when the container is created:", elsewhere)
 	writeTitledLines(&b, "No setting suffices here:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Advice }))
-	writeTitledLines(&b, r.titleOfPlanCommands(), r.CommandsToRunPlan())
+	writeTitledLines(&b, r.titleOfServeAndHoldCommands(), r.CommandsToRunPlan())
 	writeTitledLines(&b, "Sources:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
 	return err
@@ -246,7 +246,7 @@ func formatAddrRanges(addrs []netip.Addr) []string {
 	return list
 }
 
-func (r *Report) titleOfPlanCommands() string {
+func (r *Report) titleOfServeAndHoldCommands() string {
 	title := "Then"
 	if room := r.plannedConnsFittingAfterChanges(); room < int64(r.Plan.Connections) {
 		title += fmt.Sprintf(", for the %s connections that fit", format.Count(room))

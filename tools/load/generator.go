@@ -200,7 +200,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountDelivered(v)}, g.now())
+			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountFullyDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
@@ -227,7 +227,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.markOrScheduleNextMessages(s, cs, 0, now)
+		g.startOrContinueTraffic(s, cs, 0, now)
 	}
 	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
@@ -241,7 +241,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		return g.dispatchInputWithoutConnState(c, in)
+		return g.dispatchHandshakePubsubOrHeldInput(c, in)
 	}
 	now := g.now()
 	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {
@@ -268,7 +268,7 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 			g.recordOpenLoopSendLateness(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.markOrScheduleNextMessages(s, cs, res.answers, now)
+			g.startOrContinueTraffic(s, cs, res.answers, now)
 		}
 		p = g.takeAllDueAndCountSent(s, cs, now)
 	}

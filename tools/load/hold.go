@@ -54,7 +54,7 @@ func (g *generator) registerHeldConnOrAbortLate(c *engine.Conn, s *shard, now, d
 	}
 }
 
-func (g *generator) dispatchInputWithoutConnState(c *engine.Conn, in []byte) (used int) {
+func (g *generator) dispatchHandshakePubsubOrHeldInput(c *engine.Conn, in []byte) (used int) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		return g.finishWSHandshakeOrAbort(c, v, in)

@@ -35,8 +35,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// markOrScheduleNextMessages marks a connection's next messages as due when its traffic starts or answers arrive.
-func (g *generator) markOrScheduleNextMessages(s *shard, cs *connState, newAnswers int, now time.Duration) {
+// startOrContinueTraffic marks a connection's next messages as due when its traffic starts or answers arrive.
+func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {

@@ -376,8 +376,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountDelivered permits the next nudge of a publisher, and counts its fully delivered messages.
-func (h *pubsubRun) clearNudgeAndCountDelivered(cs *connState) (n int) {
+// clearNudgeAndCountFullyDelivered permits the next nudge of a publisher, and counts its fully delivered messages.
+func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
 	for n < int(cs.inFlight) && p.undeliveredCount(cs.answered+uint64(n)).Load() <= 0 {

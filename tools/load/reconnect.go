@@ -167,7 +167,7 @@ func (r *reconnector) dialQueuedWhileSlotsFree() {
 		}
 		err := r.engine.Dial(d)
 		if errors.Is(err, engine.ErrFull) {
-			return // dialDueRetries or releaseSlotAndDialQueued will try again
+			return // queueDueRetriesAndDialFreeSlots or releaseSlotAndDialQueued will try again
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
@@ -192,7 +192,7 @@ func (r *reconnector) queueRetry(o *replacementDial, at time.Duration) {
 	r.retrying = append(r.retrying, o)
 }
 
-func (r *reconnector) dialDueRetries(now time.Duration) {
+func (r *reconnector) queueDueRetriesAndDialFreeSlots(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.retrying) > 0 && r.retrying[0].retryAt <= now {

@@ -284,7 +284,7 @@ func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (st
 			r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 		case <-poll.C:
 			if reconnects := r.generator.reconnector; reconnects != nil {
-				reconnects.dialDueRetries(r.generator.now())
+				reconnects.queueDueRetriesAndDialFreeSlots(r.generator.now())
 			}
 		}
 	}

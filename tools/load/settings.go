@@ -192,7 +192,7 @@ func (s *Setting) parseIntoOrAppendToField(field reflect.Value, text string) (er
 		*v, err = parseRampOrItsDuration(text)
 	case *Rate:
 		poisson := v.Poisson
-		*v, err = parseRateOrGoal(text)
+		*v, err = parseRateRangeOrGoal(text)
 		v.Each, v.Poisson = s.Name != s.field, poisson
 	case **TLS:
 		var on bool

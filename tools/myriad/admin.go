@@ -40,7 +40,7 @@ func (f *adminFlags) validate() error {
 	case f.tokenFile != "" && !f.control:
 		return usagef("--admin-token-file is given without --admin-control; expected both")
 	case f.addr != "":
-		return validateListenAddr("admin", f.addr)
+		return validateHostPort("admin", f.addr)
 	}
 	return nil
 }

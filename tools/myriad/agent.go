@@ -81,7 +81,7 @@ func (f *agentFlags) serveAgent(cmd *cobra.Command) (err error) {
 	if f.agent.NATS, err = f.nats.natsServerForAgents(&f.secret); err != nil {
 		return err
 	}
-	if err := f.agent.CheckCredentials(); err != nil {
+	if err := f.agent.RequireCredentialsUnlessLoopback(); err != nil {
 		return usagef("--nats: %w", err)
 	}
 	if f.agent.EventDir != "" {

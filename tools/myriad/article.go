@@ -92,7 +92,7 @@ func articlePage(docs, name, language string) string {
 }
 
 func (f *articleFlags) runAndUpdatePagesOrEstimate(cmd *cobra.Command, name string) error {
-	scenarios, err := f.bench.readScenariosAndSetPeers(articles[name].scenarios)
+	scenarios, err := f.bench.readScenariosAndSetPeersExecutable(articles[name].scenarios)
 	if err != nil {
 		return err
 	}

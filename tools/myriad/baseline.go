@@ -63,14 +63,14 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	if f.buffer < baseline.MinBuffer || f.buffer > baseline.MaxBuffer {
 		return usagef("--buffer is %d; expected %d to %d", f.buffer, baseline.MinBuffer, baseline.MaxBuffer)
 	}
-	if err := validateListenAddr("addr", f.addr); err != nil {
+	if err := validateHostPort("addr", f.addr); err != nil {
 		return err
 	}
 	if f.loops < 1 || f.loops > baseline.MaxLoops {
 		return usagef("--loops is %d; expected 1 to %d", f.loops, baseline.MaxLoops)
 	}
 	if f.admin != "" {
-		if err := validateListenAddr("admin", f.admin); err != nil {
+		if err := validateHostPort("admin", f.admin); err != nil {
 			return err
 		}
 	}

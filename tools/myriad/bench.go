@@ -55,7 +55,7 @@ not met; with --strict also if a claim about size or speed was not met.`,
 		},
 	}
 	f.addFlags(cmd.Flags())
-	cmd.AddCommand(newBenchListCommand(), newBenchShowCommand())
+	cmd.AddCommand(newBenchListCommand(), newShowScenarioFileCommand())
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory, to which report.json is written", f.options.Dir)
 	}
-	scenarios, err := f.readScenariosAndSetPeers(names)
+	scenarios, err := f.readScenariosAndSetPeersExecutable(names)
 	if err != nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) er
 	return printBenchResultsAndCheckFailures(cmd, set, o.Dir, err)
 }
 
-// readScenariosAndSetPeers reads the named scenarios, and adds the executable of --peers where needed.
-func (f *benchFlags) readScenariosAndSetPeers(names []string) (scenarios []scenario.Scenario, err error) {
+// readScenariosAndSetPeersExecutable reads the named scenarios, and adds the executable of --peers where needed.
+func (f *benchFlags) readScenariosAndSetPeersExecutable(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
@@ -210,7 +210,7 @@ func formatMinutesRoundedUp(d time.Duration) string {
 	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
 }
 
-func newBenchShowCommand() *cobra.Command {
+func newShowScenarioFileCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show SCENARIO",
 		Short: "Print the file of a built-in scenario, to copy and edit",

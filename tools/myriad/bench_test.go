@@ -34,7 +34,7 @@ func TestSubjectsParse(t *testing.T) {
 				for _, word := range subject.Command[1:] {
 					args = append(args, fill.Replace(word))
 				}
-				cmd, flags, err := newRootCommandForArgs().Find(args)
+				cmd, flags, err := newRootCommandWithNamedSubcommand().Find(args)
 				if err != nil {
 					t.Fatalf("%s/%s: %v", s.Name, subject.Name, err)
 				}

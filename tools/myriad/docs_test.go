@@ -95,7 +95,7 @@ func TestDocumentsFlags(t *testing.T) {
 		}
 		for _, block := range fence.FindAllString(text, -1) {
 			for _, m := range commandLine.FindAllStringSubmatch(block, -1) {
-				cmd, _, _ := newRootCommandForArgs().Find(strings.Fields(m[1]))
+				cmd, _, _ := newRootCommandWithNamedSubcommand().Find(strings.Fields(m[1]))
 				for _, f := range flagName.FindAllStringSubmatch(quoted.ReplaceAllString(m[2], "Q"), -1) {
 					seen++
 					if cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil && f[1] != "help" {

@@ -62,8 +62,8 @@ func newOneOfParser(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr returns a usage error if addr is not HOST:PORT.
-func validateListenAddr(flag, addr string) error {
+// validateHostPort returns a usage error if addr is not HOST:PORT.
+func validateHostPort(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
 		_, err = net.LookupPort("tcp", service)

@@ -111,7 +111,7 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.readUsersAndRegisterReload(cmd); err != nil {
 		return err
 	}
-	if err := f.addTLSListenerIfRequested(); err != nil {
+	if err := f.moveTLSToOwnListenerIfRequested(); err != nil {
 		return err
 	}
 	if err := f.requireAuthForRemoteClients(); err != nil {
@@ -123,14 +123,14 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-func (f *hubFlags) addTLSListenerIfRequested() error {
+func (f *hubFlags) moveTLSToOwnListenerIfRequested() error {
 	if f.tlsAddr == "" {
 		return nil
 	}
 	if f.srv.TLSConfig == nil {
 		return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")
 	}
-	if err := validateListenAddr("tls-addr", f.tlsAddr); err != nil {
+	if err := validateHostPort("tls-addr", f.tlsAddr); err != nil {
 		return err
 	}
 	f.srv.Listeners = []tcp.Listener{{Addr: f.tlsAddr, TLSConfig: f.srv.TLSConfig}}

@@ -122,14 +122,14 @@ func (f *clusterFlags) validateAndConfigure(cmd *cobra.Command) (err error) {
 }
 
 func (f *clusterFlags) validateAndConfigurePeers() (err error) {
-	if err := validateListenAddr("cluster", f.peers.Addr); err != nil {
+	if err := validateHostPort("cluster", f.peers.Addr); err != nil {
 		return err
 	}
 	for addr := range strings.SplitSeq(f.join, ",") {
 		if addr == "" {
 			continue
 		}
-		if err := validateListenAddr("join", addr); err != nil {
+		if err := validateHostPort("join", addr); err != nil {
 			return err
 		}
 		f.peers.Join = append(f.peers.Join, addr)

@@ -85,7 +85,7 @@ func (v *terminalView) updateAndThrottleRedraw(e load.Event) {
 		v.enterStageIfChanged("window", now)
 	}
 	if e.Interval != nil {
-		v.recordInterval(*e.Interval, now)
+		v.addIntervalToHistory(*e.Interval, now)
 	}
 	switch {
 	case e.Phase == load.Done:
@@ -102,7 +102,7 @@ func (v *terminalView) enterStageIfChanged(stage string, now time.Time) {
 	}
 }
 
-func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
+func (v *terminalView) addIntervalToHistory(i load.Interval, now time.Time) {
 	v.lastInterval = i
 	v.enterStageIfChanged(i.Stage, now)
 	load.AddCauses(v.errors, i.Errors, maxErrorCauses)

@@ -81,7 +81,7 @@ func (f *distributedLoadFlags) validateAndConfigure(toDivide *load.Config, isFla
 	case (f.cert == "") != (f.key == ""):
 		return usagef("only one of --agents-cert and --agents-key is given; expected both")
 	case !isFlagSet("nats"):
-		if err := validateListenAddr("agents-addr", f.options.Listen); err != nil {
+		if err := validateHostPort("agents-addr", f.options.Listen); err != nil {
 			return err
 		}
 	}
@@ -95,7 +95,7 @@ func (f *distributedLoadFlags) validateAndConfigure(toDivide *load.Config, isFla
 		}
 		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	if err := f.options.CheckCredentials(); err != nil {
+	if err := f.options.RequireCredentialsUnlessLoopback(); err != nil {
 		return usageError{err}
 	}
 	whole := *toDivide

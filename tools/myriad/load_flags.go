@@ -85,7 +85,7 @@ func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...strin
 					f.addSettingFlag(flags, s)
 				}
 			}
-			f.addExtraFlagsOfGroup(flags, name, settings)
+			f.addNonSettingFlagsOfGroup(flags, name, settings)
 		})
 	}
 	all.addFlagsAndGroupedHelp(cmd)
@@ -99,8 +99,8 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addExtraFlagsOfGroup adds a group's flags for which no load.Setting exists.
-func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
+// addNonSettingFlagsOfGroup adds a group's flags for which no load.Setting exists.
+func (f *loadFlags) addNonSettingFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
 		flags.StringVar(&f.configFile, "config", "", "read the configuration from this `FILE`, a JSON object with flag names as keys; - is standard input; flags override it")

@@ -29,7 +29,7 @@ func main() {
 func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (exitCode int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // restores the handling of signals
-	root := newRootCommandForArgs(args...)
+	root := newRootCommandWithNamedSubcommand(args...)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
@@ -61,8 +61,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newPoolLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandForArgs returns the root command with the subcommand that args name, or with all subcommands.
-func newRootCommandForArgs(args ...string) *cobra.Command {
+// newRootCommandWithNamedSubcommand returns the root command with the subcommand that args name, or with all subcommands.
+func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",

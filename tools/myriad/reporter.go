@@ -43,7 +43,7 @@ const maxPercentiles = 100
 
 func parsePercentiles(text string) (list []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		p, err := load.ParsePercentileNumber(strings.TrimSpace(part))
+		p, err := load.ParseBarePercentile(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}
@@ -156,7 +156,7 @@ func (t *runReporter) startMetricsServer() error {
 	if t.flags.metrics == "" {
 		return nil
 	}
-	if err := validateListenAddr("metrics", t.flags.metrics); err != nil {
+	if err := validateHostPort("metrics", t.flags.metrics); err != nil {
 		return err
 	}
 	observe, stop, err := startLoadMetricsServer(t.flags.metrics, func(at net.Addr) {
@@ -170,8 +170,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseProcsAndNotifyObservers raises GOMAXPROCS if the event contains a plan, and passes the event to all observers.
-func (t *runReporter) raiseProcsAndNotifyObservers(e load.Event) {
+// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if the event contains a plan, and passes the event to all observers.
+func (t *runReporter) raiseGOMAXPROCSAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
 	}

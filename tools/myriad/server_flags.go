@@ -92,9 +92,9 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "when the server stops, wait at most this `TIME` for open connections (default 30s)")
 	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, apply this `POLICY`: close (the connection) or drop (the message) (default close)")
 	addParsedFlag(flags, &srv.Overload.Off, parseOnOff, "overload", "", "pause accepting, shed requests and close slow consumers under overload: `on|off` (default on)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this `NETWORK`, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this `NETWORK` or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this `NETWORK` or address, with headers of at most 4096 bytes (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parseOnePrefixOrAddr}, "allow", "accept only this `NETWORK`, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parseOnePrefixOrAddr}, "deny", "reject this `NETWORK` or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parseOnePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this `NETWORK` or address, with headers of at most 4096 bytes (repeatable)")
 	f.tls.addFlags(flags)
 	f.admin.addFlags(flags)
 	flags.StringVar(&f.flightDir, "flight-dir", "", "run the flight recorder and dump its last seconds to this directory when a loop lags (default off)")
@@ -124,7 +124,7 @@ func (f *serverFlags) validateAndConfigure(cmd *cobra.Command) (err error) {
 		f.reloads = append(f.reloads, f.tls.reloadCertificate)
 	}
 	if srv.Network != "unix" && !isSystemdAddr(srv.Addr) && srv.Addr != "" {
-		if err := validateListenAddr("addr", srv.Addr); err != nil {
+		if err := validateHostPort("addr", srv.Addr); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func isSystemdAddr(addr string) bool {
 	return ok && (name == "" || name[0] == ':')
 }
 
-func parsePrefixOrAddr(text string) ([]netip.Prefix, error) {
+func parseOnePrefixOrAddr(text string) ([]netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
 	}

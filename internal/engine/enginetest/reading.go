@@ -170,7 +170,7 @@ func testReadRates(b *testEnv) {
 			Opened: func(c *engine.Conn) { c.SetReadRate(rates[0], rates[1]) },
 			Received: func(c *engine.Conn, in []byte) int {
 				n, _ := got.Write(in[:len(in)/message*message][:min(len(in)/message, c.AllowedMessages())*message])
-				c.CountMessages(n / message)
+				c.CountMessagesAndLimitRate(n / message)
 				return n
 			},
 		}, limited(func(l *engine.Limits) { l.IdleTimeout, l.MessageTimeout = short, short }))

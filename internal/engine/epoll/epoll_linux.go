@@ -52,7 +52,7 @@ type driver struct {
 }
 
 func (d *driver) Open() (err error) {
-	if d.poll, err = sock.NewPoll(eventBatch); err != nil {
+	if d.poll, err = sock.NewEpoll(eventBatch); err != nil {
 		return err
 	}
 	d.readBuffer = make([]byte, engine.ReadSize)
@@ -103,7 +103,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	case c.FD() < 0 || c.DriverFlags()&loop.ClosePending != 0:
 		return // closed earlier in this turn
 	case c.DriverFlags()&loop.Connecting != 0:
-		d.loop.OpenOrFailDial(c)
+		d.loop.FinishDial(c)
 		return
 	case c.DriverFlags()&loop.Busy != 0:
 		d.suspendWatch(c)
@@ -172,7 +172,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	for {
 		switch c.AdvanceToNextAction() {
 		case engine.Send:
-			d.sendOutput(c)
+			d.sendOutputOnce(c)
 		case engine.SendFile:
 			d.loop.SendNextFilePart(c, sock.SendFile)
 		case engine.FeedHandler:
@@ -181,7 +181,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			}
 		case engine.DetachOrExport:
 			d.suspendWatch(c)
-			d.loop.DetachOrMarkExportReady(c)
+			d.loop.MarkReadyIfExportingElseDetach(c)
 		case engine.ShutWrite:
 			d.loop.ShutdownWriteUnlessReset(c)
 		case engine.Close:
@@ -204,7 +204,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-func (d *driver) sendOutput(c *engine.Conn) {
+func (d *driver) sendOutputOnce(c *engine.Conn) {
 	n, errno := sock.Send(c.FD(), c.Output())
 	switch errno {
 	case 0:

@@ -28,7 +28,7 @@ func (e *goroutineEngine) runBroadcaster() {
 		}
 		e.enqueueBroadcastsForAllConns(batch)
 		for _, b := range batch {
-			b.MarkOwnerDone()
+			b.MarkOneOwnerDone()
 		}
 		clear(batch)
 		batch = batch[:0]
@@ -63,7 +63,7 @@ func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			e.enqueueBroadcastsOrCloseSlow(c, batch)
+			e.enqueueBroadcastsOrDropOrCloseSlow(c, batch)
 		}
 		if isChanClosed(e.killed) {
 			return
@@ -71,7 +71,7 @@ func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast
 	}
 }
 
-func (e *goroutineEngine) enqueueBroadcastsOrCloseSlow(c *conn, batch []*engine.Broadcast) {
+func (e *goroutineEngine) enqueueBroadcastsOrDropOrCloseSlow(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {

@@ -97,7 +97,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			c.shutdownWriteOrAssumeEOF()
 		case engine.Close:
 			closed = true
-			c.closeConnAndUnregister()
+			c.closeCallClosedAndUnregister()
 			return
 		case engine.Wait:
 			switch {
@@ -218,7 +218,7 @@ func (c *conn) publishSweepState() {
 		due = toSweepTime(at)
 	}
 	if at, ok := c.NextTimerOrDeadline(); ok {
-		due = c.setWaitDeadlineIfSoon(at, due)
+		due = c.setWaitDeadlineIfWithinTimerLead(at, due)
 	}
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
@@ -227,16 +227,16 @@ func (c *conn) publishSweepState() {
 		c.bufferedBytes.Store(n)
 	}
 	if _, soon := c.NextTimerDeadlineOrExpiry(); soon != c.expiryCounted {
-		c.setCountedAsExpiring(soon)
+		c.addOrRemoveExpiringCount(soon)
 	}
 }
 
 // timerLead is the time before a timer during which the connection's goroutine waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfSoon sets a deadline for the goroutine's next wait if the next timer is near. It returns the time at
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the next timer is near. It returns the time at
 // which the sweeper must wake the goroutine.
-func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
+func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
 		return min(otherWakeAt, toSweepTime(at-timerLead))
@@ -245,7 +245,7 @@ func (c *conn) setWaitDeadlineIfSoon(at time.Duration, otherWakeAt uint32) (wake
 	return otherWakeAt
 }
 
-func (c *conn) setCountedAsExpiring(counted bool) {
+func (c *conn) addOrRemoveExpiringCount(counted bool) {
 	if c.expiryCounted = counted; counted {
 		c.engine.expiringConns.Add(1)
 	} else {
@@ -410,13 +410,13 @@ func (c *conn) detachOrFinishExport() {
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
 // closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
-var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
+var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.RejectFurtherPosts(); return b }()
 
-// closeConnAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the engine.
-func (c *conn) closeConnAndUnregister() {
+// closeCallClosedAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the engine.
+func (c *conn) closeCallClosedAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
-		c.setCountedAsExpiring(false)
+		c.addOrRemoveExpiringCount(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
 		c.AddDroppedAndScheduleMissed(box.TakeMissedBroadcastCount()) // the handler's Closed may ask for the count
@@ -427,7 +427,7 @@ func (c *conn) closeConnAndUnregister() {
 
 func (c *conn) closeMailboxAndUnregister() {
 	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
-		c.mailboxPtr.Load().Close()
+		c.mailboxPtr.Load().RejectFurtherPosts()
 		c.deliverMail()
 	}
 	c.engine.unregisterConn(c)

@@ -281,7 +281,7 @@ func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener in
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
 	if err == nil {
-		err = e.registerConn(c)
+		err = e.registerConnUnlessStopped(c)
 	}
 	if err != nil {
 		netConn.Close()
@@ -301,7 +301,7 @@ func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener in
 	return true
 }
 
-func (e *goroutineEngine) registerConn(c *conn) error {
+func (e *goroutineEngine) registerConnUnlessStopped(c *conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

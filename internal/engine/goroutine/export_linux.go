@@ -192,7 +192,7 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 		d.sending--
 		signalUnlessPending(d.progress)
 	}()
-	r, err := d.snapshotWithoutLock(c)
+	r, err := d.snapshotReleasingLock(c)
 	if err != nil {
 		if neverExportable = !errors.Is(err, engine.ErrExportBusy) && !errors.Is(err, engine.ErrSaveLater); neverExportable {
 			d.unexportable[c] = true
@@ -217,8 +217,8 @@ func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	return true, false
 }
 
-// snapshotWithoutLock calls c.BlockPostsAndSnapshot without holding d.mu. The caller must hold d.mu.
-func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
+// snapshotReleasingLock calls c.BlockPostsAndSnapshot without holding d.mu. The caller must hold d.mu.
+func (d *connExporter) snapshotReleasingLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock() // BlockPostsAndSnapshot calls a handler, which may block
 	defer d.mu.Lock()
 	return c.BlockPostsAndSnapshot()

@@ -82,14 +82,14 @@ func (e *goroutineEngine) QueueCloseOfPeerConns(peer netip.AddrPort) (stoppedErr
 	}
 	for conns := range e.connChunks {
 		e.mu.Lock()
-		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.connHasPeer(c, peer) })
+		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.connHasDirectOrProxiedPeer(c, peer) })
 		e.mu.Unlock()
 		requestAndWakeAll(conns, requestExpel)
 	}
 	return nil
 }
 
-func (e *goroutineEngine) PostToAllMailboxes(message *engine.Shared, beforeEachPost func(), onDone func(full int)) error {
+func (e *goroutineEngine) PostToEveryConn(message *engine.Shared, beforeEachPost func(), onDone func(full int)) error {
 	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -135,8 +135,8 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasPeer reports whether peer is the remote address of c or the client address announced by its proxy.
-func (t *connTable) connHasPeer(c *conn, peer netip.AddrPort) bool {
+// connHasDirectOrProxiedPeer reports whether peer is the remote address of c or the client address announced by its proxy.
+func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
 	}

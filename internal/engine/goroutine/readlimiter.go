@@ -34,8 +34,8 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// waitForTokenAndYield waits for a read token and then lets other goroutines run. The caller must call releaseToken.
-func (t *readLimiter) waitForTokenAndYield() {
+// acquireTokenThenYield waits for a read token and then lets other goroutines run. The caller must call releaseToken.
+func (t *readLimiter) acquireTokenThenYield() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
 		t.pauseMu.Lock()
@@ -53,13 +53,13 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForMemoryAndReadPermit waits until the connection may read. If permitted, the caller must call releaseReadPermit.
-func (c *conn) waitForMemoryAndReadPermit() (permitted bool) {
+// awaitMemoryAndReadPermitUnlessWoken waits until the connection may read. If permitted, the caller must call releaseReadPermit.
+func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {
 		if c.bulk {
 			waitedLong := tries >= maxMemoryWaits && !e.buffersExceedBudget(0)
-			if e.readLimiter.waitForTokenAndYield(); (waitedLong || !e.buffersExceedBudget(e.largeReadBytes.Load())) && !c.hasMailOrRequests() {
+			if e.readLimiter.acquireTokenThenYield(); (waitedLong || !e.buffersExceedBudget(e.largeReadBytes.Load())) && !c.hasMailOrRequests() {
 				return true
 			}
 			e.readLimiter.releaseToken()

@@ -74,7 +74,7 @@ func (c *conn) sendOrRequestDueHeartbeat(sweep *engine.HeartbeatSweep) {
 		sweep.Skip()
 		return
 	}
-	step := sweep.Visit(&c.Conn)
+	step := sweep.SendIfDue(&c.Conn)
 	switch step {
 	case engine.HeartbeatSent:
 		c.publishSweepState()

@@ -49,7 +49,7 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 					host.SetClock(since)
 					if late := since - asleep - engine.MinSliceInterval; late >= engine.MinSliceInterval {
 						for _, c := range both {
-							c.ExtendTimeoutsAfterSuspend(late)
+							c.ExtendTimeLimitsAfterSuspend(late)
 						}
 					}
 				}

@@ -79,7 +79,7 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	case opWaitForMail:
 		return c.parkOrFindRequests()
 	}
-	if !c.waitForMemoryAndReadPermit() {
+	if !c.awaitMemoryAndReadPermitUnlessWoken() {
 		c.io.errno = int16(syscall.EAGAIN)
 		return true // without parking, because the poller has reported the input already
 	}
@@ -102,8 +102,8 @@ func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	return true
 }
 
-// parkBlockedSendOrFindRequests is like parkOrFindRequests, for a connection from which the kernel accepts no output.
-func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
+// markSendBlockedOrFindRequests is like parkOrFindRequests, for a connection from which the kernel accepts no output.
+func (c *conn) markSendBlockedOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.parkOrFindRequests()
@@ -190,19 +190,19 @@ func (c *conn) trySendFilePart(fd int32) (noFurtherWait bool) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
-	return errno != syscall.EAGAIN || c.parkBlockedSendOrFindRequests()
+	return errno != syscall.EAGAIN || c.markSendBlockedOrFindRequests()
 }
 
 func (c *conn) tryWriteOutput(fd int32) (noFurtherWait bool) {
 	if c.bulk && c.writeBlocked {
-		c.engine.readLimiter.waitForTokenAndYield()
+		c.engine.readLimiter.acquireTokenThenYield()
 		defer c.engine.readLimiter.releaseToken()
 	}
 	for out := c.Output()[c.io.n:]; len(out) > 0; {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.ReadsDespiteUnsentOutput() || c.parkBlockedSendOrFindRequests()
+			return c.io.n > 0 || c.ReadsDespiteUnsentOutput() || c.markSendBlockedOrFindRequests()
 		}
 		if errno != 0 {
 			break

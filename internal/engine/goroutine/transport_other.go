@@ -38,7 +38,7 @@ func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) {
 	if err := c.io.wait.waitUntilReadable(); err != nil {
 		return nil, err
 	}
-	if !c.waitForMemoryAndReadPermit() {
+	if !c.awaitMemoryAndReadPermitUnlessWoken() {
 		return nil, nil
 	}
 	n, err := c.netConn.Read(c.acquireReadBuffer())
@@ -61,7 +61,7 @@ func (c *conn) tryRead() (received []byte, _ error) {
 }
 
 func (c *conn) waitForMail() (wakeOrIOErr error) {
-	err := c.io.wait.waitUntilDoneOrTimeout(c.parkOrFindRequests)
+	err := c.io.wait.checkDoneOrSleep(c.parkOrFindRequests)
 	if roused := c.parked.Swap(notParked) == notParked; roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}

@@ -77,7 +77,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 		others, r.withoutCredit = r.withoutCredit, nil
 	}
 	r.mu.Unlock()
-	askOwnersToConfirmArrivals(others)
+	scheduleArrivalConfirmations(others)
 }
 
 // recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. The caller must hold r.mu.
@@ -87,7 +87,7 @@ func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *ImportChannel) bool { return w == in })
 }
 
-func askOwnersToConfirmArrivals(channels []*ImportChannel) {
+func scheduleArrivalConfirmations(channels []*ImportChannel) {
 	for _, in := range channels {
 		in.owner.ScheduleConfirmArrivals(in)
 	}
@@ -139,5 +139,5 @@ func (in *ImportChannel) ReleaseCredit() {
 	others := r.withoutCredit
 	r.withoutCredit = nil
 	r.mu.Unlock()
-	askOwnersToConfirmArrivals(others)
+	scheduleArrivalConfirmations(others)
 }

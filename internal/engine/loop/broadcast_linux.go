@@ -41,7 +41,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	}
 	l.mu.Unlock()
 	if ended {
-		broadcast.MarkOwnerDone()
+		broadcast.MarkOneOwnerDone()
 		return
 	}
 	l.wake()
@@ -81,7 +81,7 @@ func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	}
 	finished := 0
 	for finished < len(pass.messages) && c.active[finished].wrapped && pass.nextSlot >= c.active[finished].startSlot {
-		c.active[finished].MarkOwnerDone()
+		c.active[finished].MarkOneOwnerDone()
 		finished++
 	}
 	c.active = slices.Delete(c.active, 0, finished)
@@ -139,8 +139,8 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// runIfDue sends the active broadcasts to some of the remaining connections.
-func (c *broadcastSender) runIfDue(now time.Duration) {
+// submitWaitingConnsIfDue sends the active broadcasts to some of the remaining connections.
+func (c *broadcastSender) submitWaitingConnsIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return
 	}

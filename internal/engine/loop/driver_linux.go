@@ -54,7 +54,7 @@ type Driver interface {
 // Bits of Conn.DriverFlags that belong to the loop. All bits are cleared when the connection's slot is freed.
 //
 //	bit            the connection                         set by                   cleared by
-//	Connecting     is being dialled                       startDelegateOrFailDial  OpenOrFailDial, failDial
+//	Connecting     is being dialled                       startDelegateOrFailDial  FinishDial, failDial
 //	DialTimedOut   could not be dialled in time           shutdownTimedOutDial
 //	Expiring       is counted as about to expire          UpdateExpiryTracking     UpdateExpiryTracking
 //	Busy           is with a worker, or waits for one     submitOrQueueOrShed        reclaimFromWorker

@@ -81,7 +81,7 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		e.closeListenerFDs()
 		return nil, err
 	}
-	if err := e.startLoopsAndWatchdog(); err != nil {
+	if err := e.startLoopsWithoutCleanup(); err != nil {
 		// Loops that have started may have accepted connections.
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -109,7 +109,7 @@ func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	return nil
 }
 
-func (e *loopEngine) startLoopsAndWatchdog() (err error) {
+func (e *loopEngine) startLoopsWithoutCleanup() (err error) {
 	started := make(chan error, len(e.loops))
 	for _, l := range e.loops {
 		e.runningLoops.Go(func() { l.runOnThread(started) })

@@ -183,7 +183,7 @@ func (d *connExporter) endExportAndReport() {
 
 func (d *connExporter) nextDue() (at time.Duration, ok bool) { return d.wakeAt, d.onDone != nil }
 
-func (d *connExporter) runIfDue(now time.Duration) {
+func (d *connExporter) submitWaitingConnsIfDue(now time.Duration) {
 	if d.onDone == nil {
 		return
 	}
@@ -327,7 +327,7 @@ func (d *connExporter) requeueUnsentBatch() {
 	}
 }
 
-func (d *connExporter) readConfirmationsAndCredit() {
+func (d *connExporter) readConfirmationsOrEndExport() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {
 			continue

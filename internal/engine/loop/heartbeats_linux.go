@@ -26,7 +26,7 @@ func (h *heartbeatTask) nextDue() (at time.Duration, ok bool) {
 	return h.nextAt, h.sweep.IsActive() && h.loop.conns.used > 0
 }
 
-func (h *heartbeatTask) runIfDue(now time.Duration) {
+func (h *heartbeatTask) submitWaitingConnsIfDue(now time.Duration) {
 	if at, ok := h.nextDue(); !ok || now < at {
 		return
 	}
@@ -41,7 +41,7 @@ func (h *heartbeatTask) runIfDue(now time.Duration) {
 	for actions := 0; actions < maxSweepActions; {
 		chunk, ok := h.sweep.NextChunk(chunks)
 		if !ok {
-			h.unfinished, h.nextAt = false, h.sweep.NextDue(chunks)
+			h.unfinished, h.nextAt = false, h.sweep.NextDueTime(chunks)
 			return
 		}
 		actions += h.sendHeartbeatsOfChunk(uint32(chunk))
@@ -55,7 +55,7 @@ func (h *heartbeatTask) sendHeartbeatsOfChunk(chunk uint32) (actions int) {
 		if c.DriverFlags()&(Connecting|Busy) != 0 {
 			return
 		}
-		switch step := h.sweep.Visit(c); step {
+		switch step := h.sweep.SendIfDue(c); step {
 		case engine.HeartbeatDone:
 			return
 		case engine.HeartbeatOwed:

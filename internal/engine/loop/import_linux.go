@@ -154,7 +154,7 @@ func (l *Loop) importOrRejectConn(fd int32, record *engine.Record) {
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
-	c := l.addConnToTable(fd)
+	c := l.acquireConnForFD(fd)
 	if errno := l.driver.WatchForInputOrConnect(c); errno != 0 {
 		l.host.UndoAdmitImported(record)
 		l.driver.DropUnopened(c)

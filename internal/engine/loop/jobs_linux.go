@@ -63,7 +63,7 @@ func receiveDirect(c *engine.Conn, p []byte) (n int) {
 	return n
 }
 
-func (l *Loop) QueueJob(job engine.LoopJob, requests int) (queued bool) {
+func (l *Loop) QueueJobOnLoop(job engine.LoopJob, requests int) (queued bool) {
 	if l.acceptsJobs {
 		l.jobs.PushBack(job)
 		l.jobRequests += requests
@@ -84,9 +84,9 @@ func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	return min(jobRequestsPerTurn*lastHandled/n, maxBatch)
 }
 
-// runJobs runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
+// runQueuedJobsWithinTimeSlice runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
 // runs the loop.
-func (l *Loop) runJobs(h *jobHold) {
+func (l *Loop) runQueuedJobsWithinTimeSlice(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return
 	}
@@ -159,7 +159,7 @@ type retriedCall struct {
 
 func (c retriedCall) RunOnLoop(h engine.LoopHold) { h.CallAndSendLater(c.ref, c.f) }
 
-func (retriedCall) LoopTaken(bool) {}
+func (retriedCall) LoopContinuedElsewhere(bool) {}
 
 type connFunc func(*engine.Conn)
 
@@ -217,7 +217,7 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 		l.runUntilFinishedOrLost(h)
 	})
 	close(lost.continued)
-	lost.job.LoopTaken(jobIsSlow)
+	lost.job.LoopContinuedElsewhere(jobIsSlow)
 }
 
 // watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones, until ended is closed.

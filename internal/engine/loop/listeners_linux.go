@@ -48,7 +48,7 @@ func (a *acceptPauseController) nextDue() (at time.Duration, ok bool) {
 	return a.resumeAt, a.paused
 }
 
-func (a *acceptPauseController) runIfDue(now time.Duration) {
+func (a *acceptPauseController) submitWaitingConnsIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.applyOperatorPause(pause)
 	}
@@ -62,7 +62,7 @@ func (a *acceptPauseController) runIfDue(now time.Duration) {
 // another process hands over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
-		l.exporter.readConfirmationsAndCredit()
+		l.exporter.readConfirmationsOrEndExport()
 	}
 	l.importer.receiveWaitingConns()
 	for _, fd := range l.accept.watchedFDs {
@@ -140,7 +140,7 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 		l.sendRefusalAndClose(fd, peer, err)
 		return
 	}
-	c := l.addConnToTable(fd)
+	c := l.acquireConnForFD(fd)
 	if errno := l.driver.WatchForInputOrConnect(c); errno != 0 {
 		l.host.UndoAdmit(listener, peer)
 		l.driver.DropUnopened(c)
@@ -166,7 +166,7 @@ func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) 
 	}
 }
 
-func (l *Loop) addConnToTable(fd int32) *engine.Conn {
+func (l *Loop) acquireConnForFD(fd int32) *engine.Conn {
 	c := l.conns.acquireConn()
 	c.SetFD(fd)
 	l.connCount.Add(1)

@@ -229,7 +229,7 @@ func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
 	engine.RerunAfterGoexitThenExit(func() {
 		for !h.ended && !l.isFinished() {
 			l.runTurn()
-			l.runJobs(h)
+			l.runQueuedJobsWithinTimeSlice(h)
 		}
 		if !h.ended {
 			l.deliverRemainingAndCloseLoop()
@@ -264,7 +264,7 @@ func (l *Loop) runTurn() {
 	l.phase.Store(phaseTasks)
 	l.applyRequestedStopStage()
 	l.dequeueRequestsAndRunCalls()
-	l.runTasks()
+	l.runDueTasks()
 	if cutShort {
 		l.importer.receiveWaitingConns() // confirms connections that were received in the turn that was cut short
 	}
@@ -409,7 +409,7 @@ func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
 	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
-		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendTimeoutsAfterSuspend)
+		l.extendDeadlinesOfNonBusyConns(l.turnStart, late, (*engine.Conn).ExtendTimeLimitsAfterSuspend)
 	}
 }
 
@@ -527,9 +527,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// DetachOrMarkExportReady turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only marks c
+// MarkReadyIfExportingElseDetach turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only marks c
 // as ready. No operation of c may be in progress, and the driver must not watch c.
-func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
+func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyUnlessHandOverEnded(c)
 	} else {
@@ -551,7 +551,7 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 }
 
 func (l *Loop) deliverRemainingAndCloseLoop() {
-	l.mailbox.Close()
+	l.mailbox.RejectFurtherPosts()
 	for l.hasMail() {
 		l.deliverMail()
 	}
@@ -559,10 +559,10 @@ func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.closed = true
 	l.dials.requests = l.dialRequests // queued since the last turn
 	for _, c := range l.broadcasts.active {
-		c.MarkOwnerDone()
+		c.MarkOneOwnerDone()
 	}
 	for _, c := range l.newBroadcasts {
-		c.MarkOwnerDone()
+		c.MarkOneOwnerDone()
 	}
 	calls := l.remoteCalls
 	l.mu.Unlock()

@@ -112,9 +112,9 @@ func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToAllMailboxes implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later
+// PostToEveryConn implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later
 // iteration.
-func (e *loopEngine) PostToAllMailboxes(message *engine.Shared, beforePost func(), onDone func(full int)) error {
+func (e *loopEngine) PostToEveryConn(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {

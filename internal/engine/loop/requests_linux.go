@@ -148,7 +148,7 @@ type dialStarter struct {
 	requests []engine.DialRequest // taken by the loop and not started
 }
 
-func (q *dialStarter) runIfDue(time.Duration) {
+func (q *dialStarter) submitWaitingConnsIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
 		if request := q.dequeueSingleDial(); !q.loop.startDelegateOrFailDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)
@@ -204,7 +204,7 @@ func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry
 		l.host.NotifyDialFailed(request.Handler, err)
 		return true
 	}
-	c := l.addConnToTable(fd)
+	c := l.acquireConnForFD(fd)
 	c.SetDriverFlags(Connecting)
 	c.OnDialling(request.Target, start)
 	if request.Handler != nil {
@@ -235,8 +235,8 @@ func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	return sock.StartDial(request.Target, request.Source, options)
 }
 
-// OpenOrFailDial ends a dial. It opens the connection or, if the socket has an error, reports the failure.
-func (l *Loop) OpenOrFailDial(c *engine.Conn) {
+// FinishDial ends a dial. It opens the connection or, if the socket has an error, reports the failure.
+func (l *Loop) FinishDial(c *engine.Conn) {
 	errno := sock.TakeSocketError(c.FD())
 	if c.DriverFlags()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT

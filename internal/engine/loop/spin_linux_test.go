@@ -23,7 +23,7 @@ type idleDriver struct {
 }
 
 func (r *idleDriver) Open() (err error) {
-	if r.poll, err = sock.NewPoll(1); err == nil {
+	if r.poll, err = sock.NewEpoll(1); err == nil {
 		r.poll.Add(r.loop.Eventfd().FD, 0, sock.In)
 	}
 	return err

@@ -68,10 +68,10 @@ func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 			return w.lastRejection
 		}
 	}
-	return l.submitOrSaveRejection(c)
+	return l.submitOrSetLastRejection(c)
 }
 
-func (l *Loop) submitOrSaveRejection(c *engine.Conn) error {
+func (l *Loop) submitOrSetLastRejection(c *engine.Conn) error {
 	err := l.engine.cfg.Pool.TrySubmit(c)
 	if err != nil {
 		l.saveRejectionCheckPoolClosed(err)
@@ -95,14 +95,14 @@ func (l *Loop) saveRejectionCheckPoolClosed(rejection error) {
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.Len())
-	for submitted < maxConns && l.submitOrSaveRejection(w.Front()) == nil {
+	for submitted < maxConns && l.submitOrSetLastRejection(w.Front()) == nil {
 		w.PopFront()
 		submitted++
 	}
 	return submitted
 }
 
-func (w *poolSubmitter) runIfDue(now time.Duration) {
+func (w *poolSubmitter) submitWaitingConnsIfDue(now time.Duration) {
 	l := w.loop
 	switch {
 	case w.Len() == 0:

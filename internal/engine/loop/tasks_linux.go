@@ -7,8 +7,8 @@ import (
 
 // loopTask is a regular task of a loop, in addition to handling events. Only the loop accesses a task's state.
 type loopTask interface {
-	// runIfDue does the work that is due. It is called once in each turn.
-	runIfDue(now time.Duration)
+	// submitWaitingConnsIfDue does the work that is due. It is called once in each turn.
+	submitWaitingConnsIfDue(now time.Duration)
 	// nextDue returns when work will be due, which may be in the past. If that depends on events, ok is false.
 	nextDue() (at time.Duration, ok bool)
 }
@@ -17,9 +17,9 @@ func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.mailDelay, &l.dials, &l.broadcasts, &l.scheduler, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.timers, &l.sweeper, &l.heartbeats, &l.budget, &l.submitQueue, &l.placement}
 }
 
-func (l *Loop) runTasks() {
+func (l *Loop) runDueTasks() {
 	for _, d := range l.tasks {
-		d.runIfDue(l.host.Clock())
+		d.submitWaitingConnsIfDue(l.host.Clock())
 		if len(l.pendingActions) > 0 {
 			l.performPendingActions()
 		}

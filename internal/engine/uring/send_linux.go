@@ -54,8 +54,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends the next part of c's first queued file.
-func (d *driver) sendFileOutput(c *engine.Conn) {
+// sendFilePartBySyscall sends the next part of c's first queued file.
+func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	// A system call, because io_uring has no sendfile operation.
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

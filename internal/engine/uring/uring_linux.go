@@ -102,10 +102,10 @@ type driver struct {
 func (d *driver) Open() error {
 	d.loop.UseBlockingSockets() // the ring would not wait for a non-blocking socket
 	d.loop.QueueHeartbeats(d.queueHeartbeat, d.submitAndCheckHeartbeats)
-	return d.openRing()
+	return d.openRingBuffersAndPolls()
 }
 
-func (d *driver) openRing() (err error) {
+func (d *driver) openRingBuffersAndPolls() (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (d *driver) openRing() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.listenerPoll, err = sock.NewPoll(1); err != nil {
+	if d.listenerPoll, err = sock.NewEpoll(1); err != nil {
 		d.ring.close()
 		d.buffers.close()
 		return err
@@ -143,7 +143,7 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
-	handled = d.handleCompletions()
+	handled = d.handleCompletionBatch()
 	return handled, d.roundLeft > 0
 }
 
@@ -178,7 +178,7 @@ func (d *driver) abortConnsAndReplaceRing() {
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring failed: closing its connections and creating a new ring", slog.String("error", errno.Error()))
 	d.Close()
-	if err := d.openRing(); err != nil {
+	if err := d.openRingBuffersAndPolls(); err != nil {
 		panic("myriad: io_uring failed, and no new ring could be created: " + err.Error())
 	}
 	d.loop.WatchChannelsAndUnpausedListeners()
@@ -190,7 +190,7 @@ func (d *driver) abortConnsAndReplaceRing() {
 	})
 }
 
-func (d *driver) handleCompletions() (handledAny bool) {
+func (d *driver) handleCompletionBatch() (handledAny bool) {
 	if d.ring.broken != 0 {
 		d.abortConnsAndReplaceRing()
 		return true
@@ -236,7 +236,7 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	case c.DriverFlags()&closing != 0:
 		d.PerformActions(c)
 	case c.DriverFlags()&loop.Connecting != 0:
-		d.loop.OpenOrFailDial(c)
+		d.loop.FinishDial(c)
 	default:
 		was := c.DriverFlags()
 		if was&loop.Busy != 0 || !c.AwaitsHeartbeatAnswer() { // an answer is usually followed by silence
@@ -288,7 +288,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		case engine.Send:
 			d.submitSend(c)
 		case engine.SendFile:
-			d.sendFileOutput(c)
+			d.sendFilePartBySyscall(c)
 		case engine.FeedHandler:
 			if !d.loop.CallHandlerOrSubmit(c) {
 				return
@@ -301,7 +301,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 				d.cancelInputOps(c)
 				return
 			}
-			d.loop.DetachOrMarkExportReady(c)
+			d.loop.MarkReadyIfExportingElseDetach(c)
 		case engine.ShutWrite:
 			d.loop.ShutdownWriteUnlessReset(c)
 		case engine.Close:
@@ -336,13 +336,13 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	case armed&closing == 0:
 		c.SetDriverFlags(armed | closing)
 		c.DiscardBuffers(armed&sending == 0)
-		d.shutdownReadWriteOrReset(c)
+		d.shutdownOrResetKeepingFD(c)
 	}
 }
 
-// shutdownReadWriteOrReset shuts down or resets c's socket and keeps the descriptor open.
-func (d *driver) shutdownReadWriteOrReset(c *engine.Conn) {
-	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
+// shutdownOrResetKeepingFD shuts down or resets c's socket and keeps the descriptor open.
+func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
+	if !d.loop.ClosesWithReset(c) || !sock.ResetConnNow(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }

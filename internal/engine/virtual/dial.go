@@ -25,7 +25,7 @@ func (e *Engine) Dial(d engine.DialRequest) error {
 	})
 }
 
-func (e *Engine) queueOrFailDials(dials []engine.DialRequest) (acted bool) {
+func (e *Engine) queueAdmittedOrFailDials(dials []engine.DialRequest) (acted bool) {
 	for _, d := range dials {
 		if e.host.Admission.AcquireConn() {
 			e.dials = append(e.dials, d)
@@ -54,7 +54,7 @@ func (e *Engine) AcceptDial() *Peer {
 		p.conn.SetConnHandler(d.Handler)
 	}
 	p.conn.OnOpen(d.Target, true)
-	p.driveConn()
+	p.driveConnUntilIdle()
 	return p
 }
 
@@ -90,13 +90,13 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	defer func() {
 		if err != nil {
 			c.AbortExport(false)
-			p.driveConn()
+			p.driveConnUntilIdle()
 		}
 	}()
 	if err = c.StartExport(); err != nil {
 		return nil, err
 	}
-	p.driveConn()
+	p.driveConnUntilIdle()
 	r, err := c.BlockPostsAndSnapshot()
 	if err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 	to.mu.Unlock()
 	to.openPeerList = append(to.openPeerList, moved)
 	moved.conn.ImportOrAbort(&r)
-	moved.driveConn()
+	moved.driveConnUntilIdle()
 	c.AbortAsHandedOver()
-	p.driveConn()
+	p.driveConnUntilIdle()
 	return moved, nil
 }

@@ -163,7 +163,7 @@ func (e *Engine) BroadcastToAllWorkers(p []byte) error {
 		return nil
 	})
 	if err != nil {
-		b.MarkOwnerDone()
+		b.MarkOneOwnerDone()
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func (e *Engine) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	})
 }
 
-func (e *Engine) PostToAllMailboxes(s *engine.Shared, beforePost func(), onDone func(full int)) error {
+func (e *Engine) PostToEveryConn(s *engine.Shared, beforePost func(), onDone func(full int)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	full := 0
@@ -263,14 +263,14 @@ func (e *Engine) runRound() (acted bool) {
 	e.requests.broadcasts, e.requests.peersToClose, e.requests.dials = nil, nil, nil
 	e.mu.Unlock()
 	acted = e.admitOrRejectQueuedPeers(req.acceptPaused || req.stop)
-	acted = e.queueOrFailDials(req.dials) || acted
+	acted = e.queueAdmittedOrFailDials(req.dials) || acted
 	for _, p := range e.pruneAndListOpenPeers() {
 		p.applyBroadcastsAndCloses(&req)
 		acted = p.handleMailbox() || acted
-		acted = p.driveConn() || acted
+		acted = p.driveConnUntilIdle() || acted
 	}
 	for _, b := range req.broadcasts {
-		b.MarkOwnerDone()
+		b.MarkOneOwnerDone()
 	}
 	e.counters.Add(engine.Broadcasts, int64(len(req.broadcasts)))
 	acted = e.closeLargestUntilWithinBudget() || acted
@@ -314,7 +314,7 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 			break
 		}
 		largest.conn.Abort(engine.ErrOverBudget)
-		largest.driveConn()
+		largest.driveConnUntilIdle()
 		acted = true
 	}
 	return acted
@@ -338,7 +338,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 		if p.conn.ScheduleDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
 			p.conn.Abort(engine.ErrServerClosed)
 		}
-		acted = p.driveConn() || acted
+		acted = p.driveConnUntilIdle() || acted
 	}
 	if len(e.pruneAndListOpenPeers()) > 0 {
 		return acted
@@ -407,7 +407,7 @@ func (e *Engine) checkTimeoutsAndRunUntilIdle() {
 	e.host.SetClock(e.now)
 	for _, p := range e.pruneAndListOpenPeers() {
 		p.conn.CheckTimeouts(e.now)
-		p.driveConn()
+		p.driveConnUntilIdle()
 	}
 	e.runUntilIdle()
 }

@@ -138,7 +138,7 @@ func (p *Peer) admitOrReject() {
 	}
 	p.engine.openPeerList = append(p.engine.openPeerList, p)
 	p.conn.OnOpen(p.Addr, false)
-	p.driveConn()
+	p.driveConnUntilIdle()
 }
 
 func (p *Peer) markRejected(why error) {
@@ -165,8 +165,8 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConn performs the connection's actions until nothing is left to do. It returns false if there was nothing to do.
-func (p *Peer) driveConn() (acted bool) {
+// driveConnUntilIdle performs the connection's actions until nothing is left to do. It returns false if there was nothing to do.
+func (p *Peer) driveConnUntilIdle() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true
 	}

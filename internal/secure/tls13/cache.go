@@ -41,7 +41,7 @@ type cipherID struct {
 
 func setIndex(secret *[32]byte) uint32 { return binary.LittleEndian.Uint32(secret[:]) % cacheSets }
 
-func (cc *CipherCache) get(secret *[32]byte, isClient bool) *directionCipher {
+func (cc *CipherCache) lookup(secret *[32]byte, isClient bool) *directionCipher {
 	places := cc.places.Load()
 	if places == nil {
 		return nil

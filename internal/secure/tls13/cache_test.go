@@ -16,7 +16,7 @@ func newTestCipher() *directionCipher { return aes128GCMSHA256.newCipher(make([]
 
 func checkCached(t *testing.T, cc *CipherCache, secret *[32]byte, isClient bool, want *directionCipher) {
 	t.Helper()
-	if got := cc.get(secret, isClient); got != want {
+	if got := cc.lookup(secret, isClient); got != want {
 		t.Errorf("get(%x, %v) = %p, want %p", secret[:6], isClient, got, want)
 	}
 }

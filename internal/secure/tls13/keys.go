@@ -110,7 +110,7 @@ func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	return &c.rare.tails[1]
 }
 
-func (c *Conn) setSecret(d *direction, secret []byte) {
+func (c *Conn) storeSecret(d *direction, secret []byte) {
 	if n := copy(d.secret[:], secret); n < len(secret) {
 		copy(c.secretTailOf(d)[:], secret[n:])
 	}
@@ -125,7 +125,7 @@ func (c *Conn) appendSecret(dst []byte, d *direction) []byte {
 }
 
 func (c *Conn) cachedOrNewCipher(d *direction) *directionCipher {
-	if found := c.cache.get(&d.secret, c.IsClient()); found != nil {
+	if found := c.cache.lookup(&d.secret, c.IsClient()); found != nil {
 		return found
 	}
 	var buffer [sha512.Size384]byte
@@ -140,7 +140,7 @@ func (c *Conn) advanceSecretAndResetSequence(d *direction) {
 	var buffer [sha512.Size384]byte
 	next := c.suite.expandLabel(c.appendSecret(buffer[:0], d), "traffic upd", c.suite.secretLen())
 	c.cache.remove(&d.secret, c.IsClient())
-	c.setSecret(d, next)
+	c.storeSecret(d, next)
 	d.sequence = 0
 	clear(next)
 	clear(buffer[:])

@@ -41,7 +41,7 @@ func RestoreConn(state []byte, cache *CipherCache) (c Conn, err error) {
 			return c, errBadState
 		}
 		d.sequence = binary.BigEndian.Uint64(state)
-		c.setSecret(d, state[8:8+c.suite.secretLen()])
+		c.storeSecret(d, state[8:8+c.suite.secretLen()])
 		state = state[8+c.suite.secretLen():]
 	}
 	if c.messageLen > messageHeaderLen || c.is(partialIsUsed) || len(state) >= MaxRecord {

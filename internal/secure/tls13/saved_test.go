@@ -194,11 +194,11 @@ func TestConnClose(t *testing.T) {
 			server.receive(concat(client.writePlaintext("x"), client.writePlaintext("y")[:10]))
 			server.writePlaintext("z")
 			rare, cache, read, write := server.rare, server.cache, server.read.secret, server.write.secret
-			if cache.get(&read, false) == nil || cache.get(&write, false) == nil {
+			if cache.lookup(&read, false) == nil || cache.lookup(&write, false) == nil {
 				t.Fatal("the ciphers are not in the cache")
 			}
 			server.Conn.Close()
-			if cache.get(&read, false) != nil || cache.get(&write, false) != nil {
+			if cache.lookup(&read, false) != nil || cache.lookup(&write, false) != nil {
 				t.Error("the ciphers are still in the cache")
 			}
 			if server.read != (direction{}) || server.write != (direction{}) || rare.tails != [2][16]byte{} || rare.partial != nil || server.rare != nil {
@@ -217,7 +217,7 @@ func TestKeyUpdateRemovesCipher(t *testing.T) {
 	read, write := server.read.secret, server.write.secret
 	server.receive(client.sealKeyUpdate(updateRequested))
 	server.writePlaintext("after the answer")
-	if server.cache.get(&read, false) != nil || server.cache.get(&write, false) != nil {
+	if server.cache.lookup(&read, false) != nil || server.cache.lookup(&write, false) != nil {
 		t.Error("the ciphers of the old keys are in the cache")
 	}
 }

@@ -122,8 +122,8 @@ func NewConn(cipherSuite uint16, asClient bool, readSecret, writeSecret []byte, 
 	if asClient {
 		c.flags = isClient
 	}
-	c.setSecret(&c.read, readSecret)
-	c.setSecret(&c.write, writeSecret)
+	c.storeSecret(&c.read, readSecret)
+	c.storeSecret(&c.write, writeSecret)
 	c.write.sequence = uint64(sentRecords)
 	return c, nil
 }

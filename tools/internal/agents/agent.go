@@ -80,7 +80,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 	if len(w.Allow) > MaxAllowed {
 		return fmt.Errorf("agents: --allow is given %d times; expected at most %d", len(w.Allow), MaxAllowed)
 	}
-	if err := w.CheckCredentials(); err != nil {
+	if err := w.RequireCredentialsUnlessLoopback(); err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
 	if err := w.connectNATSAndSubscribe(); err != nil {
@@ -103,7 +103,7 @@ func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 		nats.RetryOnFailedConnect(true), nats.ConnectHandler(ready), nats.ReconnectHandler(ready),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.logUnreachable(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			w.logUnlessRepeated("NATS: %s", w.explainNATSError(err))
+			w.logUnlessRepeated("NATS: %s", w.explainNATSAuthError(err))
 		}))...)
 	if err != nil {
 		return fmt.Errorf("agents: NATS at %s: %w", redactCredentialsInURLs(w.URL), err)
@@ -127,7 +127,7 @@ func (w *agentWorker) logUnlessRepeated(format string, args ...any) {
 
 func (w *agentWorker) logUnreachable(err error) {
 	if err != nil && !errors.Is(err, nats.ErrNoServers) { // the cause is reported separately
-		w.logUnlessRepeated("waiting for NATS at %s: %s", redactCredentialsInURLs(w.URL), w.explainNATSError(err))
+		w.logUnlessRepeated("waiting for NATS at %s: %s", redactCredentialsInURLs(w.URL), w.explainNATSAuthError(err))
 	}
 }
 
@@ -164,7 +164,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 			return err
 		}
 		if call != nil {
-			w.replyToCoordinatorCall(ctx, call)
+			w.answerRollCall(ctx, call)
 		}
 		if msg != nil {
 			w.processMessageJoiningIfIdle(ctx, msg, time.Now())
@@ -235,7 +235,7 @@ func bootIDOrHostname() string {
 	return host
 }
 
-func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg) {
+func (w *agentWorker) answerRollCall(ctx context.Context, msg *nats.Msg) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if m == nil || m.Kind != callKind || w.run != nil && w.run.id == m.From {
 		return

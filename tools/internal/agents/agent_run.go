@@ -101,7 +101,7 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 		r.step = o.Step
 		r.clearUnconfirmedReport()
 		r.running.Go(func() {
-			waitUntilDeadlineOrEnded(r.ended, time.Unix(0, o.Begin))
+			waitUntilDeadlineEndedOrMaxSilence(r.ended, time.Unix(0, o.Begin))
 			select {
 			case r.begin <- o.Rate:
 			case <-r.ended:
@@ -128,8 +128,8 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineOrEnded waits until the deadline or until the channel is closed, but at most maxSilence.
-func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
+// waitUntilDeadlineEndedOrMaxSilence waits until the deadline or until the channel is closed, but at most maxSilence.
+func waitUntilDeadlineEndedOrMaxSilence(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
 	case <-ended:
@@ -161,7 +161,7 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 		}
 		keep(e)
 	}
-	waitUntilDeadlineOrEnded(r.ended, startAt)
+	waitUntilDeadlineEndedOrMaxSilence(r.ended, startAt)
 	result, err := load.Run(ctx, *r.cfg)
 	finalReport.At = time.Now().UnixNano()
 	if err != nil {

@@ -61,8 +61,8 @@ func TestWarnings(t *testing.T) {
 		for range 1000 {
 			c.keepWarningIfNonePending(line)
 		}
-		c.logPendingWarningUnlessRepeated()
-		c.logPendingWarningUnlessRepeated()
+		c.logQueuedNATSWarningUnlessRepeated()
+		c.logQueuedNATSWarningUnlessRepeated()
 	}
 	if got := said.String(); got != "NATS: a\nNATS: b\n" {
 		t.Errorf("it says %q", got)
@@ -83,7 +83,7 @@ func TestCheck(t *testing.T) {
 		{NATS{URL: "nats://192.0.2.1", Creds: "file"}, ""},
 		{NATS{URL: "nats://u:p@:x"}, "cannot parse the NATS URL nats://…@:x"},
 	} {
-		err := (&Options{NATS: c.nats}).CheckCredentials()
+		err := (&Options{NATS: c.nats}).RequireCredentialsUnlessLoopback()
 		if c.want != "" && err != nil {
 			err = (&Agent{NATS: c.nats}).Serve(t.Context())
 		}
@@ -92,10 +92,10 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for listen, ok := range map[string]bool{"": true, "127.0.0.1:0": true, "[::1]:0": true, ":4222": false, "0.0.0.0:0": false, "192.0.2.1:1": false} {
-		if err := (&Options{Listen: listen}).CheckCredentials(); (err == nil) != ok {
+		if err := (&Options{Listen: listen}).RequireCredentialsUnlessLoopback(); (err == nil) != ok {
 			t.Errorf("an own server at %q without a token: %v", listen, err)
 		}
-		if err := (&Options{Listen: listen, NATS: NATS{Token: secret}}).CheckCredentials(); err != nil {
+		if err := (&Options{Listen: listen, NATS: NATS{Token: secret}}).RequireCredentialsUnlessLoopback(); err != nil {
 			t.Errorf("an own server at %q with a token: %v", listen, err)
 		}
 	}

@@ -109,7 +109,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	}
 	o.JoinTimeout, o.Silence, o.Listen = cmp.Or(o.JoinTimeout, time.Minute), cmp.Or(o.Silence, DefaultSilence), cmp.Or(o.Listen, DefaultListen)
 	o.Silence = min(max(o.Silence, minSilence), maxSilence)
-	if err := o.CheckCredentials(); err != nil {
+	if err := o.RequireCredentialsUnlessLoopback(); err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
 	if o.Logf == nil {
@@ -132,10 +132,10 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// CheckCredentials returns an error if the NATS server is not on loopback and o contains no credentials for it.
-func (o *Options) CheckCredentials() error {
+// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no credentials for it.
+func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
-		return o.NATS.CheckCredentials()
+		return o.NATS.RequireCredentialsUnlessLoopback()
 	}
 	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopbackAddr(listen) {
 		return fmt.Errorf("the NATS server at %s is not on loopback, and any client that reaches it could control agents; expected a secret (%s) or a loopback address", listen, SecretVariable)
@@ -158,7 +158,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	}
 	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are sent again
 	if c.conn, err = connect(append(c.natsConnOptions("myriad load"), ignore)...); err != nil {
-		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSError(err))
+		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSAuthError(err))
 	}
 	if err := c.requireServerAuthIfExternal(); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (c *coordinator) keepWarningIfNonePending(line string) {
 	}
 }
 
-func (c *coordinator) logPendingWarningUnlessRepeated() {
+func (c *coordinator) logQueuedNATSWarningUnlessRepeated() {
 	select {
 	case line := <-c.warnings:
 		if line != c.warned {
@@ -262,7 +262,7 @@ func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 			if err := c.requireServerAuthIfExternal(); err != nil {
 				return err
 			}
-			c.logPendingWarningUnlessRepeated()
+			c.logQueuedNATSWarningUnlessRepeated()
 			c.members = slices.DeleteFunc(c.members, func(m *memberAgent) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
@@ -454,11 +454,11 @@ func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgen
 
 func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
-		c.sendOrdersTo(m)
+		c.sendOrdersOnceTo(m)
 	}
 }
 
-func (c *coordinator) sendOrdersTo(m *memberAgent) {
+func (c *coordinator) sendOrdersOnceTo(m *memberAgent) {
 	if data, err := encodeMessage(c.version, heartbeatKind, c.run, m.orders); err == nil {
 		_ = publishIfNotTooLarge(c.conn, agentSubject+m.id, data) // the next heartbeat repeats the orders
 	}
@@ -467,7 +467,7 @@ func (c *coordinator) sendOrdersTo(m *memberAgent) {
 func (c *coordinator) stopAndReleaseAgents() {
 	for _, m := range c.members {
 		m.orders = orders{Stop: m.isReportPending(), Over: true}
-		c.sendOrdersTo(m)
+		c.sendOrdersOnceTo(m)
 	}
 	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss the message will notice the silence
 }

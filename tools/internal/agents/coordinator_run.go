@@ -88,7 +88,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			c.processQueuedMessages()
 			c.mergeAvailableIntervalsAndEmit()
 		case now := <-t.heartbeat.C:
-			c.logPendingWarningUnlessRepeated()
+			c.logQueuedNATSWarningUnlessRepeated()
 			c.processQueuedMessages()
 			insecure := c.requireServerAuthIfExternal()
 			c.dropLostMembersAndProcessPhases(func(m *memberAgent) string {
@@ -184,20 +184,20 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReasonOrEmpty(m); reason != "" {
-			c.markMemberLostAndStop(m, reason)
+			c.markLostAndOrderItToStop(m, reason)
 		}
 	}
 	c.processPhasesReachedByAll()
 }
 
-func (c *coordinator) markMemberLostAndStop(m *memberAgent, reason string) {
+func (c *coordinator) markLostAndOrderItToStop(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
 	if c.losses == nil {
 		c.losses = make(map[string]int64)
 	}
 	c.losses["agent "+m.Name+" lost"] = 1
-	c.sendOrdersTo(m)
+	c.sendOrdersOnceTo(m)
 }
 
 func (c *coordinator) processAgentMessage(msg *nats.Msg) {
@@ -228,7 +228,7 @@ var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
 	e := eventOrFailure.Event
 	if e == nil {
-		c.markMemberLostAndStop(m, cmp.Or(sanitizeAndTruncate(eventOrFailure.Failed), "it ended without a result"))
+		c.markLostAndOrderItToStop(m, cmp.Or(sanitizeAndTruncate(eventOrFailure.Failed), "it ended without a result"))
 		c.processPhasesReachedByAll()
 		return
 	}
@@ -237,7 +237,7 @@ func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) 
 	}
 	switch e.Phase {
 	case load.Done:
-		c.releaseMemberOrMarkLost(m, e.Result, sanitizeAndTruncate(eventOrFailure.Failed))
+		c.releaseWithResultOrMarkLost(m, e.Result, sanitizeAndTruncate(eventOrFailure.Failed))
 	case load.Progress:
 		if e.Interval == nil {
 			return
@@ -274,13 +274,13 @@ func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) 
 	c.processPhasesReachedByAll()
 }
 
-func (c *coordinator) releaseMemberOrMarkLost(m *memberAgent, resultOrNil *load.Result, earlyEndReason string) {
+func (c *coordinator) releaseWithResultOrMarkLost(m *memberAgent, resultOrNil *load.Result, earlyEndReason string) {
 	if resultOrNil == nil {
-		c.markMemberLostAndStop(m, "it has no result")
+		c.markLostAndOrderItToStop(m, "it has no result")
 		return
 	}
 	m.result, m.ended, m.orders.Over = m.toLocalClockAndNameLimits(resultOrNil), earlyEndReason, true
-	c.sendOrdersTo(m)
+	c.sendOrdersOnceTo(m)
 }
 
 // toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to result.Limits.

@@ -45,8 +45,8 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// CheckCredentials returns an error if an address in URL is not on loopback and n contains no credentials.
-func (n *NATS) CheckCredentials() error {
+// RequireCredentialsUnlessLoopback returns an error if an address in URL is not on loopback and n contains no credentials.
+func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -97,7 +97,7 @@ func (n *NATS) natsConnOptions(name string) []nats.Option {
 	return all
 }
 
-func (n *NATS) explainNATSError(err error) string {
+func (n *NATS) explainNATSAuthError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
 		return text

@@ -185,7 +185,7 @@ func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: connectInProcess(t)}
 	m := &memberAgent{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
-	c.releaseMemberOrMarkLost(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
+	c.releaseWithResultOrMarkLost(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
 		t.Errorf("%+v, %+v; want noon", m.result, m.orders)
 	}

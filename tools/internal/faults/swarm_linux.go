@@ -48,7 +48,7 @@ func (s *Swarm) startLoop() error {
 	w := &swarmLoop{Swarm: s, conns: make([]swarmConn, s.Conns), started: time.Now()}
 	if s.FullSpeed {
 		var err error
-		if w.poll, err = sock.NewPoll(eventBatch); err != nil {
+		if w.poll, err = sock.NewEpoll(eventBatch); err != nil {
 			return err
 		}
 	}

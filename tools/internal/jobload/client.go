@@ -101,7 +101,7 @@ func (c *serverContender) countInWindow(n *atomic.Int64, condition bool) {
 func (c *serverContender) readAnswers(x *jobConn) {
 	in := bufio.NewReaderSize(x, 1024)
 	for {
-		isOK, err := readAnswer(in)
+		isOK, err := readResponseReportingOK(in)
 		if err != nil {
 			return
 		}
@@ -124,7 +124,7 @@ var (
 	contentLength = []byte("content-length: ")
 )
 
-func readAnswer(in *bufio.Reader) (isOK bool, err error) {
+func readResponseReportingOK(in *bufio.Reader) (isOK bool, err error) {
 	line, err := in.ReadSlice('\n')
 	if isOK = bytes.HasPrefix(line, statusOK); err == nil && !isOK && !bytes.HasPrefix(line, statusShed) {
 		return false, fmt.Errorf("answer %q; expected status 200 or 503", line)
@@ -181,7 +181,7 @@ func (c *serverContender) probeUntilRecovered() time.Duration {
 		if fast == 0 {
 			first = time.Now()
 		}
-		if !c.isServedFast() {
+		if !c.probeIsAnsweredFast() {
 			fast = 0
 		} else if fast++; fast == probesInRow {
 			return first.Sub(start)
@@ -191,7 +191,7 @@ func (c *serverContender) probeUntilRecovered() time.Duration {
 	return maxRecovery
 }
 
-func (c *serverContender) isServedFast() bool {
+func (c *serverContender) probeIsAnsweredFast() bool {
 	nc, err := net.DialTimeout("tcp", c.addr, maxProbeTime)
 	if err != nil {
 		return false
@@ -199,7 +199,7 @@ func (c *serverContender) isServedFast() bool {
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(maxProbeTime)) // fails only on a closed connection
 	_, _ = nc.Write(jobRequest)                      // after an error, there is no answer
-	isOK, err := readAnswer(bufio.NewReader(nc))
+	isOK, err := readResponseReportingOK(bufio.NewReader(nc))
 	return isOK && err == nil
 }
 

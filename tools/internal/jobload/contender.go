@@ -117,11 +117,11 @@ func newPublishedPool(p Plan) (Contender, error) {
 func (c *publishedPool) startWorkers(n int) {
 	for range n {
 		c.running.Add(1)
-		c.done.Go(c.runJobsUntilIdle)
+		c.done.Go(c.runJobsUntilIdleAboveMinimum)
 	}
 }
 
-func (c *publishedPool) runJobsUntilIdle() {
+func (c *publishedPool) runJobsUntilIdleAboveMinimum() {
 	defer c.running.Add(-1)
 	idle := time.NewTimer(publishedIdleTime)
 	defer idle.Stop()

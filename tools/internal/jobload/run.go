@@ -240,7 +240,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 		switch next := r.pacer.NextDue(); {
 		case ok:
 			lastAt = now
-			for range r.jobsDueAt(due) {
+			for range r.burstSizeAt(due) {
 				if g.ctx.Err() != nil {
 					break
 				}
@@ -261,8 +261,8 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	}
 }
 
-// jobsDueAt returns the number of jobs to submit at a planned time.
-func (r *jobRun) jobsDueAt(due time.Duration) int {
+// burstSizeAt returns the number of jobs to submit at a planned time.
+func (r *jobRun) burstSizeAt(due time.Duration) int {
 	if due%time.Second < time.Second/10 {
 		return max(r.plan.Burst, 1)
 	}

@@ -9,7 +9,7 @@ import (
 // line.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
-	line, n = cutLine(in, maxBytes)
+	line, n = cutLineWithin(in, maxBytes)
 	if n == 0 && len(in) >= maxBytes {
 		return nil, 0, errUnexpected(in, wantHead)
 	}
@@ -17,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLine cuts the first line from the input. n includes the line end, or is 0 without a line within maxBytes.
-func cutLine(in []byte, maxBytes int) (line []byte, n int) {
+// cutLineWithin cuts the first line from the input. n includes the line end, or is 0 without a line within maxBytes.
+func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
 		return nil, 0

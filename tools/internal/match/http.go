@@ -143,7 +143,7 @@ func (s *StreamState) selectPhaseAfterHead() (responseDone bool) {
 }
 
 func (s *StreamState) parseChunkLine(in []byte) (n int, responseDone bool, err error) {
-	line, n := cutLine(in, maxChunkLine)
+	line, n := cutLineWithin(in, maxChunkLine)
 	if n == 0 {
 		if len(in) >= maxChunkLine {
 			err = errUnexpected(in, wantChunkLine)

@@ -45,7 +45,7 @@ func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	var best int
 	var inodes []string
 	for _, q := range queues {
-		fit := addrMatchRank(q.Addr.Addr(), addr.Unmap())
+		fit := addrMatchRankOrZero(q.Addr.Addr(), addr.Unmap())
 		if q.Addr.Port() != port || fit == 0 || fit < best {
 			continue
 		}
@@ -109,8 +109,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well a bound address matches the dialed address. 0 means no match.
-func addrMatchRank(bound, dialed netip.Addr) int {
+// addrMatchRankOrZero returns how well a bound address matches the dialed address. 0 means no match.
+func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
 		return 3

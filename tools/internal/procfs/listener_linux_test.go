@@ -104,7 +104,7 @@ func TestRank(t *testing.T) {
 	}{
 		{local4, local4, 3}, {local6, local6, 3}, {all4, local4, 2}, {all6, local6, 2}, {all6, local4, 1}, {all4, local6, 0}, {local6, local4, 0},
 	} {
-		if got := addrMatchRank(c.bound, c.to); got != c.want {
+		if got := addrMatchRankOrZero(c.bound, c.to); got != c.want {
 			t.Errorf("bound to %v for %v: got %d, want %d", c.bound, c.to, got, c.want)
 		}
 	}

@@ -154,7 +154,7 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 			})),
 		})
 	}
-	m.sortPointsAndMakeMonotonic()
+	m.sortByRateAndMakeMonotonic()
 	return m
 }
 
@@ -178,8 +178,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPointsAndMakeMonotonic sorts the points by rate, and raises figures that would decrease with the rate.
-func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
+// sortByRateAndMakeMonotonic sorts the points by rate, and raises figures that would decrease with the rate.
+func (m *MeasuredCosts) sortByRateAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
 		m.Points[i].Cores = max(m.Points[i].Cores, m.Points[i-1].Cores)

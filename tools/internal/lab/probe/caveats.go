@@ -78,7 +78,7 @@ func addCaveatsForBrokenRules(in RunInput) {
 		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.ConnsWithPublishersAndSlow())
 	}
 	if hasFigure(r, "received") {
-		addFloodAnswerCaveat(r, r.LastLoadResult())
+		addUnansweredOrUnsteadyFloodCaveat(r, r.LastLoadResult())
 	}
 	if hasFigure(r, "beats-each") {
 		p := w.FindPhase(scenario.Load)
@@ -128,8 +128,8 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addFloodAnswerCaveat adds caveats for a flood without answers or with an unsteady rate of answers.
-func addFloodAnswerCaveat(r *result.Run, loadResult *load.Result) {
+// addUnansweredOrUnsteadyFloodCaveat adds caveats for a flood without answers or with an unsteady rate of answers.
+func addUnansweredOrUnsteadyFloodCaveat(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
 		r.AddCaveat(RuleUnanswered, "not one answer came in the window")

@@ -92,7 +92,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 			s := page.Series{Name: subject.Name, Points: true}
 			for _, w := range family {
 				x := findSubjectRuns(groupRunsBySubject(r, w.Name), subject.Name)
-				size, known := float64(connsUnderWorkload(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
+				size, known := float64(plannedConnsOfSubject(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
 				if of.size == "jobs offered a second" {
 					size, known = x.medianOfFigure("offered-rate")
 				}

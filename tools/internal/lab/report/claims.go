@@ -64,7 +64,7 @@ func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w 
 	if !ok {
 		return result.NotMeasured, x.whyFigureIsMissing(f)
 	}
-	n := connsUnderWorkload(r, w, x.subject)
+	n := plannedConnsOfSubject(r, w, x.subject)
 	if ran := x.runs[0].Connections; ran > 0 {
 		n = min(n, ran)
 	}

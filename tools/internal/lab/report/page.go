@@ -50,7 +50,7 @@ func NewReportPage(s *result.Set) page.Page {
 	}
 	p.Sections = append(p.Sections, buildOverviewSection(s))
 	for _, r := range s.Reports {
-		p.Sections = append(p.Sections, buildScenarioSection(r))
+		p.Sections = append(p.Sections, buildScenarioResultsSection(r))
 	}
 	for _, r := range s.Reports {
 		if x := buildTimelineSection(r); len(x.Parts) > 0 {
@@ -235,9 +235,9 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioSection returns a scenario's section: answer, method, workload tables, published tables, claims and
+// buildScenarioResultsSection returns a scenario's section: answer, method, workload tables, published tables, claims and
 // charts.
-func buildScenarioSection(r *result.Report) page.Section {
+func buildScenarioResultsSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
 	if a := buildAnswerText(r); a.clauses != nil {

@@ -49,7 +49,7 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	why := cmp.Or(reasonToExcludeOurs(f, ours), ours.whyFigureIsMissing(f))
 	ended := ""
 	if why == "" {
-		ended = watchdogKillNote(f, design)
+		ended = firstWatchdogKillNote(f, design)
 		why = cmp.Or(ended, design.whyFigureIsMissing(f))
 	}
 	ratio, ok := stats.Median(ratios)
@@ -118,9 +118,9 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" for the peak memory,
+// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" for the peak memory,
 // because a killed run also has this figure.
-func watchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
+func firstWatchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
@@ -278,7 +278,7 @@ func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 func (c *publishedComparisonTable) addMeasuredLine(label string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{label}
 	if c.reference.Count != "" {
-		line = append(line, formatCountOrNoFigure(connsUnderWorkload(c.report, w, x.subject)))
+		line = append(line, formatCountOrNoFigure(plannedConnsOfSubject(c.report, w, x.subject)))
 	}
 	for _, column := range c.reference.Columns {
 		text := formatMeasuredFigureOrRatio(column, rows, x)
@@ -315,7 +315,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	if base := findSubjectRuns(allSubjects, c.Relative); c.Relative != "" {
 		if v, ok := stats.Median(subject.ratiosPerRoundTo(base, f.Name)); ok {
 			text := format.Number(v) + "×"
-			if watchdogKillNote(f, base) != "" {
+			if firstWatchdogKillNote(f, base) != "" {
 				text += " (" + subject.formatMedian(f)
 				if ended := subject.firstWatchdogKill(); ended != nil {
 					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
@@ -342,7 +342,7 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 		return nil
 	}
 	at := ""
-	us, them := connsUnderWorkload(c.report, w, ours.subject), connsUnderWorkload(c.report, w, p.Design)
+	us, them := plannedConnsOfSubject(c.report, w, ours.subject), plannedConnsOfSubject(c.report, w, p.Design)
 	switch {
 	case us != them:
 		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.reference.Count)

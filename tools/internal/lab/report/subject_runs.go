@@ -225,7 +225,7 @@ func formatWordFrequencies(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-func connsUnderWorkload(r *result.Report, w scenario.Workload, subject string) int {
+func plannedConnsOfSubject(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.FindSubject(subject); s != nil {
 		return w.WithMaxConns(s.MaxConns).Connections
 	}

@@ -67,7 +67,7 @@ func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	seen, err := m.runLoadGenerator(guarded, config, func(e load.Event) error { return h.advancePhaseOnEvent(guarded, e) })
 	endGuard()
 	if h.broadcaster != nil {
-		m.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, time.Millisecond)
+		m.record.Broadcaster = awaitBroadcastOutcomeAndClose(h.broadcaster, time.Millisecond)
 	}
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 		}
 		h.phaseStart = time.Now()
 	case load.Connected:
-		return h.endConnectPhase(ctx, e.Snapshot.Open)
+		return h.awaitConnsAndEndConnectPhase(ctx, e.Snapshot.Open)
 	case load.Checked:
 		return h.endVerifyAndBeginNextPhase(ctx, e.Verification)
 	case load.Progress:
@@ -118,8 +118,8 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// endConnectPhase waits for wantOpen open connections or a timeout, and ends the phase Connect.
-func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
+// awaitConnsAndEndConnectPhase waits for wantOpen open connections or a timeout, and ends the phase Connect.
+func (h *heldConnsRun) awaitConnsAndEndConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (h *heldConnsRun) endIdleAndRequestBroadcast(ctx context.Context) (err erro
 }
 
 func (h *heldConnsRun) awaitBroadcastAndEndPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
-	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
+	h.record.Broadcaster = awaitBroadcastOutcomeAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
 	if _, err := h.waitUntilOpenConnsAre(ctx, h.lastSample.Counts.Open); err != nil {
 		return err
@@ -248,8 +248,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// awaitResourceReleaseAndSample waits until the machine has released the run's resources, and takes a sample.
-func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
+// sampleAfterReleaseOrTimeout waits until the machine has released the run's resources, and takes a sample.
+func (m *serverMeasurement) sampleAfterReleaseOrTimeout(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
 		taken, err := sample.TakeSample(sample.MachineMemory | sample.Network)
@@ -285,8 +285,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastAndClose reads the broadcast on the connection that requested it, and closes the connection.
-func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
+// awaitBroadcastOutcomeAndClose reads the broadcast on the connection that requested it, and closes the connection.
+func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}
 	lines := bufio.NewReaderSize(conn, 4096)

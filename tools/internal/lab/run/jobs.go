@@ -52,7 +52,7 @@ func (j *jobsRun) runContenderRelativeToCapacity(ctx context.Context, s scenario
 	if rec.Jobs.Rate == 0 {
 		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
 	}
-	return j.runContenderUnderWatchdog(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
+	return j.runContenderWithMemoryAndTimeLimits(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
 type jobSettings struct {
@@ -93,8 +93,8 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderUnderWatchdog runs a contender's process with limits on memory and time.
-func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
+// runContenderWithMemoryAndTimeLimits runs a contender's process with limits on memory and time.
+func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
 	rec.Command = j.buildContenderCommand(s, run.Window, o)
@@ -213,7 +213,7 @@ func (j *jobsRun) measureContenderGoodput(ctx context.Context, bestSoFar *result
 		return 0
 	}
 	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.CapacityRunTime()}}
-	err := j.runContenderUnderWatchdog(ctx, rec, s, jobSettings{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixedWorkers})
+	err := j.runContenderWithMemoryAndTimeLimits(ctx, rec, s, jobSettings{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixedWorkers})
 	name := s.Name
 	if fixedWorkers > 0 {
 		name = fmt.Sprintf("%s with %d workers", s.Name, fixedWorkers)

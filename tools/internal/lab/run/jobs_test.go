@@ -18,7 +18,7 @@ func TestSideThatStays(t *testing.T) {
 		j := &jobsRun{runner: &runner{launcher: l}, phase: scenario.Phase{Memory: 1 << 40}, overtime: slack - jobsDrainTimeout}
 		side := scenario.Subject{Name: "x", Command: []string{os.Args[0], mode}, Contender: &scenario.Contender{}}
 		rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{}}
-		err := j.runContenderUnderWatchdog(t.Context(), rec, side, jobSettings{rate: 1})
+		err := j.runContenderWithMemoryAndTimeLimits(t.Context(), rec, side, jobSettings{rate: 1})
 		return rec.Jobs, err
 	}
 	// A machine can be too busy for the side to start, or to say anything, within a short time.

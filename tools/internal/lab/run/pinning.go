@@ -15,7 +15,7 @@ func splitAllowedCPUs() result.Pinning {
 	if err != nil {
 		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
-	return splitCPUsByCore(cpus, func(cpu int) int {
+	return splitCPUsPreferringWholeCores(cpus, func(cpu int) int {
 		core, err := procfs.PhysicalCoreID(cpu)
 		if err != nil {
 			return cpu // unknown: assume a separate core
@@ -31,8 +31,8 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsByCore divides CPUs between the server and the load generator, whole cores if possible.
-func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
+// splitCPUsPreferringWholeCores divides CPUs between the server and the load generator, whole cores if possible.
+func splitCPUsPreferringWholeCores(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}
 	}

@@ -121,7 +121,7 @@ func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.
 		cpus = l.allowedCPUs // otherwise the thread would keep the CPUs of the previous process
 	}
 	started := make(chan error)
-	l.starts <- func() { started <- startOnCPUs(p.cmd, cpus) }
+	l.starts <- func() { started <- startOnCPUsAndPinThread(p.cmd, cpus) }
 	if err := <-started; err != nil {
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)

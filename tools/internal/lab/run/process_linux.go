@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs. It changes the affinity of the calling thread, to which the goroutine
+// startOnCPUsAndPinThread starts a process on the given CPUs. It changes the affinity of the calling thread, to which the goroutine
 // must be locked.
-func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
+func startOnCPUsAndPinThread(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
 		for _, cpu := range cpus {

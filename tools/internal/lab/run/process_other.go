@@ -8,8 +8,8 @@ import (
 	"runtime"
 )
 
-// startOnCPUs starts a process and ignores the CPUs.
-func startOnCPUs(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
+// startOnCPUsAndPinThread starts a process and ignores the CPUs.
+func startOnCPUsAndPinThread(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}
 

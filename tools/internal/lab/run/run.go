@@ -155,7 +155,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	case p.err != nil:
 		return p.newUnexpectedExitError("the server")
 	}
-	return m.awaitResourceReleaseAndSample(ctx)
+	return m.sampleAfterReleaseOrTimeout(ctx)
 }
 
 func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {

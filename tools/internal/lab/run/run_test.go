@@ -104,7 +104,7 @@ func TestSplitCPUs(t *testing.T) {
 		{[]int{0, 1, 2, 3}, func(cpu int) int { return cpu % 2 }, []int{0, 2}, []int{1, 3}},
 		{[]int{7, 5, 3}, func(cpu int) int { return cpu }, []int{3}, []int{5, 7}},
 	} {
-		if p := splitCPUsByCore(c.cpus, c.core); !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) {
+		if p := splitCPUsPreferringWholeCores(c.cpus, c.core); !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) {
 			t.Errorf("%v: %v", c.cpus, p)
 		}
 	}

@@ -85,7 +85,7 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	}
 	t.readServerRuntimeInto(ctx, &tick.Server)
 	if len(t.ticks) >= maxTicks {
-		t.halveTicksAndDoubleInterval()
+		t.dropAlternateTicksAndDoubleInterval()
 	}
 	t.ticks = append(t.ticks, tick)
 }
@@ -100,7 +100,7 @@ func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *loa
 	t.admin.readRuntimeUsageInto(ctx, t.workers, usage)
 }
 
-func (t *timelineRecorder) halveTicksAndDoubleInterval() {
+func (t *timelineRecorder) dropAlternateTicksAndDoubleInterval() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
 		kept = append(kept, t.ticks[i])

@@ -48,7 +48,7 @@ func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.adaptSubjectsToHost(readHostLimits())
+	was := s.selectRunnableSubjectsPerModel(readDescriptorLimitAndAvailability())
 	s = scale.reduceScenario(was)
 	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.reduceScenario(s)
 	s.Answer = slices.Clone(s.Answer)
@@ -135,7 +135,7 @@ var anyHost = hostLimits{modelError: func(string) error { return nil }, programE
 // ownDescriptors is the number of descriptors that a server needs in addition to the load generator's connections.
 const ownDescriptors = 100
 
-func readHostLimits() hostLimits {
+func readDescriptorLimitAndAvailability() hostLimits {
 	h := hostLimits{modelError: func(model string) error {
 		_, err := models.FindAvailable(model)
 		return err
@@ -151,10 +151,10 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// adaptSubjectsToHost returns the scenario with only the subjects that can run on h. It adds a note for each other
+// selectRunnableSubjectsPerModel returns the scenario with only the subjects that can run on h. It adds a note for each other
 // subject. A subject with several I/O models becomes one subject per model. A subject with OneTable gets its MaxConns
 // from h.
-func (s Scenario) adaptSubjectsToHost(h hostLimits) Scenario {
+func (s Scenario) selectRunnableSubjectsPerModel(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {

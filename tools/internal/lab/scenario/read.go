@@ -43,7 +43,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 		return s, explainTOMLError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
-	return s, r.validateScalesAndSetBaseline(&s, tomlTableLineNumbers(text))
+	return s, r.validateWithScalesAndSetBaseline(&s, tomlTableLineNumbers(text))
 }
 
 // tomlTableLineNumbers returns the line numbers of all TOML tables in text. The map's keys are table names.
@@ -86,10 +86,10 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as described in docs/scenarios.md", err)
 }
 
-// validateScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine
+// validateWithScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine
 // without limits. A missing baseline becomes the first subject. lines contains the line numbers of TOML tables, for
 // error messages.
-func (r Reader) validateScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
+func (r Reader) validateWithScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
 			return Errorf("line %d: %v", lines[table][i], err)
@@ -112,7 +112,7 @@ func (r Reader) validateScalesAndSetBaseline(s *Scenario, lines map[string][]int
 			return at("workload", i, err)
 		}
 	}
-	whole := s.adaptSubjectsToHost(anyHost)
+	whole := s.selectRunnableSubjectsPerModel(anyHost)
 	if err := whole.Validate(); err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func TestOptions(t *testing.T) {
 	}
 	optional := s
 	optional.Subjects = []Subject{{Name: "a", Optional: true, Command: Words{"there", "{port}"}}, {Name: "b", Optional: true, Command: Words{"nowhere", "{port}"}}}
-	optional = optional.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
+	optional = optional.selectRunnableSubjectsPerModel(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
 		if program == "nowhere" {
 			return errors.New("not found")
 		}
@@ -211,9 +211,9 @@ func TestOptions(t *testing.T) {
 	if len(optional.Subjects) != 1 || len(optional.Notes) != 1 || optional.Notes[0] != "b is left out, as its program is not installed: not found." {
 		t.Errorf("with a program that is not installed: %+v, %q", optional.Subjects, optional.Notes)
 	}
-	bounded := s.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
+	bounded := s.selectRunnableSubjectsPerModel(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
 	bounded.Subjects[0].OneTable = true
-	if x := bounded.adaptSubjectsToHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].WithMaxConns(x.MaxConns).Connections != 50 {
+	if x := bounded.selectRunnableSubjectsPerModel(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].WithMaxConns(x.MaxConns).Connections != 50 {
 		t.Errorf("with one table of 50: %+v", x)
 	}
 }
