@@ -76,7 +76,8 @@ func TestGame(t *testing.T) {
 	}
 }
 
-// TestRateLimit checks that a client that sends 15 lines at once gets the last 5 later, and that a login raises the rate.
+// TestRateLimit checks that a client that sends 15 lines at once gets the last 5 later, and that a login raises the
+// rate.
 func TestRateLimit(t *testing.T) {
 	g := testkit.Dial(t, startAndReadAddr(t, "ratelimit"))
 	start, lines := time.Now(), strings.Repeat("x\n", 14)+"login\n"

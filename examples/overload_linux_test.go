@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// submitJobs sends HTTP requests as fast as they are answered, on 256 connections with 500 requests in flight each, until
-// the server dies or the time is over.
+// submitJobs sends HTTP requests as fast as they are answered, on 256 connections with 500 requests in flight each,
+// until the server dies or the time is over.
 func submitJobs(addr string, atMost time.Duration) {
 	requests := bytes.Repeat([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), 500)
 	end := time.Now().Add(atMost)
@@ -49,8 +49,8 @@ func submitJobs(addr string, atMost time.Duration) {
 	all.Wait()
 }
 
-// TestOverloadInMemoryCgroup runs the published experiment in 512 MiB: the kernel kills the server that starts a goroutine
-// for each job. The pool serves under the same load.
+// TestOverloadInMemoryCgroup runs the published experiment in 512 MiB: the kernel kills the server that starts a
+// goroutine for each job. The pool serves under the same load.
 func TestOverloadInMemoryCgroup(t *testing.T) {
 	group := testkit.NewMemoryCgroup(t, 512<<20)
 	start := func(args ...string) (p *testkit.Process, addr string) {

@@ -182,8 +182,8 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// allowOriginAfterCheck permits the web page that sent the request to read the response. The caller must have checked the
-// page's origin.
+// allowOriginAfterCheck permits the web page that sent the request to read the response. The caller must have checked
+// the page's origin.
 func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {

@@ -187,8 +187,8 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// Dropping a message sets its topic to nil. The message remains in the messages slice until removeDroppedMessages removes
-// it.
+// Dropping a message sets its topic to nil. The message remains in the messages slice until removeDroppedMessages
+// removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded

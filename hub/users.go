@@ -111,7 +111,8 @@ func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	return nil
 }
 
-// mayRunForSomeTopic reports whether the user may run a command, such as publish or client|kill, for at least one topic.
+// mayRunForSomeTopic reports whether the user may run a command, such as publish or client|kill, for at least one
+// topic.
 func (u *user) mayRunForSomeTopic(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {

@@ -34,7 +34,7 @@ func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
 	}}
 	b.readUsage = b.readHeapAndStackBytes
 	if limit == 0 {
-		b.limit, _ = cgroup.SmallestMemoryLimit()
+		b.limit, _ = cgroup.SmallestKnownMemoryLimit()
 	} else if limit < 0 {
 		b.limit = math.MaxInt64
 	}

@@ -178,7 +178,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 			}
 			return used
 		}
-		if err = checkSplitClosingTooLong(c, advance, len(data)-used, err); err != nil {
+		if err = checkSplitOrCloseIfTooLong(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
@@ -206,7 +206,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-func checkSplitClosingTooLong(c *Conn, advance, available int, splitErr error) error {
+func checkSplitOrCloseIfTooLong(c *Conn, advance, available int, splitErr error) error {
 	switch {
 	case splitErr != nil:
 		return splitErr

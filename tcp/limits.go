@@ -126,9 +126,9 @@ type Limits struct {
 	// closes with ErrWriteTimeout. The default is 30 s.
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
-	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered
-	// keep-alive probes. So that one lost probe does not close a connection, it is at least 3 minutes. If heartbeats or IdleTimeout detect lost peers
-	// sooner, the kernel's limit may be shorter.
+	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered keep-alive
+	// probes. So that one lost probe does not close a connection, it is at least 3 minutes. If heartbeats or
+	// IdleTimeout detect lost peers sooner, the kernel's limit may be shorter.
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
@@ -226,7 +226,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 
 // defaultMaxBuffered returns a quarter of the memory in bytes that is available to each process.
 func defaultMaxBuffered(processes int) int {
-	limit, from := cgroup.SmallestMemoryLimit()
+	limit, from := cgroup.SmallestKnownMemoryLimit()
 	if limit == math.MaxInt64 {
 		limit = 4 * unlimitedBuffers
 	}

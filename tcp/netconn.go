@@ -197,7 +197,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		case errors.Is(err, context.Canceled):
 			continue // writeError returns the cause, unless it no longer applies
 		case errors.Is(err, ErrClosed):
-			return written, n.awaitWriteError()
+			return written, n.waitUntilWriteFails()
 		case err != nil:
 			return written, n.opError("write", err)
 		}
@@ -253,7 +253,7 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-func (n *NetConn) awaitWriteError() error {
+func (n *NetConn) waitUntilWriteFails() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
 	}

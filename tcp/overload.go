@@ -196,7 +196,7 @@ type overloadSampler struct {
 }
 
 func newOverloadSampler(e engine.Engine, l Limits) *overloadSampler {
-	limit, _ := cgroup.SmallestMemoryLimit()
+	limit, _ := cgroup.SmallestKnownMemoryLimit()
 	return &overloadSampler{engine: e, limits: l, heapLimit: limit, counts: e.Counters(), collect: debug.FreeOSMemory,
 		heap: []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"},
 			{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}}

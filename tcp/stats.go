@@ -66,7 +66,8 @@ type Stats struct {
 	// Buffered is the memory, in bytes, that the buffers of all connections use now; see Limits.MaxBuffered.
 	Buffered int64
 
-	// TLS counts completed TLS handshakes, separately for each implementation that may process the connection afterwards.
+	// TLS counts completed TLS handshakes, separately for each implementation that may process the connection
+	// afterwards.
 	TLS TLSHandshakes
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.

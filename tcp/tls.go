@@ -24,8 +24,8 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSStateAfterHandshake
 // the TLS client. Do not change cfg afterwards. Limits.MaxHandshakes and HandshakeTimeout apply.
 //
 // After the handshake, the server calls Secured of a SecuredHandler. Until this call, Write fails with ErrBadUse, and
-// messages that were sent through a Ref wait. If the handshake fails, the server calls only Closed, with a *TLSError, ErrHandshakeTimeout or
-// io.EOF.
+// messages that were sent through a Ref wait. If the handshake fails, the server calls only Closed, with a *TLSError,
+// ErrHandshakeTimeout or io.EOF.
 //
 // An attacker may inject unencrypted input after the command that starts TLS (CVE-2011-0411). If unused input remains
 // when the current call returns, the server therefore closes the connection with ErrClearInput. A handler must use

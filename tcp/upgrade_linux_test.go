@@ -250,8 +250,8 @@ func TestUpgradePaused(t *testing.T) {
 	stopServerAt(t, s.addr)
 }
 
-// TestUpgradeTicks checks that the old process ticks until it saves its state, and again only if the upgrade fails. Then
-// the new one ticks.
+// TestUpgradeTicks checks that the old process ticks until it saves its state, and again only if the upgrade fails.
+// Then the new one ticks.
 func TestUpgradeTicks(t *testing.T) {
 	for _, does := range []string{"", "die in Restore"} {
 		s, h := startUpgradable(t, successorConfig{Model: Epoll, Ticks: true}, successorConfig{Model: Goroutine, Ticks: true, Does: does, After: 1})

@@ -48,7 +48,8 @@ func (h *taggedHandler) RestoreState(r io.Reader) error {
 	return err
 }
 
-// In an upgrade, connections and states continue with the handler of their listener, wherever that is in the new process.
+// In an upgrade, connections and states continue with the handler of their listener, wherever that is in the new
+// process.
 func TestUpgradeListenerHandlers(t *testing.T) {
 	const other, a, b, renamed, gone = "127.0.0.1:0", "127.0.0.2:0", "127.0.0.3:0", "127.0.0.4:0", "127.0.0.5:0"
 	for _, c := range []struct {

@@ -139,7 +139,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-func (d *outgoingUpgrade) newDoneRecordingSentCounts() (done upgrade.Done) {
+func (d *outgoingUpgrade) newDoneAndSaveSentCounters() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})
@@ -202,7 +202,7 @@ func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise relayPeerBroadcastsUntilClosed resumes broadcasts
+	if !linked { // otherwise handlePeerFramesUntilClosed resumes broadcasts
 		s.replayQueueAndResumeOnce(nil)
 	}
 	close(s.handoverDone)
@@ -234,11 +234,11 @@ func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, peerIsSuccessor
 	if peerIsSuccessor {
 		s.successorPeer = peer
 	}
-	s.peerReaders.Go(func() { s.relayPeerBroadcastsUntilClosed(peer, peerIsSuccessor) })
+	s.peerReaders.Go(func() { s.handlePeerFramesUntilClosed(peer, peerIsSuccessor) })
 	return true
 }
 
-func (s *Server) relayPeerBroadcastsUntilClosed(peer *broadcastlog.Peer, peerIsSuccessor bool) {
+func (s *Server) handlePeerFramesUntilClosed(peer *broadcastlog.Peer, peerIsSuccessor bool) {
 	g, ahead := s.broadcasts.Load(), !peerIsSuccessor
 	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
 		OnBroadcast: func(m broadcastlog.Broadcast) {

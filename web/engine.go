@@ -41,8 +41,8 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoopIfItRunsJobs queues x and the pipelined requests after x as a job of c's event loop. It returns false if the loop
-// can't run jobs.
+// queueOnLoopIfItRunsJobs queues x and the pipelined requests after x as a job of c's event loop. It returns false if
+// the loop can't run jobs.
 func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
@@ -137,7 +137,7 @@ func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 
 func (j *exchangeJob) LoopContinuedElsewhere(isSlow bool) {
 	if j.onLoopState.CompareAndSwap(jobOnLoop, jobTaken) {
-		j.route.countTakenCallOrMoveRoute(isSlow)
+		j.route.countLoopLosingCallOrMove(isSlow)
 	}
 }
 

@@ -402,8 +402,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. The goroutine that owns
-// the connection does not finish an active exchange.
+// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. The goroutine that
+// owns the connection does not finish an active exchange.
 func (x *exchange) setActiveIfStatePipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -426,8 +426,8 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// letOtherGoroutineContinueLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it before the handler
-// waits.
+// letOtherGoroutineContinueLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it
+// before the handler waits.
 func (x *exchange) letOtherGoroutineContinueLoop() {
 	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")

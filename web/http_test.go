@@ -268,8 +268,8 @@ func TestBodyBackpressure(t *testing.T) {
 	})
 }
 
-// TestBodyWithHead sends bodies together with their heads and the next request. All of it arrives in order. After larger
-// bodies the connection would close, because the response begins before the body has arrived.
+// TestBodyWithHead sends bodies together with their heads and the next request. All of it arrives in order. After
+// larger bodies the connection would close, because the response begins before the body has arrived.
 func TestBodyWithHead(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
 	text := strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz", 8000)

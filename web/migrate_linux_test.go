@@ -382,8 +382,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestHTTP2StaysInUpgrade checks that HTTP/2 connections end with GOAWAY in the old process, and that an upgrade does not
-// wait for them.
+// TestHTTP2StaysInUpgrade checks that HTTP/2 connections end with GOAWAY in the old process, and that an upgrade does
+// not wait for them.
 func TestHTTP2StaysInUpgrade(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {

@@ -27,8 +27,8 @@ func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool)
 	return s.TLS.Certificates, s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 }
 
-// TestALPN checks that HTTP/2 is preferred unless it is disabled, and HTTP/1.1 used otherwise, whatever the configuration
-// contains.
+// TestALPN checks that HTTP/2 is preferred unless it is disabled, and HTTP/1.1 used otherwise, whatever the
+// configuration contains.
 func TestALPN(t *testing.T) {
 	cert, roots := newCertificate(t)
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) })

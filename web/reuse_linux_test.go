@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// A handler may keep the request, its header, its context and the header of the response. Later requests, which reuse the
-// memory of the connection, do not change them.
+// A handler may keep the request, its header, its context and the header of the response. Later requests, which reuse
+// the memory of the connection, do not change them.
 func TestHandlerKeepsRequest(t *testing.T) {
 	type keptRequest struct {
 		r      *http.Request

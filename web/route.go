@@ -99,7 +99,7 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 	case !measures:
 		r.measured.Store(measuredCalls)
 	default:
-		if now, onLoop := hold.Usage(); !onLoop { // countTakenCallOrMoveRoute has counted it
+		if now, onLoop := hold.Usage(); !onLoop { // countLoopLosingCallOrMove has counted it
 		} else if isSlow(took, now.Since(before)) {
 			r.recordSlowCallOrMove("a call took " + took.String())
 		} else {
@@ -152,9 +152,9 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 	}
 }
 
-// countTakenCallOrMoveRoute counts a running call whose event loop has been continued by another goroutine. isSlow reports
-// whether the call itself was slow.
-func (r *route) countTakenCallOrMoveRoute(isSlow bool) {
+// countLoopLosingCallOrMove counts a running call whose event loop has been continued by another goroutine. isSlow
+// reports whether the call itself was slow.
+func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
 	} else if isSlow {

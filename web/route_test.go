@@ -59,8 +59,8 @@ func TestRoutesAreLimited(t *testing.T) {
 	}
 }
 
-// A call is slow if it computes, or if it waits while the process could have run it. A call that only waits for a CPU, for
-// example during garbage collection, is not slow.
+// A call is slow if it computes, or if it waits while the process could have run it. A call that only waits for a CPU,
+// for example during garbage collection, is not slow.
 func TestSlowCalls(t *testing.T) {
 	all := time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))
 	for name, c := range map[string]struct {

@@ -110,11 +110,11 @@ func newServeHandlers() http.Handler {
 	return mux
 }
 
-// TestServe makes the requests of the tests of net/http's server, by their names, to net/http and to package web. Answers
-// must be the same, except for the text of rejections. Where package web is stricter, its status is given. These requests
-// are left out, because the answers differ as the package documentation says or in when the connection closes: CONNECT
-// that is not hijacked, an invalid Content-Length set by a handler, LF alone after chunks, two empty lines before a
-// request, and 1 MB of chunks that the handler does not read (closed without Connection: close).
+// TestServe makes the requests of the tests of net/http's server, by their names, to net/http and to package web.
+// Answers must be the same, except for the text of rejections. Where package web is stricter, its status is given.
+// These requests are left out, because the answers differ as the package documentation says or in when the connection
+// closes: CONNECT that is not hijacked, an invalid Content-Length set by a handler, LF alone after chunks, two empty
+// lines before a request, and 1 MB of chunks that the handler does not read (closed without Connection: close).
 func TestServe(t *testing.T) {
 	get := func(target string, fields ...string) string {
 		return "GET " + target + " HTTP/1.1\r\nHost: x\r\n" + strings.Join(append(fields, ""), "\r\n") + "\r\n"

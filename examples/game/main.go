@@ -1,5 +1,5 @@
-// Command game advances a world 20 times a second. Players steer by lines such as "3 -1" and receive all positions after
-// each tick. A player that reads slowly misses older positions and gets the newest.
+// Command game advances a world 20 times a second. Players steer by lines such as "3 -1" and receive all positions
+// after each tick. A player that reads slowly misses older positions and gets the newest.
 package main
 
 import (

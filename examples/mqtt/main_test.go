@@ -198,7 +198,8 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// TestRetainedLimit checks that the number of retained messages is limited, and that subscriptions leave nothing behind.
+// TestRetainedLimit checks that the number of retained messages is limited, and that subscriptions leave nothing
+// behind.
 func TestRetainedLimit(t *testing.T) {
 	b := newBroker()
 	for i := range maxRetained + 1 {

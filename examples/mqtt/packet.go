@@ -88,7 +88,8 @@ func (p *publication) encode(retained bool) []byte {
 	return append(b, p.payload...)
 }
 
-// fieldReader reads the fields of a packet. If a field is missing or invalid, it sets bad, and all further fields are zero.
+// fieldReader reads the fields of a packet. If a field is missing or invalid, it sets bad, and all further fields are
+// zero.
 type fieldReader struct {
 	rest []byte
 	bad  bool

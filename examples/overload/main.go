@@ -1,4 +1,5 @@
-// Command overload runs a job for each HTTP request, on a pool or, with -naive, each on a goroutine. /stats counts them.
+// Command overload runs a job for each HTTP request, on a pool or, with -naive, each on a goroutine. /stats counts
+// them.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command ratelimit echoes lines. A client may send 10 lines and 64 KiB per second, and 100 lines once it has logged in.
-// A faster client is not closed: its sends wait.
+// Command ratelimit echoes lines. A client may send 10 lines and 64 KiB per second, and 100 lines once it has logged
+// in. A faster client is not closed: its sends wait.
 package main
 
 import (

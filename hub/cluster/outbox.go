@@ -34,7 +34,7 @@ func (q *boundedQueue) isFullLocked(newBytes int) bool {
 	return q.waiting >= q.maxMessages || q.bytes+newBytes > q.maxBytes
 }
 
-func (q *boundedQueue) releaseSpaceLocked(m *outgoing, lost bool) {
+func (q *boundedQueue) uncountMessageLocked(m *outgoing, lost bool) {
 	q.waiting--
 	q.bytes -= m.memoryBytes()
 	if lost {
@@ -120,7 +120,7 @@ func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 func (o *outbox) releaseSpaceCountingLost(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.releaseSpaceLocked(m, !sent)
+	o.uncountMessageLocked(m, !sent)
 }
 
 // sequencer numbers the messages that this node sends, separately for each topic.

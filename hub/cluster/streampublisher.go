@@ -84,7 +84,7 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.releaseSpaceLocked(m, publishErr != nil)
+	p.uncountMessageLocked(m, publishErr != nil)
 	rest := p.topics[m.subject]
 	rest[0] = outgoing{}
 	if rest = rest[1:]; len(rest) == 0 {

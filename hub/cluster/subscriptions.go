@@ -28,8 +28,8 @@ type subscriptions struct {
 	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// Only the goroutine of subscribeNeededSubjectsUntilStopped writes the fields below. For fields that other goroutines read, it
-	// holds countMu while it writes.
+	// Only the goroutine of subscribeNeededSubjectsUntilStopped writes the fields below. For fields that other
+	// goroutines read, it holds countMu while it writes.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
 	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to

@@ -52,10 +52,10 @@ func readLimits(root, pidOrSelf string) (Limits, error) {
 	}, nil
 }
 
-// SmallestMemoryLimit returns the smallest of the control group limits, the machine's memory and GOMEMLIMIT, in bytes.
-// source names this limit, for example "cgroup /a/b memory.max". On systems other than Linux, only GOMEMLIMIT is known.
-// If no limit is known, the results are math.MaxInt64 and "none known".
-func SmallestMemoryLimit() (limit int64, source string) {
+// SmallestKnownMemoryLimit returns the smallest of the control group limits, the machine's memory and GOMEMLIMIT, in
+// bytes. source names this limit, for example "cgroup /a/b memory.max". On systems other than Linux, only GOMEMLIMIT is
+// known. If no limit is known, the results are math.MaxInt64 and "none known".
+func SmallestKnownMemoryLimit() (limit int64, source string) {
 	limit, source = smallestSystemMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
@@ -63,7 +63,7 @@ func SmallestMemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// smallestSystemMemoryLimit is like SmallestMemoryLimit without GOMEMLIMIT. root is empty except in tests.
+// smallestSystemMemoryLimit is like SmallestKnownMemoryLimit without GOMEMLIMIT. root is empty except in tests.
 func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {

@@ -156,7 +156,7 @@ func TestRead(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)
-	limit, from := SmallestMemoryLimit()
+	limit, from := SmallestKnownMemoryLimit()
 	if runtime.GOOS == "linux" {
 		if limit < 1<<20 || limit == math.MaxInt64 || from == "GOMEMLIMIT" {
 			t.Errorf("got %d, %q; want at most the machine's memory", limit, from)
@@ -165,7 +165,7 @@ func TestMemoryLimit(t *testing.T) {
 		t.Errorf("got %d, %q; want none", limit, from)
 	}
 	debug.SetMemoryLimit(1 << 20)
-	if limit, from := SmallestMemoryLimit(); limit != 1<<20 || from != "GOMEMLIMIT" {
+	if limit, from := SmallestKnownMemoryLimit(); limit != 1<<20 || from != "GOMEMLIMIT" {
 		t.Errorf("with GOMEMLIMIT 1 MiB: got %d, %q", limit, from)
 	}
 }

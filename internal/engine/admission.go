@@ -29,12 +29,12 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 	if !rt.Admission.AcquireConn() {
 		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
-	return rt.acquireSlotsOrReleaseAll(listener, peer, !isProxy, false)
+	return rt.acquireListenerAndSourceSlots(listener, peer, !isProxy, false)
 }
 
-// acquireSlotsOrReleaseAll reserves a slot of the listener and, if sourceKnown is set, one of the source address. The
-// caller must have reserved a slot of the engine. If the connection is refused, all these slots are released.
-func (rt *Runtime) acquireSlotsOrReleaseAll(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
+// acquireListenerAndSourceSlots reserves a slot of the listener and, if sourceKnown is set, one of the source address.
+// The caller must have reserved a slot of the engine. If the connection is refused, all these slots are released.
+func (rt *Runtime) acquireListenerAndSourceSlots(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
 		rt.Admission.ReleaseConn()
@@ -75,7 +75,7 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	case n >= len(rt.ListenerCounters):
 		r.Listener = rt.ListenerNumberForAdopted()
 	}
-	return rt.acquireSlotsOrReleaseAll(r.Listener, r.Peer, !r.Dialled, true)
+	return rt.acquireListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled, true)
 }
 
 // UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r. The slot of the engine
@@ -204,9 +204,9 @@ func (c *Conn) Priority() overload.Priority {
 	return overload.Normal
 }
 
-// AdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is false, the
-// caller must pass the input to the handler's Shed.
-func (c *Conn) AdmitToWorker() (admitted bool) {
+// TryAdmitToWorker asks the overload manager whether a worker may handle the connection's input. If admitted is false,
+// the caller must pass the input to the handler's Shed.
+func (c *Conn) TryAdmitToWorker() (admitted bool) {
 	var t overload.Ticket
 	if !c.runtime.Overload.Admit(&t, c.Peer().Addr(), c.Priority()) {
 		return false

@@ -37,9 +37,9 @@ func (c *Conn) Abort(why error) {
 // maxDrainReads is the maximum number of reads before a shutdown closes a connection.
 const maxDrainReads = 64
 
-// ScheduleDrain tells the handler that the server shuts down, and closes the connection as soon as it is idle. Input
-// that has already arrived is handled first.
-func (c *Conn) ScheduleDrain() {
+// BeginShutdownDrain tells the handler that the server shuts down, and closes the connection as soon as it is idle.
+// Input that has already arrived is handled first.
+func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
 	}
@@ -94,8 +94,8 @@ func (c *Conn) CloseWith(why error) {
 	c.invalidateRefsAndStartClosing(why)
 }
 
-// CloseAfterPeerEOF is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no EOF
-// arrives within Limits.CloseTimeout, the connection is closed anyway.
+// CloseAfterPeerEOF is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no
+// EOF arrives within Limits.CloseTimeout, the connection is closed anyway.
 func (c *Conn) CloseAfterPeerEOF(why error) {
 	if !c.is(closing | shut) {
 		c.CloseWith(why)

@@ -181,7 +181,7 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 	table.count -= n
 	s.count -= n
 	for 4*table.count < chunkFill*len(table.chunks) && len(table.chunks) > 1 {
-		s.mergeLastChunk(table)
+		s.mergeLastChunkIntoOrigin(table)
 	}
 	if table.count == 0 {
 		s.tables = slices.DeleteFunc(s.tables, func(other *ownerTable) bool { return other == table })
@@ -224,7 +224,7 @@ func (s *connSet) splitNextChunkInTwo(table *ownerTable) {
 	}
 }
 
-func (s *connSet) mergeLastChunk(table *ownerTable) {
+func (s *connSet) mergeLastChunkIntoOrigin(table *ownerTable) {
 	i, last := table.splitIndex(), len(table.chunks)-1
 	m := s.writableChunk(table, i)
 	for place, r := range table.chunks[last].refs {

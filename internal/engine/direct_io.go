@@ -35,8 +35,8 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendWithOutputOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize is
-// in bytes. The connection must have no layer.
+// sendWithOutputOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize
+// is in bytes. The connection must have no layer.
 func (c *Conn) sendWithOutputOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {

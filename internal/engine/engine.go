@@ -18,7 +18,7 @@
 //	Conn.OnTransportError(err)                     the transport is broken
 //	Conn.HandleOrDeferForPendingLayer(req, bytes)  a request from another goroutine, taken from the mailbox
 //	Conn.CallNudgedIfOpen                          a scheduled time has come; see Scheduler
-//	Conn.ScheduleDrain                             close at the next idle moment (shutdown)
+//	Conn.BeginShutdownDrain                             close at the next idle moment (shutdown)
 //	Conn.CheckTimeouts(now)                        time has passed
 //	Conn.CompleteDetachOrAbort(nc, err)            the connection has become a net.Conn, or could not
 //	Conn.OnClosed                                  the descriptor has been closed
@@ -62,7 +62,7 @@
 //
 // # Connection states
 //
-//	         OnOpen         OnEOF, CloseWith, ScheduleDrain, error
+//	         OnOpen         OnEOF, CloseWith, BeginShutdownDrain, error
 //	(free) ───────▶ open ───────────────────────────────▶ closing
 //	   ▲                                                     │ all output sent
 //	   │ OnClosed                                            ▼

@@ -225,8 +225,8 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// setLatestAndAnnounceOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the value
-// to the returned chunks.
+// setLatestAndAnnounceOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the
+// value to the returned chunks.
 func (g *Group) setLatestAndAnnounceOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -217,7 +217,8 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the connection's message rate limit.
+// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the connection's message rate
+// limit.
 func (c *Conn) CountMessagesAndLimitRate(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))

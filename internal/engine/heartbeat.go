@@ -72,8 +72,8 @@ func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 
 func (s *HeartbeatSweep) IsActive() bool { return s.period > 0 }
 
-// NextDueTime returns the time at which the owner must next visit connections. numChunks is the number of chunks in which
-// the owner stores its connections.
+// NextDueTime returns the time at which the owner must next visit connections. numChunks is the number of chunks in
+// which the owner stores its connections.
 func (s *HeartbeatSweep) NextDueTime(numChunks int) time.Duration {
 	slices := max(min(int(s.period/MinSliceInterval), numChunks), 1)
 	slice := s.nextChunk * slices / max(numChunks, 1)
@@ -113,8 +113,8 @@ const (
 	HeartbeatUnsent                      // the owner must perform actions to send output
 )
 
-// SendIfDue sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a later
-// visit. It does not call the handler. The result is what the owner must do next.
+// SendIfDue sends a heartbeat to c if one is due and the kernel accepts it at once. It may leave the heartbeat to a
+// later visit. It does not call the handler. The result is what the owner must do next.
 func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	s.visited++
 	if int32(s.silentSince-c.lastHeard) < 0 || !c.mayGetHeartbeat() {

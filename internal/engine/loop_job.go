@@ -12,9 +12,9 @@ import (
 // on its original goroutine, which ends with the job. This limits how long a blocking job delays the loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
-	// LoopContinuedElsewhere is called when another goroutine has continued the loop, because the job took long or has called Leave.
-	// isSlow is false if the job may only have waited for a CPU. LoopContinuedElsewhere is called on any goroutine, possibly after
-	// RunOnLoop has returned, and must not block.
+	// LoopContinuedElsewhere is called when another goroutine has continued the loop, because the job took long or has
+	// called Leave. isSlow is false if the job may only have waited for a CPU. LoopContinuedElsewhere is called on any
+	// goroutine, possibly after RunOnLoop has returned, and must not block.
 	LoopContinuedElsewhere(isSlow bool)
 }
 

@@ -26,7 +26,7 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that DequeueForRecycle
+// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllQueued
 // returns. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
@@ -188,7 +188,7 @@ func (b *Mailbox) DelayOutput(cfg *Config) {
 }
 
 // Mailbox is the queue of requests to the connections of one owner, a loop or goroutine. Any goroutine may call Put.
-// Only the owner may call DequeueForRecycle.
+// Only the owner may call TakeAllQueued.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery.
 //
@@ -227,7 +227,7 @@ type Mailbox struct {
 	// the set of the current run, or nil.
 	batchRun uint64
 	batchSet *connSet
-	// Memory of the last DequeueForRecycle, kept for reuse.
+	// Memory of the last TakeAllQueued, kept for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests that must not wait are queued; read without the lock
@@ -492,9 +492,9 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// DequeueForRecycle removes and returns all queued requests and their data. If requests have overtaken delayed output,
+// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken delayed output,
 // it takes only those requests. The caller must pass the results to Recycle.
-func (b *Mailbox) DequeueForRecycle() (requests []QueuedRequest, data []byte) {
+func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.urgent) > 0 && !b.released {

@@ -59,7 +59,7 @@ func TestMailboxBoundsBytes(t *testing.T) {
 	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
 	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
 	wantErr(t, "a request to close", o.open(3).Ref().Close(), nil)
-	o.box.DequeueForRecycle()
+	o.box.TakeAllQueued()
 	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
 	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
 }
@@ -71,7 +71,7 @@ func TestMailboxClose(t *testing.T) {
 	o.box.RejectFurtherPosts()
 	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
 	wantErr(t, "Close after Close", r.Close(), ErrClosed)
-	if mail, data := o.box.DequeueForRecycle(); len(mail) != 1 || string(data) != "before" {
+	if mail, data := o.box.TakeAllQueued(); len(mail) != 1 || string(data) != "before" {
 		t.Errorf("took %d messages, %q; want the one from before", len(mail), data)
 	}
 }
@@ -90,7 +90,7 @@ func TestMailboxDelay(t *testing.T) {
 		t.Helper()
 		var got []RequestKind
 		if o.box.HasRequests() {
-			mail, data := o.box.DequeueForRecycle()
+			mail, data := o.box.TakeAllQueued()
 			for _, m := range mail {
 				got = append(got, m.Kind)
 			}
@@ -131,7 +131,7 @@ func TestMailboxRoom(t *testing.T) {
 			for range n {
 				wantErr(t, "Send", r.Send(p), nil)
 			}
-			mail, data := o.box.DequeueForRecycle()
+			mail, data := o.box.TakeAllQueued()
 			r.c.releasePostedAndWakeIfLow(len(data))
 			o.box.Recycle(mail, data)
 		}
@@ -201,7 +201,7 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 		}
 		take := func(want ...*Conn) {
 			t.Helper()
-			mail, data := o.box.DequeueForRecycle()
+			mail, data := o.box.TakeAllQueued()
 			var got []*Conn
 			for _, m := range mail {
 				got = append(got, m.Conn)
@@ -250,7 +250,7 @@ func TestRefOfReusedSlot(t *testing.T) {
 	wantErr(t, "Send to the connection before", old.Send([]byte("x")), ErrClosed)
 	wantErr(t, "Put for the connection before", o.box.Put(c, old.generation, Request{Kind: RequestSend, Bytes: []byte("x")}), ErrClosed)
 	wantErr(t, "Send to this one", c.Ref().Send([]byte("x")), nil)
-	if mail, _ := o.box.DequeueForRecycle(); len(mail) != 1 {
+	if mail, _ := o.box.TakeAllQueued(); len(mail) != 1 {
 		t.Errorf("took %d messages, want 1", len(mail))
 	}
 }

@@ -12,7 +12,7 @@ import (
 // deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
-		mail, data := o.box.DequeueForRecycle()
+		mail, data := o.box.TakeAllQueued()
 		for _, m := range mail {
 			m.Conn.HandleOrDeferForPendingLayer(m, data[:m.Size])
 			data = data[m.Size:]

@@ -146,7 +146,7 @@ func (s *sim) startDrain(l *life) {
 		l.owed = len(l.raw)
 	}
 	l.drained = l.drained || !l.conn.is(closing)
-	l.conn.ScheduleDrain()
+	l.conn.BeginShutdownDrain()
 	s.driveConnAndTouched(l)
 }
 

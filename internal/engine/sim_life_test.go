@@ -81,7 +81,7 @@ type life struct {
 	awaits   bool          // IsPaused has returned true
 	relieved time.Duration // when that, or a pause, ended
 	streamed int           // how often it went on in Writable
-	drained  bool          // ScheduleDrain was called before closing
+	drained  bool          // BeginShutdownDrain was called before closing
 	draining int           // calls of Draining
 	owed     int           // of raw, sent before Drain
 }

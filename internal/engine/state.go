@@ -18,9 +18,9 @@ package engine
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
 //	drainedPending   Drained or Missed is pending                  OnSent | MakeDeferredHandlerCalls
-//	drainingPending  Draining is pending                           ScheduleDrain | MakeDeferredHandlerCalls
-//	draining         close at the next idle moment                 ScheduleDrain
-//	readBeforeClose  read once more before closing for a           CheckTimeouts, ScheduleDrain | OnRead,
+//	drainingPending  Draining is pending                           BeginShutdownDrain | MakeDeferredHandlerCalls
+//	draining         close at the next idle moment                 BeginShutdownDrain
+//	readBeforeClose  read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
 //	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
 //	relayed          in a relay                                    relay
 //	peerEOF          the peer sends no more                        OnEOF

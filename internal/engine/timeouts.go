@@ -244,8 +244,8 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeLimitsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the pause.
-// Timers and deadlines do not change.
+// ExtendTimeLimitsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the
+// pause. Timers and deadlines do not change.
 func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)

@@ -328,8 +328,8 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of the time in which workers find no request while the Gate sheds others. When the
-// last waiting request starts, the next worker asks for one after about the mean time between two starts.
+// updateIdleShare estimates the share of the time in which workers find no request while the Gate sheds others. When
+// the last waiting request starts, the next worker asks for one after about the mean time between two starts.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {

@@ -242,7 +242,8 @@ func TestGateKeepsClosedLoops(t *testing.T) {
 	}
 }
 
-// TestGateShedsStandingQueueOfLongDelay has 5,000 clients in a closed loop, of which each waits for longer than maxDelay.
+// TestGateShedsStandingQueueOfLongDelay has 5,000 clients in a closed loop, of which each waits for longer than
+// maxDelay.
 func TestGateShedsStandingQueueOfLongDelay(t *testing.T) {
 	s := newServer(2, time.Millisecond, 6)
 	s.finished = func(*request) { s.arrive(new(request), Normal) }

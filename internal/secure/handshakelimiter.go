@@ -146,8 +146,8 @@ func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) 
 	case <-ctx.Done():
 		return false
 	}
-	// Event loops that wait for a processor run first; otherwise, each token would pass to the next handshake before them.
-	// A loop may find out that the client has left.
+	// Event loops that wait for a processor run first; otherwise, each token would pass to the next handshake before
+	// them. A loop may find out that the client has left.
 	runtime.Gosched()
 	if ctx.Err() != nil {
 		g.releaseCPUToken()

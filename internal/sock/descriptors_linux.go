@@ -5,9 +5,9 @@ import "golang.org/x/sys/unix"
 // spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
 const spareDescriptors = 32
 
-// MissingDescriptors returns by how many the descriptor limit must rise, so that needed more descriptors can be opened
-// and spareDescriptors stay free. It returns 0 if the number of open descriptors is unknown (before Linux 6.2).
-func MissingDescriptors(needed int) int {
+// DescriptorLimitShortfall returns by how many the descriptor limit must rise, so that needed more descriptors can be
+// opened and spareDescriptors stay free. It returns 0 if the number of open descriptors is unknown (before Linux 6.2).
+func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()
 	if !limited || unix.Stat("/proc/thread-self/fd", &table) != nil || table.Size == 0 {

@@ -210,8 +210,8 @@ func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR)
 // Shutdown shuts down both directions of a connection, or cancels connecting. Blocked calls on the socket return.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported is
-// false if the socket does not support resets, such as a unix socket.
+// ResetConnNow ends a TCP connection with a reset, or cancels connecting. Blocked calls on the socket return. supported
+// is false if the socket does not support resets, such as a unix socket.
 func ResetConnNow(fd int32) (supported bool) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))

@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// Identity returns a server configuration with a certificate for example.com, and a client configuration that trusts it.
+// Identity returns a server configuration with a certificate for example.com, and a client configuration that trusts
+// it.
 var Identity = sync.OnceValues(func() (server, client *tls.Config) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()

@@ -213,8 +213,8 @@ func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr erro
 	return err
 }
 
-// AnswerItsLivenessChecksUntilDone replies to liveness checks until the old process has handed over everything. It fails if the
-// old process exits earlier.
+// AnswerItsLivenessChecksUntilDone replies to liveness checks until the old process has handed over everything. It
+// fails if the old process exits earlier.
 func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.readMessage()
@@ -233,5 +233,6 @@ func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	}
 }
 
-// Close closes the connection to the old process. AnswerItsLivenessChecksUntilDone and AnnounceReadyAndTakeOver then return.
+// Close closes the connection to the old process. AnswerItsLivenessChecksUntilDone and AnnounceReadyAndTakeOver then
+// return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

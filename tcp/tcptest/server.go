@@ -165,7 +165,7 @@ func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	var err error
 	s.runAndSettle(func() {
 		to.runAndSettle(func() {
-			if err = s.engine.MoveHandlerStateTo(to.engine); err != nil {
+			if err = s.engine.CopyHandlerStateTo(to.engine); err != nil {
 				return
 			}
 			s.peers = slices.DeleteFunc(s.peers, func(p *Peer) bool {

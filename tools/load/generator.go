@@ -69,7 +69,7 @@ const (
 
 // newGenerator returns a generator for an engine with the given number of loops. 0 means a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
-	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
+	t := &generator{cfg: cfg, mode: cfg.trafficMode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
 	if cfg.Unprompted { // the server may send before all connections are established
 		t.setMeasuringWindow(pacer.Never, pacer.Never)
@@ -160,10 +160,10 @@ func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dia
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
 		return
 	}
-	g.registerConnOrAbortLate(c, connNumber, dialedAt)
+	g.registerAndStartConnOrAbortLate(c, connNumber, dialedAt)
 }
 
-func (g *generator) registerConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
 	if g.isHoldOnly() {

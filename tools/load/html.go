@@ -28,7 +28,7 @@ const (
 // neighbouring intervals are joined.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetNamesOrUnknown(), Figures: s.headlineFigures(), Facts: s.factRows()}
-	remarks := s.verdictRemarks(expected)
+	remarks := s.assessRunRemarks(expected)
 	p.Tone, p.Lead = remarks[0].Tone, remarks[0].Text
 	var parts []page.Part
 	if len(remarks) > 1 {
@@ -117,8 +117,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// verdictRemarks returns remarks that assess the run, the most severe first.
-func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
+// assessRunRemarks returns remarks that assess the run, the most severe first.
+func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
 		if got, ok := e.Check(s.Result); !ok {

@@ -220,7 +220,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
-		h.registerConnOrAbortLate(c, m.number, m.dialedAt)
+		h.registerAndStartConnOrAbortLate(c, m.number, m.dialedAt)
 		return false
 	}
 	now := h.now()

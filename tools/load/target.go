@@ -111,7 +111,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.parseTarget(target, i == 0)
+		u, err := c.parseTargetAddress(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
@@ -138,9 +138,9 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTarget parses an address or a URL. If setWSPath is set, it stores an address's path in
+// parseTargetAddress parses an address or a URL. If setWSPath is set, it stores an address's path in
 // c.
-func (c *Config) parseTarget(text string, setWSPath bool) (*targetURL, error) {
+func (c *Config) parseTargetAddress(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}

@@ -125,7 +125,7 @@ func (c *Config) checksHeldConnLines() bool {
 	return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != ""
 }
 
-func (c *Config) mode() mode {
+func (c *Config) trafficMode() mode {
 	switch {
 	case c.Hold:
 		return holding
@@ -145,7 +145,7 @@ func (c *Config) trafficModeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
-	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openLoopPerConn: "open loop", flooding: "flood", holding: modeNameHold}[c.mode()]
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openLoopPerConn: "open loop", flooding: "flood", holding: modeNameHold}[c.trafficMode()]
 }
 
 func (c *Config) maxConnStates() int {
@@ -254,7 +254,7 @@ func (c Config) validateMatchRule() error {
 		return wrong("none with --flood, which awaits no answers")
 	case c.Match == "":
 	case c.Match == matchNone:
-		if c.mode() == closedLoop {
+		if c.trafficMode() == closedLoop {
 			return wrong("another rule, or --rate or --flood: a closed loop waits for answers")
 		}
 	case c.Match == matchFrames:

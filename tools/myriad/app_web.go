@@ -33,7 +33,7 @@ type webBroadcastEcho struct {
 	streams tcp.Group
 }
 
-func newWebBroadcastEcho() tcp.Handler {
+func newEchoAndBroadcastHandler() tcp.Handler {
 	p, mux := new(webBroadcastEcho), http.NewServeMux()
 	enter := func(c *tcp.Conn) { p.streams.Add(c.Ref()) }
 	sockets := &web.WebSocket{Handler: p}

@@ -239,8 +239,8 @@ func startResuming(t *testing.T, name string, dial func() (net.Conn, error), max
 }
 
 // TestUpgradeHubReplay upgrades a single hub that keeps messages, twice, while messages are published over connections
-// that move and ones that stay. Clients that stay connected, and those that reconnect with an id, of which some are left
-// in the old process, get each message once and in order.
+// that move and ones that stay. Clients that stay connected, and those that reconnect with an id, of which some are
+// left in the old process, get each message once and in order.
 func TestUpgradeHubReplay(t *testing.T) {
 	cert, key := writeCertificate(t)
 	s := startUpgradable(t, "hub", "--replay", "t", "--replay-topic-messages", "100000", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)

@@ -106,7 +106,8 @@ grep -q rrr "$3.time" && [ "$(grep -c '^[1-9][0-9]* connections in .* bytes read
 `
 )
 
-// Programs that we did not write get their answers on every model. Those that take long do so with MYRIAD_TEST_FULL only.
+// Programs that we did not write get their answers on every model. Those that take long do so with MYRIAD_TEST_FULL
+// only.
 func TestInterop(t *testing.T) {
 	skipIfShort(t)
 	const text, hello = "one\nand two\n", "Hello, World!Hello, World!Hello, World!"

@@ -223,7 +223,7 @@ func (f *serverFlags) setGoMemoryLimitIfRequested(cmd *cobra.Command) error {
 		}
 		percent = int64(n)
 	}
-	available, from := cgroup.SmallestMemoryLimit()
+	available, from := cgroup.SmallestKnownMemoryLimit()
 	if os.Getenv("GOMEMLIMIT") != "" || available == math.MaxInt64 {
 		return nil
 	}

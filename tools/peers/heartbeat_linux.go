@@ -25,8 +25,8 @@ static long long now_ns(void) {
 
 static void set(int fd, int option, int value) { setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); }
 
-// accept_all accepts waiting connections and returns how many. With seconds > 0, the kernel probes them. If the table of
-// descriptors is full, another thread accepts.
+// accept_all accepts waiting connections and returns how many. With seconds > 0, the kernel probes them. If the table
+// of descriptors is full, another thread accepts.
 static int accept_all(int poll, int listener, char *is_open, int size, int seconds) {
 	for (int n = 0;; n++) {
 		int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC), on = 1;
@@ -54,8 +54,8 @@ struct args {
 	long long interval;
 };
 
-// serve_heartbeats discards the input of connections until stop is readable. In each interval it sends "ping\n" to every
-// connection, spread evenly, or leaves it to the kernel to probe them. It has its own table of descriptors.
+// serve_heartbeats discards the input of connections until stop is readable. In each interval it sends "ping\n" to
+// every connection, spread evenly, or leaves it to the kernel to probe them. It has its own table of descriptors.
 static void *serve_heartbeats(void *argument) {
 	struct args a = *(struct args *)argument;
 	int listener = a.listener, stop = a.stop, size = a.size, keepalive = a.keepalive;

@@ -100,8 +100,8 @@ func testCloseWhilePaused(b *testEnv) {
 	s.wantClosed(nil)
 }
 
-// testCloseExpires has a client that never closes: Linger ends an orderly close, and CloseTimeout ends one that leaves the
-// end to the client.
+// testCloseExpires has a client that never closes: Linger ends an orderly close, and CloseTimeout ends one that leaves
+// the end to the client.
 func testCloseExpires(b *testEnv) {
 	const limit = 200 * time.Millisecond
 	for _, row := range []struct {

@@ -183,7 +183,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			d.suspendWatch(c)
 			d.loop.MarkReadyIfExportingElseDetach(c)
 		case engine.ShutWrite:
-			d.loop.ShutdownWriteUnlessReset(c)
+			d.loop.ShutdownWriteOrActAsEOF(c)
 		case engine.Close:
 			d.unwatchBeforeClose(c)
 			d.loop.CloseConn(c)

@@ -234,8 +234,8 @@ func (c *conn) publishSweepState() {
 // timerLead is the time before a timer during which the connection's goroutine waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the next timer is near. It returns the time at
-// which the sweeper must wake the goroutine.
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the next timer is near. It returns
+// the time at which the sweeper must wake the goroutine.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -295,7 +295,7 @@ func (c *conn) handleMailAndRequests() {
 		c.startExportOrDecline()
 	}
 	if todo&requestDrain != 0 {
-		c.ScheduleDrain()
+		c.BeginShutdownDrain()
 	}
 	if todo&requestKill != 0 {
 		c.Abort(engine.ErrServerClosed)
@@ -327,7 +327,7 @@ func (c *conn) deliverMail() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.DequeueForRecycle()
+	mail, data := box.TakeAllQueued()
 	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	deliverRemaining := func() {
@@ -412,7 +412,8 @@ func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.Res
 // closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.RejectFurtherPosts(); return b }()
 
-// closeCallClosedAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the engine.
+// closeCallClosedAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the
+// engine.
 func (c *conn) closeCallClosedAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

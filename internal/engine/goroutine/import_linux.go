@@ -55,7 +55,7 @@ func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInChannel(int32(fd), importing) }); err != nil {
 		return err
 	}
-	defer importing.withLock(importing.inlet.ReleaseCredit)
+	defer importing.withLock(importing.inlet.ReleaseUnusedReservation)
 	buffer := make([]byte, sock.MaxFDMessageSize)
 	var joined sync.WaitGroup
 	join := func(fd int32, r *engine.Record) {
@@ -93,7 +93,7 @@ func (a *importChannel) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 func (a *importChannel) ReserveConns(n int) (reserved int) {
 	e := a.engine
 	n = e.admission.ReserveConns(n)
-	short := min(sock.MissingDescriptors(e.admission.ReservedConns()), n)
+	short := min(sock.DescriptorLimitShortfall(e.admission.ReservedConns()), n)
 	e.admission.CancelReservedConns(short)
 	return n - short
 }

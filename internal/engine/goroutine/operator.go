@@ -135,7 +135,8 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasDirectOrProxiedPeer reports whether peer is the remote address of c or the client address announced by its proxy.
+// connHasDirectOrProxiedPeer reports whether peer is the remote address of c or the client address announced by its
+// proxy.
 func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true

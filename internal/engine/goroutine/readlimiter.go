@@ -53,7 +53,8 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until the connection may read. If permitted, the caller must call releaseReadPermit.
+// awaitMemoryAndReadPermitUnlessWoken waits until the connection may read. If permitted, the caller must call
+// releaseReadPermit.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

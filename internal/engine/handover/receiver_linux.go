@@ -100,10 +100,10 @@ func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	in.unconfirmed = 0
 }
 
-// ReceiveAndImportBatch receives about one batch of connections and calls importConn for each connection. importConn takes
-// ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports whether
-// the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel, ReceiveAndImportBatch returns
-// io.EOF. The length of buffer must be sock.MaxFDMessageSize.
+// ReceiveAndImportBatch receives about one batch of connections and calls importConn for each connection. importConn
+// takes ownership of fd and r. Each connection uses capacity reserved with Owner.ReserveConns. needsConfirm reports
+// whether the caller must call ConfirmArrivalsAndGrantCredit. After the sender has shut the channel,
+// ReceiveAndImportBatch returns io.EOF. The length of buffer must be sock.MaxFDMessageSize.
 func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // a Goexit may have prevented the confirmation of these connections
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
@@ -129,8 +129,8 @@ func (in *ImportChannel) ReceiveAndImportBatch(buffer []byte, importConn func(fd
 	return needsConfirm, nil
 }
 
-// ReleaseCredit releases the channel's unused credit. It does not close the descriptor.
-func (in *ImportChannel) ReleaseCredit() {
+// ReleaseUnusedReservation releases the channel's unused credit. It does not close the descriptor.
+func (in *ImportChannel) ReleaseUnusedReservation() {
 	r := in.receiver
 	r.mu.Lock()
 	in.owner.ReleaseConns(in.credit)

@@ -12,8 +12,8 @@ import (
 )
 
 // ExportSender sends the connections of one owner, a loop or an engine, to another engine. While
-// [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatchOrFail]. When a channel
-// becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbortExport] and then
+// [ExportSender.IsExporting] returns true, the owner sends connections with [ExportSender.TrySendBatchOrFail]. When a
+// channel becomes readable, the owner calls [ExportSender.ReceiveConfirmationsOrAbortExport] and then
 // [ExportSender.ShutChannelsWhenConfirmed]. An ExportSender is not safe for concurrent use.
 type ExportSender struct {
 	Channels    []*ExportChannel

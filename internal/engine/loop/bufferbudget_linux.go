@@ -31,7 +31,8 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// submitWaitingConnsIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
+// submitWaitingConnsIfDue closes the connections with the largest buffers if the buffers of all loops exceed their
+// limit.
 func (b *bufferBudgetEnforcer) submitWaitingConnsIfDue(now time.Duration) {
 	l := b.loop
 	limit := l.host.TotalBufferLimit()
@@ -70,8 +71,8 @@ func (b *bufferBudgetEnforcer) submitWaitingConnsIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass, until *excessBytes is 0 or
-// less. It subtracts the sizes of their buffers from *excessBytes.
+// closeLargestConns closes connections whose bufferedBytesSizeClass is at least minSizeClass, until *excessBytes is 0
+// or less. It subtracts the sizes of their buffers from *excessBytes.
 func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))

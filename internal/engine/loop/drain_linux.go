@@ -80,9 +80,9 @@ func (l *Loop) startDrainOrFailDial(c *engine.Conn) {
 	case armed&Connecting != 0:
 		l.failDial(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.DeferUntilWorkerReturns(c, c.ScheduleDrain)
+		l.DeferUntilWorkerReturns(c, c.BeginShutdownDrain)
 	default:
-		c.ScheduleDrain()
+		c.BeginShutdownDrain()
 		l.driver.PerformActions(c)
 	}
 }

@@ -241,8 +241,8 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyUnlessHandOverEnded marks c as ready for export, or cancels the export if the hand-over has ended.
-func (d *connExporter) markReadyUnlessHandOverEnded(c *engine.Conn) {
+// markReadyOrCancelExport marks c as ready for export, or cancels the export if the hand-over has ended.
+func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
 		c.AbortExport(false)

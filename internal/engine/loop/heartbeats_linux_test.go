@@ -46,8 +46,8 @@ func (r *heartbeatRecord) turn() (sent int) {
 	return len(r.sent)
 }
 
-// Connections that were opened together are all due at once. Their heartbeats spread over the interval, and then come at
-// exact intervals.
+// Connections that were opened together are all due at once. Their heartbeats spread over the interval, and then come
+// at exact intervals.
 func TestHeartbeatsAreExactAndSpread(t *testing.T) {
 	const conns = 10*chunkSize + 100
 	for _, every := range []time.Duration{100 * time.Millisecond, time.Second, 2 * time.Second, 7 * time.Second, time.Minute} {
@@ -86,8 +86,8 @@ func TestTrafficReplacesHeartbeats(t *testing.T) {
 	}
 }
 
-// If the kernel accepts a part of a heartbeat, the rest is sent in order. Without an answer, the connection closes after
-// MaxMissed intervals and one more, and not earlier.
+// If the kernel accepts a part of a heartbeat, the rest is sent in order. Without an answer, the connection closes
+// after MaxMissed intervals and one more, and not earlier.
 func TestHeartbeatUnsentAndUnanswered(t *testing.T) {
 	const every = time.Second
 	r := newHeartbeatRecord(1, every)

@@ -89,7 +89,7 @@ func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 	a.loop.driver.UnwatchListener(channel.FD)
 	sock.Close(channel.FD)
 	a.channels = slices.DeleteFunc(a.channels, func(other *handover.ImportChannel) bool { return other == channel })
-	channel.ReleaseCredit()
+	channel.ReleaseUnusedReservation()
 }
 
 func (a *connImporter) ReserveConns(n int) (reserved int) {
@@ -104,7 +104,7 @@ func (a *connImporter) ReserveConns(n int) (reserved int) {
 	if claimed += n; l.engine.cfg.MaxConnsPerShard == 0 {
 		claimed = l.engine.admission.ReservedConns()
 	}
-	short := min(sock.MissingDescriptors(claimed), n)
+	short := min(sock.DescriptorLimitShortfall(claimed), n)
 	a.ReleaseConns(short)
 	return n - short
 }

@@ -84,8 +84,8 @@ func (l *Loop) NextEventBatch(lastHandled, maxBatch int) int {
 	return min(jobRequestsPerTurn*lastHandled/n, maxBatch)
 }
 
-// runQueuedJobsWithinTimeSlice runs queued jobs on the calling goroutine. It returns after a limited time, or when this goroutine no longer
-// runs the loop.
+// runQueuedJobsWithinTimeSlice runs queued jobs on the calling goroutine. It returns after a limited time, or when this
+// goroutine no longer runs the loop.
 func (l *Loop) runQueuedJobsWithinTimeSlice(h *jobHold) {
 	if l.jobs.Len() == 0 {
 		return

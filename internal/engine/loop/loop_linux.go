@@ -260,7 +260,7 @@ func (l *Loop) runTurn() {
 		l.handleEvents()
 	}
 	l.resumeConnsReturnedByPool()
-	l.deliverMail()
+	l.deliverMailWithinTimeLimit()
 	l.phase.Store(phaseTasks)
 	l.applyRequestedStopStage()
 	l.dequeueRequestsAndRunCalls()
@@ -487,9 +487,9 @@ func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWriteUnlessReset shuts down the sending direction of c. If c must be closed with a reset, it sends no
+// ShutdownWriteOrActAsEOF shuts down the sending direction of c. If c must be closed with a reset, it sends no
 // FIN, because a FIN would leave the socket in TIME_WAIT. Instead, it acts as if the peer had sent EOF.
-func (l *Loop) ShutdownWriteUnlessReset(c *engine.Conn) {
+func (l *Loop) ShutdownWriteOrActAsEOF(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
 	} else {
@@ -527,11 +527,11 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only marks c
-// as ready. No operation of c may be in progress, and the driver must not watch c.
+// MarkReadyIfExportingElseDetach turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only
+// marks c as ready. No operation of c may be in progress, and the driver must not watch c.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
-		l.exporter.markReadyUnlessHandOverEnded(c)
+		l.exporter.markReadyOrCancelExport(c)
 	} else {
 		c.CompleteDetachOrAbort(sock.NewNetConnFromDup(c.FD()))
 	}
@@ -553,7 +553,7 @@ func (l *Loop) freeSlotAndResumeAccepting(c *engine.Conn) {
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.RejectFurtherPosts()
 	for l.hasMail() {
-		l.deliverMail()
+		l.deliverMailWithinTimeLimit()
 	}
 	l.mu.Lock()
 	l.closed = true

@@ -76,7 +76,7 @@ func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.batchMail, p.batchData = mailbox.DequeueForRecycle()
+		p.batchMail, p.batchData = mailbox.TakeAllQueued()
 		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
 	if p.byConn == nil {
@@ -168,8 +168,8 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers queued requests to connections for a limited time.
-func (l *Loop) deliverMail() {
+// deliverMailWithinTimeLimit delivers queued requests to connections for a limited time.
+func (l *Loop) deliverMailWithinTimeLimit() {
 	p := &l.mailQueues
 	if !l.hasMail() {
 		return

@@ -131,7 +131,8 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useUnsharedBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a connection.
+// useUnsharedBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a
+// connection.
 func (a *handlerPlacer) useUnsharedBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {

@@ -28,7 +28,7 @@ func (l *Loop) submitOrQueueOrShed(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
-	if c.CanShed() && !c.AdmitToWorker() {
+	if c.CanShed() && !c.TryAdmitToWorker() {
 		c.CallShedHandler(engine.ErrOverloaded)
 		return true
 	}

@@ -303,7 +303,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			}
 			d.loop.MarkReadyIfExportingElseDetach(c)
 		case engine.ShutWrite:
-			d.loop.ShutdownWriteUnlessReset(c)
+			d.loop.ShutdownWriteOrActAsEOF(c)
 		case engine.Close:
 			d.closeOrShutToEndOps(c)
 			return

@@ -70,9 +70,9 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// MoveHandlerStateTo transfers the handler's state to another engine. If one of the two handlers cannot save or restore
+// CopyHandlerStateTo transfers the handler's state to another engine. If one of the two handlers cannot save or restore
 // state, it does nothing.
-func (e *Engine) MoveHandlerStateTo(to *Engine) error {
+func (e *Engine) CopyHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil
 	}

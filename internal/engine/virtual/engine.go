@@ -335,7 +335,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	for e.RefuseDial(engine.ErrServerClosed) {
 	}
 	for _, p := range e.pruneAndListOpenPeers() {
-		if p.conn.ScheduleDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
+		if p.conn.BeginShutdownDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
 			p.conn.Abort(engine.ErrServerClosed)
 		}
 		acted = p.driveConnUntilIdle() || acted

@@ -165,7 +165,8 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConnUntilIdle performs the connection's actions until nothing is left to do. It returns false if there was nothing to do.
+// driveConnUntilIdle performs the connection's actions until nothing is left to do. It returns false if there was
+// nothing to do.
 func (p *Peer) driveConnUntilIdle() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true
@@ -229,7 +230,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
 	}
-	mail, data := p.mailbox.DequeueForRecycle()
+	mail, data := p.mailbox.TakeAllQueued()
 	rest := data
 	for _, m := range mail {
 		p.conn.HandleOrDeferForPendingLayer(m, rest[:m.Size])

@@ -132,7 +132,8 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no credentials for it.
+// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no credentials
+// for it.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()

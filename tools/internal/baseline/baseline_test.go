@@ -356,8 +356,8 @@ func TestPark(t *testing.T) {
 
 var usedBuffer []byte
 
-// BenchmarkBuffer takes the buffer of a connection that comes and goes: a new one, one of a pool of slices, as published,
-// and one of a pool of pointers.
+// BenchmarkBuffer takes the buffer of a connection that comes and goes: a new one, one of a pool of slices, as
+// published, and one of a pool of pointers.
 func BenchmarkBuffer(b *testing.B) {
 	use := func(buf []byte) { usedBuffer = buf } // as with a net.Conn, it escapes
 	b.Run("new", func(b *testing.B) {

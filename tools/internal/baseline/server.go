@@ -192,14 +192,14 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 		return err
 	}
 	ended := make(chan error, len(takes))
-	s.wait.Go(func() { ended <- s.acceptAndServeUntilDone(inner, ln, takes[0]) })
+	s.wait.Go(func() { ended <- s.acceptAndHandOffUntilDone(inner, ln, takes[0]) })
 	for _, take := range takes[1:] {
 		shared, err := listenReusePort(inner, ln.Addr().String())
 		if err != nil {
 			return err
 		}
 		s.wait.Go(func() { <-inner.Done(); shared.Close() })
-		s.wait.Go(func() { ended <- s.acceptAndServeUntilDone(inner, shared, take) })
+		s.wait.Go(func() { ended <- s.acceptAndHandOffUntilDone(inner, shared, take) })
 	}
 	return <-ended
 }
@@ -210,7 +210,7 @@ const (
 	maxAcceptDelay = time.Second
 )
 
-func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
+func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
 	for delay := time.Duration(0); ; {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -228,7 +228,7 @@ func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listen
 			return err
 		}
 		delay = 0
-		if s.trackConnUnlessClosed(conn) {
+		if s.trackOrCloseConn(conn) {
 			serveConn(conn)
 		}
 	}
@@ -266,8 +266,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackConnUnlessClosed records a connection for the server's end, or closes the connection if the server has ended.
-func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
+// trackOrCloseConn records a connection for the server's end, or closes the connection if the server has ended.
+func (s *plainServer) trackOrCloseConn(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -24,8 +24,8 @@ const (
 // 512 MiB at full scale. The server refuses or disconnects them, counted by reason, and is not killed. Honest clients,
 // from another address, lose no connection and keep minRateShare of their rate.
 //
-// The server refuses what its descriptor limit does not allow. A server that admits all 100,000, with a descriptor table
-// for each loop, is not tested: on two CPUs shared with the attackers, the kernel has killed it in some runs.
+// The server refuses what its descriptor limit does not allow. A server that admits all 100,000, with a descriptor
+// table for each loop, is not tested: on two CPUs shared with the attackers, the kernel has killed it in some runs.
 func TestNeverReadInCgroup(t *testing.T) {
 	models := tcp.Models()
 	if testing.Short() {
@@ -77,8 +77,8 @@ func testNeverReadInCgroup(t *testing.T, model string) {
 	s.stopServer()
 }
 
-// startNeverReaders starts n attackers with as many source addresses and descriptor tables as they need. It returns when
-// all have dialed.
+// startNeverReaders starts n attackers with as many source addresses and descriptor tables as they need. It returns
+// when all have dialed.
 func (s *testServer) startNeverReaders(n int, interval time.Duration) (swarms []*Swarm) {
 	const perSource = 16_700 // a source has 28,232 ports, and a table 20,000 descriptors or more
 	lines := bytes.Repeat(append(bytes.Repeat([]byte("r"), 1023), '\n'), 4)

@@ -150,7 +150,7 @@ func (c *serverContender) cpu() time.Duration {
 	return p.User + p.System
 }
 
-func (c *serverContender) startWindow() {
+func (c *serverContender) recordCPUAtWindowStart() {
 	if c.inWindow.CompareAndSwap(false, true) {
 		c.cpuBefore = c.cpu()
 	}

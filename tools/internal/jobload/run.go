@@ -109,7 +109,7 @@ func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) erro
 		p.Iterations = MeasureSpinsPerMillisecond()
 	}
 	if p.Serve {
-		return serveJobs(ctx, p, out)
+		return serveJobRequestsOverHTTP(ctx, p, out)
 	}
 	side, err := contenders[p.Pool](p)
 	if err != nil {
@@ -338,7 +338,7 @@ func (r *jobRun) sampleStartingWindowIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 		if s, ok := r.contender.(*serverContender); ok {
-			s.startWindow()
+			s.recordCPUAtWindowStart()
 		}
 	}
 	before := r.sampled.Load()

@@ -24,9 +24,9 @@ const (
 // maxAtOnce limits the concurrent jobs of the shape Limited.
 const maxAtOnce = 100
 
-// serveJobs serves requests that each do the work of one job. It writes its address to out. It returns when ctx ends or
-// standard input is closed, which happens when the process that has started this one ends.
-func serveJobs(ctx context.Context, p Plan, out io.Writer) error {
+// serveJobRequestsOverHTTP serves requests that each do the work of one job. It writes its address to out. It returns
+// when ctx ends or standard input is closed, which happens when the process that has started this one ends.
+func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {

@@ -35,7 +35,7 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 		}
 		used += n
 		if done {
-			s.reportStatusAndResetOrClose(onStatus)
+			s.reportStatusThenResetOrMarkClosed(onStatus)
 			answers++
 		}
 	}

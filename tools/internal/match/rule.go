@@ -147,7 +147,7 @@ func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (compl
 	if s.phase != phaseUntilClose {
 		return 0
 	}
-	s.reportStatusAndResetOrClose(onStatus)
+	s.reportStatusThenResetOrMarkClosed(onStatus)
 	return 1
 }
 

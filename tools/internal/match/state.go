@@ -39,7 +39,7 @@ const (
 // further input is an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
-func (s *StreamState) reportStatusAndResetOrClose(onStatus func(status int)) {
+func (s *StreamState) reportStatusThenResetOrMarkClosed(onStatus func(status int)) {
 	if onStatus != nil {
 		onStatus(int(s.status))
 	}

@@ -52,7 +52,7 @@ func setVersionIfGivenThenCheckOrTidy(check, tidy bool, versionArgs []string) er
 	if tidy {
 		return w.tidyThenDropOwnSums()
 	}
-	if err := w.runReleaseChecks(os.Stdout); err != nil {
+	if err := w.checkModulesAsReleased(os.Stdout); err != nil {
 		return err
 	}
 	if len(versionArgs) == 1 {
@@ -134,7 +134,7 @@ func dropSumsOfOwnModules(goSum string) string {
 	}), "")
 }
 
-func (w *releaseEnv) runReleaseChecks(log *os.File) error {
+func (w *releaseEnv) checkModulesAsReleased(log *os.File) error {
 	for _, step := range []struct {
 		name string
 		run  func() error

@@ -56,7 +56,7 @@ var floodProbe = Probe{
 				set("answers-per-packet", received/window*to.At.Sub(from.At).Seconds()/float64(len(app.Ping))/segments)
 			}
 		}
-		in.setRuntimeFigures(set)
+		in.setGCAndSchedulerFigures(set)
 		if check := in.Run.FindPhase(scenario.Verify); check != nil && check.Result != nil {
 			set("unanswered", float64(check.Result.Unanswered))
 		}

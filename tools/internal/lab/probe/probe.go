@@ -161,8 +161,9 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setRuntimeFigures sets the figures "gc-share" and "sched-p99" from totals of the server's Go runtime since its start.
-func (in RunInput) setRuntimeFigures(set func(string, float64)) {
+// setGCAndSchedulerFigures sets the figures "gc-share" and "sched-p99" from totals of the server's Go runtime since its
+// start.
+func (in RunInput) setGCAndSchedulerFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {
 		return

@@ -53,6 +53,6 @@ var throughputProbe = Probe{
 		}
 		set("load-busy", r.GeneratorCPUUtilization())
 		in.setServerCPUFigures("cpu", r.Rate(), set)
-		in.setRuntimeFigures(set)
+		in.setGCAndSchedulerFigures(set)
 	},
 }

@@ -90,7 +90,7 @@ type runSummary struct {
 	problems []page.Remark  // without duplicates
 }
 
-func summarizeRuns(r *result.Report) runSummary {
+func countRunOutcomesAndProblems(r *result.Report) runSummary {
 	n := runSummary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
 	problem := func(tone page.Tone, words ...string) {
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
@@ -138,7 +138,7 @@ func (n *runSummary) worstTone() page.Tone {
 func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	var n runSummary
 	for _, r := range s.Reports {
-		one := summarizeRuns(r)
+		one := countRunOutcomesAndProblems(r)
 		n.runs += one.runs
 		n.failed += one.failed
 		n.unmet = append(n.unmet, one.unmet...)
@@ -181,7 +181,7 @@ func buildOverviewSection(s *result.Set) page.Section {
 			}
 			answered = true
 		}
-		n := summarizeRuns(r)
+		n := countRunOutcomesAndProblems(r)
 		runs.AddRow(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
 			fmt.Sprint(n.withCaveats), formatWordFrequencies(n.rules, n.runs))
 		if tone := n.worstTone(); tone != page.Good {
@@ -235,8 +235,8 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioResultsSection returns a scenario's section: answer, method, workload tables, published tables, claims and
-// charts.
+// buildScenarioResultsSection returns a scenario's section: answer, method, workload tables, published tables, claims
+// and charts.
 func buildScenarioResultsSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
@@ -398,7 +398,8 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildHeldPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns nil.
+// buildHeldPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns
+// nil.
 func buildHeldPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

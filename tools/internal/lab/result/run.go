@@ -162,11 +162,12 @@ type Sample struct {
 
 // Runtime contains totals of a server's Go runtime since its start.
 type Runtime struct {
-	// CPUSeconds is the processor time of the process, and GCSeconds that of the garbage collector until its last cycle.
+	// CPUSeconds is the processor time of the process, and GCSeconds that of the garbage collector until its last
+	// cycle.
 	CPUSeconds float64 `json:"cpu_seconds"`
 	GCSeconds  float64 `json:"gc_seconds"`
-	// SchedulerWaits contains pairs in ascending order: a time in seconds, and how many waits of runnable goroutines took
-	// at most that time.
+	// SchedulerWaits contains pairs in ascending order: a time in seconds, and how many waits of runnable goroutines
+	// took at most that time.
 	SchedulerWaits [][2]float64 `json:"scheduler_waits"`
 }
 

@@ -166,7 +166,7 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	}
 	if c == nil {
 		j.progress.printFinalOrProgressLine(true, "calibrating "+j.phase.Shape)
-		c = j.measureCapacity(ctx)
+		c = j.measureMachineCapacity(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("interrupted while measuring the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
 		}
@@ -178,8 +178,8 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureCapacity measures the machine's capacity with the contenders that the scenario selects.
-func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
+// measureMachineCapacity measures the machine's capacity with the contenders that the scenario selects.
+func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
 		for _, s := range j.scenario.Subjects {
@@ -187,12 +187,12 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 				continue
 			}
 			if !fixed {
-				j.measureContenderGoodput(ctx, c, s, 0, max(c.Workers, 1))
+				j.measureGoodputAndUpdateBest(ctx, c, s, 0, max(c.Workers, 1))
 				continue
 			}
 			best := 0.0
 			for workers := runtime.NumCPU(); workers <= 1024*runtime.NumCPU() && ctx.Err() == nil; workers *= 2 {
-				rate := j.measureContenderGoodput(ctx, c, s, workers, workers)
+				rate := j.measureGoodputAndUpdateBest(ctx, c, s, workers, workers)
 				if rate > best*calibrationGain {
 					best, c.Workers = rate, workers
 				}
@@ -206,9 +206,9 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureContenderGoodput measures, in a closed loop, at which rate a contender ends jobs within their deadline. It
+// measureGoodputAndUpdateBest measures, in a closed loop, at which rate a contender ends jobs within their deadline. It
 // updates bestSoFar.
-func (j *jobsRun) measureContenderGoodput(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
+func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
 	}

@@ -151,9 +151,9 @@ func readDescriptorLimitAndAvailability() hostLimits {
 	return h
 }
 
-// selectRunnableSubjectsPerModel returns the scenario with only the subjects that can run on h. It adds a note for each other
-// subject. A subject with several I/O models becomes one subject per model. A subject with OneTable gets its MaxConns
-// from h.
+// selectRunnableSubjectsPerModel returns the scenario with only the subjects that can run on h. It adds a note for each
+// other subject. A subject with several I/O models becomes one subject per model. A subject with OneTable gets its
+// MaxConns from h.
 func (s Scenario) selectRunnableSubjectsPerModel(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil

@@ -86,9 +86,9 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as described in docs/scenarios.md", err)
 }
 
-// validateWithScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a machine
-// without limits. A missing baseline becomes the first subject. lines contains the line numbers of TOML tables, for
-// error messages.
+// validateWithScalesAndSetBaseline checks a scenario as written, and with each of its scales applied. It assumes a
+// machine without limits. A missing baseline becomes the first subject. lines contains the line numbers of TOML tables,
+// for error messages.
 func (r Reader) validateWithScalesAndSetBaseline(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
