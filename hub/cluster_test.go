@@ -100,8 +100,7 @@ func TestSubscriberCountsOfAllHubs(t *testing.T) {
 			}
 		}
 		p := dialWebSocket(t, addr, "")
-		p.sendText(`{"op":"count","topic":"t3","id":7}`)
-		p.expectText(`{"op":"count","topic":"t3","subscribers":5,"id":7}`)
+		p.exchange(`{"op":"count","topic":"t3","id":7}`, `{"op":"count","topic":"t3","subscribers":5,"id":7}`)
 		for range 100 { // replies must keep their order
 			p.sendText(`{"op":"count","topic":"t1"}`)
 			p.sendText(`{"op":"ping"}`)
@@ -110,8 +109,7 @@ func TestSubscriberCountsOfAllHubs(t *testing.T) {
 			p.expectText(`{"op":"count","topic":"t1","subscribers":4}`)
 			p.expectText(`{"op":"pong"}`)
 		}
-		p.sendText(`{"op":"count","topic":""}`)
-		p.expectText(`{"op":"error"*`)
+		p.exchange(`{"op":"count","topic":""}`, `{"op":"error"*`)
 	})
 }
 
@@ -151,8 +149,7 @@ func TestClusterQueryLimit(t *testing.T) {
 	}
 	testkit.WaitFor(t, "all wait", func() bool { return h.backgroundReplies.Load() == maxBackgroundReplies })
 	p := dialWebSocket(t, addr, "")
-	p.sendText(`{"op":"count","topic":"t1"}`)
-	p.expectText(`{"op":"error","error":"too many list requests; try again later"}`)
+	p.exchange(`{"op":"count","topic":"t1"}`, `{"op":"error","error":"too many list requests; try again later"}`)
 	close(answered)
 	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {
@@ -173,7 +170,6 @@ func TestUnresponsiveHubsNotCounted(t *testing.T) {
 	h.Cluster.(*fakeOtherHubs).release = make(chan struct{})
 	addr, _ := serveHub(t, tcp.Goroutine, h)
 	p := dialWebSocket(t, addr, "")
-	p.sendText(`{"op":"count","topic":"t1"}`)
-	p.expectText(`{"op":"count","topic":"t1","subscribers":2}`)
+	p.exchange(`{"op":"count","topic":"t1"}`, `{"op":"count","topic":"t1","subscribers":2}`)
 	expectResponse(t, 200, `"total":3`, "GET", "http://"+addr+"/topics", "")
 }

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -239,32 +238,4 @@ func TestHeartbeat(t *testing.T) {
 	redis.Send("PING\r\n")
 	redis.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
 	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
-}
-
-func TestClientSubscriptions(t *testing.T) {
-	h := &Hub{}
-	c := &client{user: anyone}
-	for i := range 5 {
-		for _, k := range []Kind{Topic, Pattern} {
-			if err := h.subscribeWithoutConn(c, k, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for i := range 5 {
-		if n := c.subscriptionCount(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
-			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
-		}
-		for _, k := range []Kind{Pattern, Topic} {
-			if !h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) {
-				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
-			}
-		}
-	}
-	if *c != (client{user: anyone}) {
-		t.Errorf("what is left of it: %+v", c)
-	}
-	if s := h.Stats(); s != (Stats{}) {
-		t.Errorf("what is left: %+v", s)
-	}
 }

@@ -315,8 +315,7 @@ func TestReplayAge(t *testing.T) {
 func TestReplayGaps(t *testing.T) {
 	forEachModel(t, func() *Hub { return newReplayHub(&Replay{MaxMessages: 2}) }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
-		p.sendText(`{"op":"subscribe","topic":"k.a"}`)
-		p.expectText(`{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
+		p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
 		s := openEvents(t, addr, "pattern=k.*", "e-2")
 		s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
 		other, in := dialAndSend(t, addr, "SUBSCRIBE k.a\r\n")
@@ -342,15 +341,13 @@ func TestReplayGaps(t *testing.T) {
 			p.expectText(`{"op":"message"*`)
 		}
 		q := dialWebSocket(t, addr, "")
-		q.sendText(`{"op":"subscribe","topic":"k.a","since":"e-10"}`)
-		q.expectText(`{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`)
+		q.exchange(`{"op":"subscribe","topic":"k.a","since":"e-10"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`)
 		q.expectText(`{"op":"gap","id":"e-11","topic":"k.a"}`)
 		q.expectText(`{"op":"message","id":"e-12","topic":"k.a","data":"2"}`)
 		q.expectText(`{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
 		q.sendText(`{"op":"subscribe","topic":"k.b","since":"e-10"}`) // nothing is dropped of it
 		q.expectText(`{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`)
-		q.sendText(`{"op":"ping"}`)
-		q.expectText(`{"op":"pong"}`)
+		q.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 	})
 }
 
@@ -365,8 +362,7 @@ func TestReplayExceedsMaxUnsent(t *testing.T) {
 		p := dialWebSocket(t, addr, "")
 		p.sendText(`{"op":"subscribe","topic":"k.a","since":"e-3"}`)
 		p.sendText(`{"op":"subscribe","topic":"k.b","since":"e-3"}`)
-		p.sendText(`{"op":"ping"}`)
-		p.expectText(`{"op":"subscribed","topic":"k.a"*`)
+		p.exchange(`{"op":"ping"}`, `{"op":"subscribed","topic":"k.a"*`)
 		for i := range messages {
 			p.expectText(fmt.Sprintf(`{"op":"message","id":"e-%d"*`, i+4))
 		}
@@ -395,8 +391,7 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		var waiting []wsClient
 		for range waitersPerTurn + 1 {
 			p := dialWebSocket(t, addr, "")
-			p.sendText(ahead)
-			p.expectText(`{"op":"subscribed"*`)
+			p.exchange(ahead, `{"op":"subscribed"*`)
 			waiting = append(waiting, p)
 		}
 		testkit.WaitFor(t, "all wait", func() bool { return h.Stats().Replay.Waiting == waitersPerTurn+1 })
@@ -429,8 +424,7 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		h.Replay.Begin("e", 1)
 		addr, _ := serveHub(t, tcp.Goroutine, h)
 		p := dialWebSocket(t, addr, "")
-		p.sendText(ahead)
-		p.expectText(`{"op":"subscribed"*`)
+		p.exchange(ahead, `{"op":"subscribed"*`)
 		p.expectClose(closeTryAgainLater)
 	})
 }
@@ -441,8 +435,7 @@ func TestReplayNotReady(t *testing.T) {
 	h.Replay.Begin("e", 1)
 	addr, _ := serveHub(t, tcp.Goroutine, h)
 	p := dialWebSocket(t, addr, "")
-	p.sendText(`{"op":"subscribe","topic":"k.a"}`)
-	p.expectText(`{"op":"subscribed","topic":"k.a","count":1}`)
+	p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1}`)
 	h.publishAll(t, "k.a", "x")
 	p.expectText(`{"op":"message","id":"e-4","topic":"k.a","data":"x"}`)
 }
@@ -455,15 +448,11 @@ func TestReplayLastValues(t *testing.T) {
 	addr, _ := serveHub(t, tcp.Goroutine, h)
 	h.publishAll(t, "k.a", "x")
 	p := dialWebSocket(t, addr, "")
-	p.sendText(`{"op":"subscribe","topic":"k.a"}`)
-	p.expectText(`{"op":"subscribed","topic":"k.a","count":1,"since":"e-4"}`)
+	p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-4"}`)
 	p.expectText(`{"op":"message","topic":"k.a","data":"x"}`)
-	p.sendText(`{"op":"unsubscribe","topic":"k.a"}`)
-	p.expectText(`{"op":"unsubscribed","topic":"k.a","count":0}`)
-	p.sendText(`{"op":"subscribe","topic":"k.a","since":"e-4"}`)
-	p.expectText(`{"op":"subscribed","topic":"k.a","count":1,"since":"e-4"}`)
-	p.sendText(`{"op":"ping"}`)
-	p.expectText(`{"op":"pong"}`)
+	p.exchange(`{"op":"unsubscribe","topic":"k.a"}`, `{"op":"unsubscribed","topic":"k.a","count":0}`)
+	p.exchange(`{"op":"subscribe","topic":"k.a","since":"e-4"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-4"}`)
+	p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 }
 
 func TestReplayValidated(t *testing.T) {

@@ -82,11 +82,7 @@ func TestTransactionInBatches(t *testing.T) {
 func TestSlowCommandInTransaction(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
-	words := []string{"SUBSCRIBE"}
-	for i := range maxTopicsOnLoop + 1 {
-		words = append(words, fmt.Sprint(i))
-	}
-	s.Dial().Send(testkit.RESPCommand(words...))
+	subscribeNames(t, h, Topic, topicNames(maxTopicsOnLoop+1)...)
 	p := s.Dial()
 	p.Send("MULTI\r\nPUBSUB CHANNELS\r\nPING\r\nCLIENT LIST\r\nEXEC\r\nMULTI\r\nPUBSUB CHANNELS\r\nPING\r\nEXEC\r\n")
 	p.Expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n-ERR Command not allowed inside a transaction\r\n-EXECABORT Transaction discarded because of previous errors.\r\n" +

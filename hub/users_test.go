@@ -13,10 +13,7 @@ import (
 
 func newHubWithUsers(t *testing.T, file string) *Hub {
 	t.Helper()
-	u, err := ReadUsers(strings.NewReader(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := mustReadUsers(file)
 	return &Hub{Users: u}
 }
 

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -236,16 +235,7 @@ func TestLinger(t *testing.T) {
 // TestSupersededSubscriptionStays checks that a superseded subscription stays for replaceDelay and does not
 // deliver twice.
 func TestSupersededSubscriptionStays(t *testing.T) {
-	server, err := natsd.Start(natsd.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
+	conn := connectTo(t, startNATS(t, natsd.Config{}))
 	left := 0
 	in := &subscriptions{
 		hub: new(hub.Hub), natsConn: conn, messages: make(chan *nats.Msg, 1), onUnsubscribed: func(string, func(string) bool) { left++ }, warn: t.Errorf,
@@ -275,47 +265,6 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 	in.unsubscribeUnneeded(time.Now().Add(replaceDelay))
 	if all.IsValid() || left != 3 {
 		t.Errorf("%d left; expected those to everything, too", left)
-	}
-}
-
-// TestSwitchingBack checks that switching the mode again reuses superseded subscriptions and removes none early.
-func TestSwitchingBack(t *testing.T) {
-	server, err := natsd.Start(natsd.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	left := 0
-	in := &subscriptions{
-		hub: new(hub.Hub), natsConn: conn, messages: make(chan *nats.Msg, 1), onUnsubscribed: func(string, func(string) bool) { left++ }, warn: t.Errorf,
-		linger: time.Hour, maxSubjects: 2, subjects: make(map[string]*subjectState),
-	}
-	fill := func() {
-		for _, topic := range []string{"a", "b", "c"} {
-			in.subscribeOrMarkUnused(topicName{hub.Topic, topic}, true)
-		}
-	}
-	fill()
-	all := in.allTopicSubs
-	if len(all) != 2 || len(in.replaced) != 2 {
-		t.Fatalf("%d are to all topics, and %d replaced; expected 2 and 2", len(all), len(in.replaced))
-	}
-	in.unsubscribeUnneeded(in.replacedAt.Add(replaceDelay - 1))
-	if in.allTopicSubs == nil || len(in.replaced) != 2 || left != 0 {
-		t.Errorf("%d left, %d are replaced; expected it to wait", left, len(in.replaced))
-	}
-	in.unsubscribeUnneeded(in.replacedAt.Add(replaceDelay))
-	if in.allTopicSubs != nil || len(in.replaced) != 2 || left != 2 {
-		t.Errorf("%d left, %d are replaced; expected those to two topics to have left, and those to all to be replaced", left, len(in.replaced))
-	}
-	fill()
-	if !slices.Equal(in.allTopicSubs, all) || len(in.replaced) != 2 || left != 2 || conn.NumSubscriptions() != 4 {
-		t.Errorf("%d left, %d are replaced, of %d; expected those to all topics to be taken back", left, len(in.replaced), conn.NumSubscriptions())
 	}
 }
 
@@ -374,12 +323,7 @@ func TestInboxThrottlesReads(t *testing.T) {
 }
 
 func TestQueriesLimit(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
-	nc, err := s.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := connectTo(t, startNATS(t, natsd.Config{}))
 	p := newPresence(&Node{hub: new(hub.Hub), natsConn: nc, stopped: make(chan struct{})})
 	p.subscribeOrWarn(querySubject, p.queries)
 	for range 2 * maxQueuedQueries {
@@ -411,21 +355,5 @@ func TestInvalidQueriesIgnored(t *testing.T) {
 	p := newPresence(&Node{hub: new(hub.Hub)})
 	for _, data := range []string{"", "{", `{"Kind":9}`} {
 		p.answerQuery(&nats.Msg{Data: []byte(data)})
-	}
-}
-
-func BenchmarkOutboxEnqueue(b *testing.B) {
-	o := newOutbox("origin", 1<<16, 16<<20)
-	message := make([]byte, 100)
-	b.ReportAllocs()
-	var room []outgoing
-	for i := 0; b.Loop(); i++ {
-		o.enqueueOrCountLost(hub.Topic, "news.sport", message)
-		if i%1000 == 999 {
-			room = o.waitAndDequeueAll(room)
-			for j := range room {
-				o.releaseSpaceCountingLost(&room[j], true)
-			}
-		}
 	}
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestTakeOver checks that a new process delivers what the old one has not, that neither delivers the other's
 // messages, and that other nodes see one node.
 func TestTakeOver(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Linger: 50 * time.Millisecond}
 	far := startTestNode(t, new(hub.Hub), c)
 	c.Name = "near"
@@ -158,7 +159,7 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 // TestTakeOverOfLaggingProcess checks that a lagging old process delivers what it was sent before the new one
 // subscribed.
 func TestTakeOverOfLaggingProcess(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	far := startTestNode(t, new(hub.Hub), c)
 	slow := startBlockableProxy(t, s.Addr().String())
@@ -365,38 +366,6 @@ func TestPauseEndsByItself(t *testing.T) {
 		n.inbox.resume()
 		n.inbox.deliverQueuedAndPause()
 	})
-}
-
-// TestSwitchingCounts checks that losses are counted for topics that stay subscribed while the mode switches.
-func TestSwitchingCounts(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
-	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Origin: "near", Linger: 4 * time.Millisecond}
-	p := startTestNode(t, new(hub.Hub), c)
-	to := p.dial(t)
-	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	conn, err := s.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(conn.Close)
-	comes := func(number string) {
-		t.Helper()
-		if err := conn.PublishMsg(&nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"far.1 " + number}}, Data: []byte(number)}); err != nil {
-			t.Fatal(err)
-		}
-		to.expectReply(t, "message a "+number)
-	}
-	p.node.Resume()
-	comes("1")
-	testkit.WaitFor(t, "it has left all topics", func() bool {
-		p.node.inbox.gaps.mu.Lock()
-		defer p.node.inbox.gaps.mu.Unlock()
-		return p.node.inbox.gaps.period == 2
-	})
-	comes("3")
-	if s := p.Stats().Cluster; s.Lost != 1 || s.Received != 2 {
-		t.Errorf("%+v; expected 2 messages, and 1 lost", s)
-	}
 }
 
 // TestSwitching checks that a topic that stays subscribed misses nothing while the mode switches.
