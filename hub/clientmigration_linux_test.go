@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -91,14 +90,7 @@ func TestRedisClientsMigrate(t *testing.T) {
 		{"idle", "PING\r\n", "+PONG"},
 		{"half", "PING\r\n*2\r\n$4\r\nEC", "+PONG"},
 	} {
-		nc, err := net.DialTimeout("tcp", addr, testkit.Timeout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
-		conns[c.name], clients[c.name] = nc, bufio.NewReader(nc)
-		fmt.Fprint(nc, c.says)
+		conns[c.name], clients[c.name] = dialAndSend(t, addr, c.says)
 		expectLine(t, clients[c.name], c.want)
 	}
 	upgrade(len(conns))

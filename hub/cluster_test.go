@@ -150,12 +150,17 @@ func TestClusterQueryLimit(t *testing.T) {
 	testkit.WaitFor(t, "all wait", func() bool { return h.backgroundReplies.Load() == maxBackgroundReplies })
 	p := dialWebSocket(t, addr, "")
 	p.exchange(`{"op":"count","topic":"t1"}`, `{"op":"error","error":"too many list requests; try again later"}`)
+	c := testkit.Dial(t, addr)
+	c.Send("CLIENT LIST ID 1\r\nPING\r\n")
+	c.Expect("-BUSY too many list requests; try again later\r\n+PONG\r\n")
 	close(answered)
 	h.backgroundReplyMu.Unlock()
 	for _, p := range peers {
 		p.expectText(`{"op":"count","topic":"t1","subscribers":4}`)
 		p.expectText(`{"op":"pong"}`)
 	}
+	c.Send("CLIENT LIST ID 1\r\nPING\r\n")
+	c.Expect("$")
 	for range maxHTTPScans {
 		h.api.scanSlots <- struct{}{}
 	}

@@ -160,15 +160,6 @@ func TestReplayOfUnissuedID(t *testing.T) {
 		}
 	})
 	runWithBacklog(t, &Replay{MaxReplays: turns}, func(c *replayFixture) {
-		for range all {
-			c.connectForReplay("eve", "", "e-99999999999", true)
-		}
-		c.measureReplay(c.connectForReplay("bob", "", "e-3", true))
-		if n := c.h.Stats().Replay.Unissued; n != all {
-			t.Errorf("%d are counted; expected %d", n, all)
-		}
-	})
-	runWithBacklog(t, &Replay{MaxReplays: turns}, func(c *replayFixture) {
 		c.h.Users = nil // no share limits them
 		var early []*tcptest.Peer
 		for range all {

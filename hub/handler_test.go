@@ -246,31 +246,6 @@ func TestLongTopicListInBackground(t *testing.T) {
 	p.Expect("-ERR the reply exceeds 1000 bytes; use a pattern that matches fewer topics\r\n*1\r\n$10\r\ntopic-1000\r\n")
 }
 
-func TestBackgroundReplyLimit(t *testing.T) {
-	h := new(Hub)
-	s := serveVirtual(t, h, tcp.Limits{})
-	h.backgroundReplyMu.Lock()
-	var peers []*tcptest.Peer
-	for range maxBackgroundReplies {
-		p := s.Dial()
-		p.Send("CLIENT LIST ID 1\r\nPING\r\n")
-		peers = append(peers, p)
-	}
-	p := s.Dial()
-	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
-	p.Expect("-BUSY too many list requests; try again later\r\n+PONG\r\n")
-	h.backgroundReplyMu.Unlock()
-	for _, p := range peers {
-		p.Expect("$")
-		testkit.WaitFor(t, "the answer behind the list comes", func() bool {
-			s.Advance(0)
-			return strings.HasSuffix(p.Output(), "+PONG\r\n")
-		})
-	}
-	p.Send("CLIENT LIST ID 1\r\n")
-	p.Expect("$")
-}
-
 func TestDrainWaitsForList(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -308,24 +283,6 @@ type countingHandler struct {
 func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	*h.calls++
 	return h.redisOrHTTPHandler.Received(c, in)
-}
-
-// TestPublishYields checks that large publishes yield to other connections.
-func TestPublishYields(t *testing.T) {
-	h, calls := new(Hub), 0
-	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{redisOrHTTPHandler{hub: h}, &calls}})
-	const receivers = 500
-	for range receivers {
-		s.Dial().Send("SUBSCRIBE a\r\n")
-	}
-	p := s.Dial()
-	calls = 0
-	n := 3 * maxBatchWork / (1 + receivers/receiversPerWork)
-	p.Send(strings.Repeat("PUBLISH a x\r\n", n))
-	p.Expect(strings.Repeat(":500\r\n", n))
-	if calls != 3 && calls != 4 { // the last batch may be split
-		t.Errorf("the work of three turns was done in %d calls", calls)
-	}
 }
 
 func TestAuthTimeout(t *testing.T) {

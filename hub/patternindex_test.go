@@ -171,11 +171,23 @@ func TestExpensivePatternsRejected(t *testing.T) {
 	}
 }
 
-// TestPatternPublishYields checks that expensive publishes yield to other connections.
-func TestPatternPublishYields(t *testing.T) {
-	const publishes = 50
+// TestPublishYields checks that publishes to many receivers, and past expensive patterns, yield to other connections.
+func TestPublishYields(t *testing.T) {
 	h, calls := new(Hub), 0
 	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{redisOrHTTPHandler{hub: h}, &calls}})
+	const receivers = 500
+	for range receivers {
+		s.Dial().Send("SUBSCRIBE many\r\n")
+	}
+	p := s.Dial()
+	calls = 0
+	n := 3 * maxBatchWork / (1 + receivers/receiversPerWork)
+	p.Send(strings.Repeat("PUBLISH many x\r\n", n))
+	p.Expect(strings.Repeat(":500\r\n", n))
+	if calls != 3 && calls != 4 { // the last batch may be split
+		t.Errorf("the work of three turns was done in %d calls", calls)
+	}
+
 	for i := range uint64(4) {
 		subscriber := &client{user: anyone}
 		for _, p := range slowPatterns(i, 200) {
@@ -184,7 +196,8 @@ func TestPatternPublishYields(t *testing.T) {
 			}
 		}
 	}
-	p := s.Dial()
+	const publishes = 50
+	calls = 0
 	p.Send(strings.Repeat(testkit.RESPCommand("PUBLISH", strings.Repeat("a", 1000), "x"), publishes))
 	p.Expect(strings.Repeat(":0\r\n", publishes))
 	if least := publishes * int(h.patternIndex.maxPublishWork.Load()) / (maxBatchWork * matchUnitsPerWork) / 2; calls < least || least < 5 {

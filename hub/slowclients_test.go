@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -34,15 +33,15 @@ func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h
 
 func TestSlowClientsFound(t *testing.T) {
 	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+		const slow = maxSlowListed + 2
 		dialAndSend(t, addr, "PING\r\n")
-		var slow []net.Conn
-		for range maxSlowListed + 2 {
+		var all []net.Conn
+		for range slow {
 			nc, _ := dialAndSend(t, addr, "PSUBSCRIBE slow.*\r\n")
-			slow = append(slow, nc)
+			all = append(all, nc)
 		}
 		quick, from := dialAndSend(t, addr, "SUBSCRIBE quick\r\n")
-		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == int64(len(slow)+1) })
-		message := bytes.Repeat([]byte("x"), 60<<10)
+		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == slow+1 })
 		look := func() Slow {
 			s, err := h.Slow(t.Context(), srv)
 			if err != nil {
@@ -51,14 +50,12 @@ func TestSlowClientsFound(t *testing.T) {
 			return s
 		}
 		testkit.WaitFor(t, "the slow ones are known", func() bool {
-			if _, err := h.Publish("slow.a", message); err != nil {
-				t.Fatal(err)
-			}
+			h.publishAll(t, "slow.a", strings.Repeat("x", 60<<10))
 			s := look()
-			return s.Behind == len(slow) && s.Missed == len(slow)
+			return s.Behind == slow && s.Missed == slow
 		})
 		s := look()
-		if s.Clients != len(slow)+1 || s.Waiting != len(slow) || s.Bytes < int64(len(slow)*64<<10) || len(s.Top) != maxSlowListed {
+		if s.Clients != slow+1 || s.Waiting != slow || s.Bytes < slow*64<<10 || len(s.Top) != maxSlowListed {
 			t.Errorf("%+v", s)
 		}
 		for i, one := range s.Top {
@@ -74,18 +71,12 @@ func TestSlowClientsFound(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.StatsAndSlowPage(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
-		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != len(slow) || shown.Stats.Subscriptions != int64(len(slow)+1) || shown.Error != "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != slow || shown.Stats.Subscriptions != slow+1 || shown.Error != "" {
 			t.Errorf("what an operator sees: %s, %v", w.Body, err)
 		}
-		h.publishAll(t, "quick", "x")
-		want := "*3\r\n$9\r\nsubscribe\r\n$5\r\nquick\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$5\r\nquick\r\n$1\r\nx\r\n"
-		if got := make([]byte, len(want)); true {
-			if _, err := io.ReadFull(from, got); err != nil || string(got) != want {
-				t.Errorf("who reads gets %q, %v", got, err)
-			}
-		}
-		quick.Close()
-		for _, nc := range slow {
+		h.publishAll(t, "quick", "who reads gets it")
+		expectLine(t, from, "who reads gets it")
+		for _, nc := range append(all, quick) {
 			nc.Close()
 		}
 		testkit.WaitFor(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })

@@ -94,7 +94,7 @@ func TestChannels(t *testing.T) {
 // TestRestart checks that libraries resubscribe after a server restart.
 func TestRestart(t *testing.T) {
 	forEachLibrary(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
-		if s.cmd == nil {
+		if s.stopProcess == nil {
 			t.Skip("the server of an address is not ours to restart")
 		}
 		c := connect(s.url("", ""))

@@ -1,12 +1,12 @@
 package clients
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -83,13 +83,9 @@ func TestRedisCLISubscribe(t *testing.T) {
 			{"ssubscribe b", "ssubscribe b 1", "smessage b hello"},
 		} {
 			t.Run(strings.Join(append(flags, c.subscribe), " "), func(t *testing.T) {
-				lines, end := s.startRedisCLI(append(flags, strings.Fields(c.subscribe)...)...)
-				defer end()
-				for _, want := range strings.Fields(c.confirmed) {
-					if got := testkit.Receive(t, lines, want); got != want {
-						t.Fatalf("redis-cli says %q, want %q", got, want)
-					}
-				}
+				p := testkit.Start(t, s.redisTool("redis-cli", append(flags, strings.Fields(c.subscribe)...)...))
+				said := "^" + regexp.QuoteMeta(strings.ReplaceAll(c.confirmed, " ", "\n")+"\n")
+				p.WaitForOutput(said + "$")
 				publish := "publish"
 				if strings.HasPrefix(c.message, "smessage") {
 					publish = "spublish"
@@ -97,43 +93,9 @@ func TestRedisCLISubscribe(t *testing.T) {
 				if out, _ := s.runRedisCLI("", append(flags, publish, "b", "hello")...); out != "1\n" {
 					t.Errorf("%s says %q", publish, out)
 				}
-				for _, want := range strings.Fields(c.message) {
-					if got := testkit.Receive(t, lines, want); got != want {
-						t.Fatalf("redis-cli says %q, want %q", got, want)
-					}
-				}
+				p.WaitForOutput(said + regexp.QuoteMeta(strings.ReplaceAll(c.message, " ", "\n")+"\n") + "$")
 			})
 		}
-	}
-}
-
-// startRedisCLI starts redis-cli and returns its output lines; end stops it.
-func (s *server) startRedisCLI(args ...string) (lines <-chan string, end func()) {
-	cmd := s.redisTool("redis-cli", args...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	to := make(chan string)
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for in := bufio.NewScanner(out); in.Scan(); {
-			select {
-			case to <- in.Text():
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return to, func() {
-		close(stop)
-		cmd.Process.Kill()
-		<-done
-		cmd.Wait()
 	}
 }
 

@@ -211,46 +211,38 @@ func TestReplayRestart(t *testing.T) {
 	addr := s.Addr().String()
 	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
 	p.waitForReplayReady(t)
-	publish := func(text string) error {
-		_, err := p.Publish("k.a", []byte(text))
-		return err
+	publish := func(texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if _, err := p.Publish("k.a", []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	held := func(n int64) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
 	}
-	if err := publish("1"); err != nil {
-		t.Fatal(err)
-	}
+	publish("1")
 	held(1)
 	s.Close()
 	testkit.WaitFor(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
-	for _, text := range []string{"2", "3", "4"} {
-		if err := publish(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") {
+	publish("2", "3", "4")
+	if _, err := p.Publish("k.a", []byte("5")); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") || p.Stats().Refused.Unkept != 1 {
 		t.Fatalf("%v; expected it to be refused", err)
-	}
-	if n := p.Stats().Refused.Unkept; n != 1 {
-		t.Errorf("%d are counted as refused; expected 1", n)
 	}
 	again := startNATS(t, natsd.Config{Addr: addr, StoreDir: dir})
 	held(4)
 	c := p.dial(t)
 	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
-	if err := publish("5"); err != nil {
-		t.Fatal(err)
-	}
+	publish("5")
 	c.expectReply(t, "message k.a 5")
 	at, _ := p.Replay.At()
 	if at.Seq != 5 {
 		t.Errorf("the newest message is %v; expected 5", at)
 	}
 	// A new stream delivers everything again.
-	nc := connectTo(t, again)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(connectTo(t, again))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,9 +253,7 @@ func TestReplayRestart(t *testing.T) {
 		now, _ := p.Replay.At()
 		return now.Epoch != at.Epoch
 	})
-	if err := publish("6"); err != nil {
-		t.Fatal(err)
-	}
+	publish("6")
 	c.expectReply(t, "message k.a 6")
 }
 
