@@ -100,7 +100,6 @@ func TestSubscriberCountsOfAllHubs(t *testing.T) {
 			}
 		}
 		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"count","topic":"t3","id":7}`, `{"op":"count","topic":"t3","subscribers":5,"id":7}`)
 		for range 100 { // replies must keep their order
 			p.sendText(`{"op":"count","topic":"t1"}`)
 			p.sendText(`{"op":"ping"}`)

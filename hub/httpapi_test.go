@@ -1,12 +1,9 @@
 package hub
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,7 +94,6 @@ func TestOrigins(t *testing.T) {
 				if len(row.fields) > 0 && row.fields[0] == "Origin" {
 					origin = row.fields[1]
 				}
-				upgrade := append([]string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}, row.fields...)
 				preflight := append([]string{"Access-Control-Request-Method", "POST"}, row.fields...)
 				for _, r := range []struct {
 					method, path string
@@ -108,7 +104,6 @@ func TestOrigins(t *testing.T) {
 					{"GET", "/topics", row.fields, 200},
 					{"GET", "/topics/a", row.fields, 200},
 					{"HEAD", "/events?topic=a", row.fields, 405}, // checked after the origin
-					{"HEAD", "/ws", upgrade, 405},
 					{"OPTIONS", "/publish", preflight, 204},
 				} {
 					status, allow := r.status, origin
@@ -204,43 +199,20 @@ func TestBodyTimeout(t *testing.T) {
 func TestTopicListSorted(t *testing.T) {
 	newHub := func() *Hub {
 		h := &Hub{}
-		for i := range 40 {
-			subscribeNames(t, h, Topic, fmt.Sprintf("t%02d", i))
-			if i >= 30 {
-				subscribeNames(t, h, Topic, fmt.Sprintf("t%02d", i))
-			}
-		}
-		subscribeNames(t, h, Topic, "other", "other")
+		subscribeNames(t, h, Topic, "ta", "tb", "tb", "tc", "tc", "other", "other")
 		subscribeNames(t, h, Pattern, "t*")
 		return h
 	}
 	forEachModel(t, newHub, func(t *testing.T, h *Hub, addr string) {
-		for _, row := range []struct {
-			query              string
-			listed, total, two int
-		}{
-			{"", 41, 41, 11}, {"?limit=41", 41, 41, 11}, {"?limit=12", 12, 41, 11}, {"?limit=1", 1, 41, 1},
-			{"?prefix=t", 40, 40, 10}, {"?prefix=t1&limit=3", 3, 10, 0}, {"?prefix=none", 0, 0, 0},
+		for query, want := range map[string]string{
+			"":                  `{"topics":[{"topic":"other","subscribers":2},{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2},{"topic":"ta","subscribers":1}],"total":4}`,
+			"?limit=1":          `{"topics":[{"topic":"other","subscribers":2}],"total":4}`,
+			"?prefix=t":         `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2},{"topic":"ta","subscribers":1}],"total":3}`,
+			"?prefix=t&limit=2": `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2}],"total":3}`,
+			"?prefix=none":      `{"topics":[],"total":0}`,
 		} {
-			_, body := doRequest(t, "GET", "http://"+addr+"/topics"+row.query, "")
-			var have struct {
-				Topics []topicSubscribers
-				Total  int
-			}
-			if err := json.Unmarshal([]byte(body), &have); err != nil {
-				t.Fatal(err)
-			}
-			two := 0
-			for _, p := range have.Topics {
-				two += p.Subscribers - 1
-			}
-			if len(have.Topics) != row.listed || have.Total != row.total || two != row.two {
-				t.Errorf("%s: %d topics of %d, %d with two subscribers: %s", row.query, len(have.Topics), have.Total, two, body)
-			}
-			if !slices.IsSortedFunc(have.Topics, func(a, b topicSubscribers) int {
-				return cmp.Or(b.Subscribers-a.Subscribers, strings.Compare(a.Topic, b.Topic))
-			}) {
-				t.Errorf("%s: not in order: %s", row.query, body)
+			if _, have := doRequest(t, "GET", "http://"+addr+"/topics"+query, ""); strings.TrimSpace(have) != want {
+				t.Errorf("%s: %s; expected %s", query, have, want)
 			}
 		}
 		for range maxHTTPScans {
@@ -251,7 +223,7 @@ func TestTopicListSorted(t *testing.T) {
 			t.Errorf("Retry-After is %q", have)
 		}
 		<-h.api.scanSlots
-		expectResponse(t, 200, `"total":41`, "GET", "http://"+addr+"/topics", "")
+		expectResponse(t, 200, `"total":4`, "GET", "http://"+addr+"/topics", "")
 	})
 }
 

@@ -253,9 +253,8 @@ func TestHeartbeat(t *testing.T) {
 	})
 	redis, socket, stream := s.Dial(), s.Dial(), s.Dial()
 	redis.Send("SUBSCRIBE a\r\n")
-	redis.Expect("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n")
-	socket.Send("GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	redis.Expect(confirmationRESP2("subscribe", "a", 1))
+	socket.Send(webSocketHandshake)
 	stream.Send("GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n")
 	socket.Output()
 	stream.Output()

@@ -212,29 +212,6 @@ func TestWebSocketCloseEndsSubscriptions(t *testing.T) {
 	})
 }
 
-func TestWebSocketPipelined(t *testing.T) {
-	const n = 3000 // more than a loop handles in one iteration
-	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		sent := make(chan error, 1)
-		go func() {
-			for i := range n {
-				if err := p.Write(p.ctx, websocket.MessageText, fmt.Appendf(nil, `{"op":"subscribe","topic":"%d"}`, i)); err != nil {
-					sent <- err
-					return
-				}
-			}
-			sent <- nil
-		}()
-		for i := range n {
-			p.expectText(fmt.Sprintf(`{"op":"subscribed","topic":"%d","count":%d}`, i, i+1))
-		}
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestWebSocketReplyWithoutSpaceCloses(t *testing.T) {
 	h := &Hub{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxUnsent: 2000}})
