@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -258,12 +257,7 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 
 // TestLateServer checks that a node starts before NATS is reachable.
 func TestLateServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := testserver.FreeAddr(t)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}})
 	from := a.dial(t)
 	from.expectReply(t, ":0", "PUBLISH", "a", "1")
