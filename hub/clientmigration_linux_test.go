@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -91,14 +90,7 @@ func TestRedisClientsMigrate(t *testing.T) {
 		{"idle", "PING\r\n", "+PONG"},
 		{"half", "PING\r\n*2\r\n$4\r\nEC", "+PONG"},
 	} {
-		nc, err := net.DialTimeout("tcp", addr, testkit.Timeout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		_ = nc.SetDeadline(time.Now().Add(2 * testkit.Timeout))
-		conns[c.name], clients[c.name] = nc, bufio.NewReader(nc)
-		fmt.Fprint(nc, c.says)
+		conns[c.name], clients[c.name] = dialAndSend(t, addr, c.says)
 		expectLine(t, clients[c.name], c.want)
 	}
 	upgrade(len(conns))
@@ -122,12 +114,9 @@ func TestRedisClientsMigrate(t *testing.T) {
 func TestHTTPClientsMigrate(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
 	ann, former, mistaken := dialWebSocket(t, addr, "?token=secret"), dialWebSocket(t, addr, "?token=secret3"), dialWebSocket(t, addr, "")
-	ann.sendText(`{"op":"subscribe","topic":"news"}`)
-	ann.expectText(`{"op":"subscribed","topic":"news","count":1}`)
-	ann.sendText(`{"op":"subscribe","pattern":"n?"}`)
-	ann.expectText(`{"op":"subscribed","pattern":"n?","count":2}`)
-	former.sendText(`{"op":"subscribe","topic":"news"}`)
-	former.expectText(`{"op":"subscribed","topic":"news","count":1}`)
+	ann.exchange(`{"op":"subscribe","topic":"news"}`, `{"op":"subscribed","topic":"news","count":1}`)
+	ann.exchange(`{"op":"subscribe","pattern":"n?"}`, `{"op":"subscribed","pattern":"n?","count":2}`)
+	former.exchange(`{"op":"subscribe","topic":"news"}`, `{"op":"subscribed","topic":"news","count":1}`)
 	for range maxBadRequests - 1 {
 		mistaken.sendText(`{}`)
 		mistaken.Read(mistaken.ctx)
@@ -154,8 +143,7 @@ func TestHTTPClientsMigrate(t *testing.T) {
 	expectUpTo(t, stream, `{"op":"message","topic":"news","data":"`+large+` to news"}`)
 	ann.expectText(`{"op":"message","pattern":"n?","topic":"nx","data":"` + large + ` to nx"}`)
 	expectUpTo(t, stream, ` to nx"}`)
-	ann.sendText(`{"op":"unsubscribe","topic":"news"}`)
-	ann.expectText(`{"op":"unsubscribed","topic":"news","count":1}`)
+	ann.exchange(`{"op":"unsubscribe","topic":"news"}`, `{"op":"unsubscribed","topic":"news","count":1}`)
 	ann.sendText(`{"op":"subscribe","topic":"other"}`) // not allowed for ann
 	ann.expectText(`{"op":"error","error":"no permission"}`)
 	mistaken.sendText(`{}`)
@@ -191,26 +179,8 @@ func TestKeptMessagesMigrate(t *testing.T) {
 		s.expectEvents(t, event(n))
 	}
 	openEvents(t, addr, "topic=kept", epoch+"-1").expectEvents(t, event(2), event(3), event(4), "id: "+epoch+"-4")
-	p.sendText(`{"op":"subscribe","pattern":"kep?","since":"` + epoch + `-0"}`)
-	p.expectText(`{"op":"subscribed"*`)
+	p.exchange(`{"op":"subscribe","pattern":"kep?","since":"`+epoch+`-0"}`, `{"op":"subscribed"*`)
 	for n := 1; n <= 4; n++ {
 		p.expectText(strings.Replace(message(n), `"topic"`, `"pattern":"kep?","topic"`, 1))
-	}
-}
-
-func expectLine(t *testing.T, in *bufio.Reader, want string) {
-	t.Helper()
-	expectUpTo(t, in, want+"\r\n")
-}
-
-func expectUpTo(t *testing.T, in *bufio.Reader, want string) {
-	t.Helper()
-	var got []byte
-	for !strings.HasSuffix(string(got), want) {
-		b, err := in.ReadByte()
-		if err != nil {
-			t.Fatalf("got %q, then %v; want %q", got, err, want)
-		}
-		got = append(got, b)
 	}
 }

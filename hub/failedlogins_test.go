@@ -21,10 +21,7 @@ const wrongLogin = "-WRONGPASS invalid username-password pair or user is disable
 
 func serveWithUserAnn(t *testing.T, limits Limits) (h *Hub, s *tcptest.Server, log *bytes.Buffer) {
 	t.Helper()
-	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	users := mustReadUsers("user ann on >secret +@all &*\n")
 	h, log = &Hub{Users: users, Limits: limits}, new(bytes.Buffer)
 	return h, tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Log: slog.New(slog.NewTextHandler(log, nil))}), log
 }
@@ -92,15 +89,11 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 }
 
 func TestFailedLoginLimitOverHTTP(t *testing.T) {
-	users, err := ReadUsers(strings.NewReader("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	users := mustReadUsers("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n")
 	forEachModel(t, func() *Hub { return &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}} }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		for range 2 {
-			p.sendText(`{"op":"auth","token":"x"}`)
-			p.expectText(`{"op":"error","error":"` + errWrongCredentials.Error() + `"}`)
+			p.exchange(`{"op":"auth","token":"x"}`, `{"op":"error","error":"`+errWrongCredentials.Error()+`"}`)
 		}
 		p.expectClose(websocket.StatusPolicyViolation)
 		client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}

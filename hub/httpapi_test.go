@@ -1,12 +1,9 @@
 package hub
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,22 +21,13 @@ func TestHTTPRoutes(t *testing.T) {
 		text               string
 	}{
 		{"GET", "/", "", 200, "<title>Hub</title>"},
-		{"HEAD", "/", "", 200, ""},
-		{"POST", "/", "", 405, ""},
 		{"GET", "/nothing", "", 404, ""},
-		{"OPTIONS", "/nothing", "", 404, ""},
 		{"GET", "/ws", "", 426, "the request is not a WebSocket handshake"},
-		{"POST", "/ws", "", 405, ""},
 		{"GET", "/ws?topic=a", "", 400, `unknown parameter \"topic\"; expected one of token`},
-		{"GET", "/ws?token=x", "", 401, errWrongCredentials.Error()},
-		{"POST", "/publish?topic=a", "hello", 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=a", "", 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=%00%ff", "\x00\xff", 200, `{"receivers":0}`},
 		{"PUT", "/publish?topic=a", "hello", 405, ""},
-		{"GET", "/publish?topic=a", "", 405, ""},
-		{"DELETE", "/publish?topic=a", "", 405, ""},
 		{"POST", "/publish", "hello", 400, "the topic parameter occurs 0 times"},
-		{"POST", "/publish?topic=", "hello", 400, errEmptyName.Error()},
 		{"POST", "/publish?topic=a&topic=b", "hello", 400, "the topic parameter occurs 2 times"},
 		{"POST", "/publish?topic=a&to=b", "hello", 400, `unknown parameter \"to\"; expected one of topic, token`},
 		{"POST", "/publish?topic=%", "hello", 400, "invalid URL escape"},
@@ -49,15 +37,11 @@ func TestHTTPRoutes(t *testing.T) {
 		{"POST", "/publish?topic=a", strings.Repeat("x", 101), 413, "at most 100 bytes are allowed"},
 		{"POST", "/publish?topic=a&token=x", "hello", 401, errWrongCredentials.Error()},
 		{"GET", "/topics", "", 200, `{"topics":[],"total":0}`},
-		{"POST", "/topics", "", 405, ""},
 		{"GET", "/topics?limit=0", "", 400, `limit is \"0\"; expected 1 to 10000`},
 		{"GET", "/topics?limit=10001", "", 400, "expected 1 to 10000"},
-		{"GET", "/topics?limit=x", "", 400, "expected 1 to 10000"},
 		{"GET", "/topics?begin=x", "", 400, `unknown parameter \"begin\"; expected one of prefix, limit, token`},
-		{"GET", "/topics?token=x", "", 401, errWrongCredentials.Error()},
 		{"GET", "/topics/a", "", 200, `{"topic":"a","subscribers":0}`},
 		{"GET", "/topics/a%2Fb%2F%2Fc", "", 200, `{"topic":"a/b//c","subscribers":0}`},
-		{"GET", "/topics/a/b", "", 200, `{"topic":"a/b","subscribers":0}`},
 		{"GET", "/topics/", "", 400, errEmptyName.Error()},
 		{"GET", "/topics/01234567890", "", 400, errNameTooLong.Error()},
 		{"GET", "/topics/a?x=1", "", 400, "unknown parameter"},
@@ -65,9 +49,7 @@ func TestHTTPRoutes(t *testing.T) {
 		{"GET", "/events?topic=", "", 400, errEmptyName.Error()},
 		{"GET", "/events?pattern=01234567890", "", 400, errNameTooLong.Error()},
 		{"GET", "/events?topic=a&channel=b", "", 400, `unknown parameter \"channel\"; expected one of topic, pattern, since, token`},
-		{"GET", "/events?topic=a&token=x", "", 401, errWrongCredentials.Error()},
 		{"HEAD", "/events?topic=a", "", 405, ""},
-		{"POST", "/events?topic=a", "", 405, ""},
 	}
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxName: 10, MaxMessage: 100}} }, func(t *testing.T, h *Hub, addr string) {
 		for _, row := range rows {
@@ -79,8 +61,8 @@ func TestHTTPRoutes(t *testing.T) {
 				t.Errorf("%s: WWW-Authenticate: %s", credential, have)
 			}
 		}
-		if n := h.published.Load(); n != 4 {
-			t.Errorf("%d messages were published; expected 4", n)
+		if n := h.published.Load(); n != 3 {
+			t.Errorf("%d messages were published; expected 3", n)
 		}
 	})
 }
@@ -97,14 +79,11 @@ func TestOrigins(t *testing.T) {
 		}{
 			{"a program", nil, true},
 			{"the hub's page", []string{"Origin", url}, true},
-			{"the hub's page, said twice", []string{"Origin", url, "Sec-Fetch-Site", "same-origin"}, true},
 			{"a friend's page", []string{"Origin", friend}, true},
 			{"a friend's page, said twice", []string{"Origin", friend, "Sec-Fetch-Site", "cross-site"}, true},
-			{"a page with a port", []string{"Origin", "http://localhost:3000"}, true},
 			{"the same with another port", []string{"Origin", "http://localhost:3001"}, false},
 			{"a friend's page in clear", []string{"Origin", "http://friend.example"}, false},
 			{"a page of a name that ends so", []string{"Origin", "https://not.friend.example"}, false},
-			{"another site's page", []string{"Origin", "https://evil.example"}, false},
 			{"another site's page, said otherwise", []string{"Sec-Fetch-Site", "cross-site"}, false},
 			{"another page of the same site", []string{"Origin", "http://" + addr + "0", "Sec-Fetch-Site", "same-site"}, false},
 			{"a page without an origin", []string{"Origin", "null"}, false},
@@ -115,7 +94,6 @@ func TestOrigins(t *testing.T) {
 				if len(row.fields) > 0 && row.fields[0] == "Origin" {
 					origin = row.fields[1]
 				}
-				upgrade := append([]string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}, row.fields...)
 				preflight := append([]string{"Access-Control-Request-Method", "POST"}, row.fields...)
 				for _, r := range []struct {
 					method, path string
@@ -126,7 +104,6 @@ func TestOrigins(t *testing.T) {
 					{"GET", "/topics", row.fields, 200},
 					{"GET", "/topics/a", row.fields, 200},
 					{"HEAD", "/events?topic=a", row.fields, 405}, // checked after the origin
-					{"HEAD", "/ws", upgrade, 405},
 					{"OPTIONS", "/publish", preflight, 204},
 				} {
 					status, allow := r.status, origin
@@ -166,22 +143,10 @@ func headerFromPairs(fields []string) http.Header {
 	return h
 }
 
-func TestInvalidOriginRejected(t *testing.T) {
-	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
-		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
-		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), "expected an origin such as https://example.com") {
-			t.Errorf("%q: %v", origin, err)
-		}
-	}
-}
-
 // TestDNSRebindingRejected checks that local requests with a foreign host name are rejected in a hub without
 // users.
 func TestDNSRebindingRejected(t *testing.T) {
-	users, err := ReadUsers(strings.NewReader("user default on nopass +@all &*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	users := mustReadUsers("user default on nopass +@all &*")
 	forEachModel(t, func() *Hub { return &Hub{Origins: []string{"https://Friend.example"}} }, func(t *testing.T, h *Hub, addr string) {
 		named, _ := serveHub(t, tcp.Auto, &Hub{Users: users})
 		for host, status := range map[string]int{
@@ -201,8 +166,7 @@ func TestDNSRebindingRejected(t *testing.T) {
 func TestPublishOverHTTP(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
-		p.sendText(`{"op":"subscribe","topic":"a/b c"}`)
-		p.expectText(`{"op":"subscribed","topic":"a/b c","count":1}`)
+		p.exchange(`{"op":"subscribe","topic":"a/b c"}`, `{"op":"subscribed","topic":"a/b c","count":1}`)
 		waitForSubscribers(t, h, "a/b c", 1)
 		const head = "POST /publish?topic=a/b+c HTTP/1.1\r\nHost: localhost\r\n"
 		halves := []string{head + "Content-Length: 10\r\n\r\nhello", head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", head + "Content-Length: 10\r\n"}
@@ -224,68 +188,33 @@ func TestBodyTimeout(t *testing.T) {
 	if d := (&Hub{}).httpHandler().ReadTimeout; d != bodyTimeout {
 		t.Errorf("the time for a body is %v", d)
 	}
-	short := func() *Hub {
-		h := &Hub{}
-		h.httpHandler().ReadTimeout = 50 * time.Millisecond
-		return h
-	}
-	forEachModel(t, short, func(t *testing.T, h *Hub, addr string) {
-		_, r := dialAndSend(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
-		b, err := io.ReadAll(r)
-		if !strings.Contains(string(b), "400 Bad Request") || !strings.Contains(string(b), "the body is incomplete") {
-			t.Errorf("it is answered with %s, %v", b, err)
-		}
-	})
+	h := &Hub{}
+	h.httpHandler().ReadTimeout = 50 * time.Millisecond
+	addr, _ := serveHub(t, tcp.Auto, h)
+	_, r := dialAndSend(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
+	expectUpTo(t, r, "400 Bad Request")
+	expectUpTo(t, r, "the body is incomplete")
 }
 
 func TestTopicListSorted(t *testing.T) {
-	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
-		const one, all = 30, 40 // topics with one subscriber, all topics
-		for i := range 2 {
-			p := dialWebSocket(t, addr, "")
-			for n := range all {
-				if i == 0 || n >= one {
-					p.sendText(fmt.Sprintf(`{"op":"subscribe","topic":"t%02d"}`, n))
-					p.expectText(`{"op":"subscribed"*`)
-				}
-			}
-			p.sendText(`{"op":"subscribe","topic":"other"}`)
-			p.expectText(`{"op":"subscribed"*`)
-			p.sendText(`{"op":"subscribe","pattern":"t*"}`)
-			p.expectText(`{"op":"subscribed"*`)
-		}
-		for _, row := range []struct {
-			query              string
-			listed, total, two int
-		}{
-			{"", 41, 41, 11}, {"?limit=41", 41, 41, 11}, {"?limit=12", 12, 41, 11}, {"?limit=1", 1, 41, 1},
-			{"?prefix=t", 40, 40, 10}, {"?prefix=t1&limit=3", 3, 10, 0}, {"?prefix=none", 0, 0, 0},
+	newHub := func() *Hub {
+		h := &Hub{}
+		subscribeNames(t, h, Topic, "ta", "tb", "tb", "tc", "tc", "other", "other")
+		subscribeNames(t, h, Pattern, "t*")
+		return h
+	}
+	forEachModel(t, newHub, func(t *testing.T, h *Hub, addr string) {
+		for query, want := range map[string]string{
+			"":                  `{"topics":[{"topic":"other","subscribers":2},{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2},{"topic":"ta","subscribers":1}],"total":4}`,
+			"?limit=1":          `{"topics":[{"topic":"other","subscribers":2}],"total":4}`,
+			"?prefix=t":         `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2},{"topic":"ta","subscribers":1}],"total":3}`,
+			"?prefix=t&limit=2": `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2}],"total":3}`,
+			"?prefix=none":      `{"topics":[],"total":0}`,
 		} {
-			_, body := doRequest(t, "GET", "http://"+addr+"/topics"+row.query, "")
-			var have struct {
-				Topics []topicSubscribers
-				Total  int
-			}
-			if err := json.Unmarshal([]byte(body), &have); err != nil {
-				t.Fatal(err)
-			}
-			two := 0
-			for _, p := range have.Topics {
-				two += p.Subscribers - 1
-			}
-			if len(have.Topics) != row.listed || have.Total != row.total || two != row.two {
-				t.Errorf("%s: %d topics of %d, %d with two subscribers: %s", row.query, len(have.Topics), have.Total, two, body)
-			}
-			if !slices.IsSortedFunc(have.Topics, func(a, b topicSubscribers) int {
-				if a.Subscribers != b.Subscribers {
-					return b.Subscribers - a.Subscribers
-				}
-				return strings.Compare(a.Topic, b.Topic)
-			}) {
-				t.Errorf("%s: not in order: %s", row.query, body)
+			if _, have := doRequest(t, "GET", "http://"+addr+"/topics"+query, ""); strings.TrimSpace(have) != want {
+				t.Errorf("%s: %s; expected %s", query, have, want)
 			}
 		}
-		expectResponse(t, 200, `{"topic":"other","subscribers":2}`, "GET", "http://"+addr+"/topics/other", "")
 		for range maxHTTPScans {
 			h.api.scanSlots <- struct{}{}
 		}
@@ -294,7 +223,7 @@ func TestTopicListSorted(t *testing.T) {
 			t.Errorf("Retry-After is %q", have)
 		}
 		<-h.api.scanSlots
-		expectResponse(t, 200, `"total":41`, "GET", "http://"+addr+"/topics", "")
+		expectResponse(t, 200, `"total":4`, "GET", "http://"+addr+"/topics", "")
 	})
 }
 
@@ -305,37 +234,25 @@ func TestEventStream(t *testing.T) {
 		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("answered with %v, %v", res, err)
 		}
-		line := func() string {
-			t.Helper()
-			s, err := r.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
-			return strings.TrimSuffix(s, "\n")
-		}
+		line, err := r.ReadString('\n')
 		var wait int
-		if n, err := fmt.Sscanf(line(), "retry: %d", &wait); n != 1 || wait < 1000 || wait > 5000 {
+		if n, _ := fmt.Sscanf(line, "retry: %d\n", &wait); n != 1 || wait < 1000 || wait > 5000 {
 			t.Errorf("the client is to wait for %d ms, %v", wait, err)
 		}
-		line()
-		for _, m := range [][3]string{{"a", "one\ntwo", `{"op":"message","topic":"a","data":"one\ntwo"}`}, {"b", "\xff", `{"op":"message","topic":"b","base64":"/w=="}`},
-			{"other", "no", ""}, {"c3", "three", `{"op":"message","pattern":"c*","topic":"c3","data":"three"}`}} {
-			n, err := h.Publish(m[0], []byte(m[1]))
-			if err != nil || (n == 1) != (m[2] != "") {
-				t.Errorf("published to %d, %v", n, err)
-			}
-			if m[2] == "" {
-				continue
-			}
-			if have := line(); have != "data: "+m[2] {
-				t.Errorf("it says %s; expected %s", have, m[2])
-			}
-			line()
+		h.publishAll(t, "a", "one\ntwo")
+		h.publishAll(t, "b", "\xff")
+		h.publishAll(t, "other", "no")
+		h.publishAll(t, "c3", "three")
+		want := "\n"
+		for _, m := range []string{`"topic":"a","data":"one\ntwo"`, `"topic":"b","base64":"/w=="`, `"pattern":"c*","topic":"c3","data":"three"`} {
+			want += `data: {"op":"message",` + m + "}\n\n"
+		}
+		have := make([]byte, len(want))
+		if _, err := io.ReadFull(r, have); string(have) != want {
+			t.Errorf("it says %s, %v; expected %s", have, err, want)
 		}
 		nc.Close()
-		waitForSubscribers(t, h, "a", 0)
-		waitForSubscribers(t, h, "b", 0)
-		testkit.WaitFor(t, "the pattern is left", func() bool { return h.patterns.count.Load() == 0 })
+		testkit.WaitFor(t, "all subscriptions end", func() bool { return h.Stats().Subscriptions == 0 })
 	})
 }
 
@@ -343,12 +260,11 @@ func TestEventStreamRefused(t *testing.T) {
 	for name, limits := range map[string]Limits{"subscriptions": {MaxSubscriptions: 1}, "topics": {MaxTopics: 1}} {
 		t.Run(name, func(t *testing.T) {
 			forEachModel(t, func() *Hub { return &Hub{Limits: limits} }, func(t *testing.T, h *Hub, addr string) {
-				nc, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				_, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				b, err := io.ReadAll(r)
 				if err != nil || !strings.Contains(string(b), "event: refused\ndata: {\"op\":\"error\",\"error\":\"") {
 					t.Errorf("it says %s, %v", b, err)
 				}
-				nc.Close()
 				waitForSubscribers(t, h, "a", 0)
 			})
 		})

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,32 +9,63 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-func TestLimitsValidated(t *testing.T) {
-	if err := new(Hub).Check(); err != nil {
-		t.Errorf("a hub without limits: %v", err)
+func TestCheck(t *testing.T) {
+	valid := &Hub{Origins: []string{"https://good.example"}, Replay: &Replay{Topics: []string{"news.*", "chat:7"}}}
+	for _, h := range []*Hub{new(Hub), valid} {
+		if err := h.Check(); err != nil {
+			t.Errorf("%+v: %v", h, err)
+		}
 	}
-	for want, l := range map[string]Limits{
-		"MaxMessage is -1":          {MaxMessage: -1},
-		"MaxMessage is 1073741825":  {MaxMessage: 1<<30 + 1},
-		"MaxTopics is -1":           {MaxTopics: -1},
-		"MaxName is 65537":          {MaxName: 65537},
-		"MaxSubscriptions is -5":    {MaxSubscriptions: -5},
-		"MaxSubscribers is -5":      {MaxSubscribers: -5},
-		"MaxPatternWork is -1":      {MaxPatternWork: -1},
-		"MaxPatternCost is -1":      {MaxPatternCost: -1},
-		"MaxFailedLogins is 201":    {MaxFailedLogins: 201},
-		"PublishRate is 1000000001": {PublishRate: 1_000_000_001},
-		"LastValues is -1":          {LastValues: -1},
-		"LastValueBytes is -1":      {LastValues: 1, LastValueBytes: -1},
-		"LastValueBytes is 7, but":  {LastValueBytes: 7},
+	limits := func(l Limits) *Hub { return &Hub{Limits: l} }
+	origin := func(o string) *Hub { return &Hub{Origins: []string{"https://good.example", o}} }
+	topic := func(pattern string) *Hub { return &Hub{Replay: &Replay{Topics: []string{pattern}}} }
+	keeping := func(r *Replay) *Hub {
+		r.Topics = []string{"*"}
+		return &Hub{Replay: r}
+	}
+	for _, row := range []struct {
+		hub  *Hub
+		want string
+	}{
+		{limits(Limits{MaxMessage: -1}), "MaxMessage is -1"},
+		{limits(Limits{MaxMessage: 1<<30 + 1}), "MaxMessage is 1073741825"},
+		{limits(Limits{MaxTopics: -1}), "MaxTopics is -1"},
+		{limits(Limits{MaxName: 65537}), "MaxName is 65537"},
+		{limits(Limits{MaxSubscriptions: -5}), "MaxSubscriptions is -5"},
+		{limits(Limits{MaxSubscribers: -5}), "MaxSubscribers is -5"},
+		{limits(Limits{MaxPatternWork: -1}), "MaxPatternWork is -1"},
+		{limits(Limits{MaxPatternCost: -1}), "MaxPatternCost is -1"},
+		{limits(Limits{MaxFailedLogins: 201}), "MaxFailedLogins is 201"},
+		{limits(Limits{PublishRate: 1_000_000_001}), "PublishRate is 1000000001"},
+		{limits(Limits{LastValues: -1}), "LastValues is -1"},
+		{limits(Limits{LastValues: 1, LastValueBytes: -1}), "LastValueBytes is -1"},
+		{limits(Limits{LastValueBytes: 7}), "LastValueBytes is 7, but"},
+		{origin(""), "expected an origin such as https://example.com"},
+		{origin("example.com"), "expected an origin such as https://example.com"},
+		{origin("https://example.com/path"), "expected an origin such as https://example.com"},
+		{origin("*"), "expected an origin such as https://example.com"},
+		{&Hub{Replay: &Replay{}}, "Topics is empty"},
+		{topic(""), "expected a name"},
+		{topic("news*"), `has "news*"; expected a name, or a prefix that ends with ".", ":" or "/" followed by "*"`},
+		{topic("a?.*"), "expected a name"},
+		{topic("a*b"), "expected a name"},
+		{topic(strings.Repeat("a", maxReplayTopicBytes+1)), "257 bytes; expected at most 256"},
+		{keeping(&Replay{MaxBytes: -1}), "Replay.MaxBytes is -1"},
+		{keeping(&Replay{MaxBytes: 1000}), "MaxBytes is 1000; expected at least 66772"},
+		{keeping(&Replay{MaxMessages: -1}), "Replay.MaxMessages is -1"},
+		{keeping(&Replay{MaxAge: time.Millisecond}), "MaxAge is 1ms; expected at least 1s"},
+		{keeping(&Replay{MaxReplays: -1}), "Replay.MaxReplays is -1"},
+		{keeping(&Replay{MaxReplaysEach: -1}), "Replay.MaxReplaysEach is -1"},
+		{keeping(&Replay{Timeout: -1}), "Replay.Timeout is -1"},
 	} {
-		err := (&Hub{Limits: l}).Check()
-		if !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {
-			t.Errorf("%+v: %v; want a bad configuration, %q", l, err, want)
+		if err := row.hub.Check(); !errors.Is(err, tcp.ErrBadConfig) || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("%v; want a bad configuration, %q", err, row.want)
 		}
 	}
 }
@@ -223,9 +253,8 @@ func TestHeartbeat(t *testing.T) {
 	})
 	redis, socket, stream := s.Dial(), s.Dial(), s.Dial()
 	redis.Send("SUBSCRIBE a\r\n")
-	redis.Expect("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n")
-	socket.Send("GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	redis.Expect(confirmationRESP2("subscribe", "a", 1))
+	socket.Send(webSocketHandshake)
 	stream.Send("GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n")
 	socket.Output()
 	stream.Output()
@@ -241,30 +270,19 @@ func TestHeartbeat(t *testing.T) {
 	socket.ExpectClosed(tcp.ErrHeartbeatTimeout)
 }
 
-func TestClientSubscriptions(t *testing.T) {
-	h := &Hub{}
-	c := &client{user: anyone}
-	for i := range 5 {
-		for _, k := range []Kind{Topic, Pattern} {
-			if err := h.subscribeWithoutConn(c, k, fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for i := range 5 {
-		if n := c.subscriptionCount(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
-			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
-		}
-		for _, k := range []Kind{Pattern, Topic} {
-			if !h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, tcp.Ref{}, k, fmt.Sprint(i)) {
-				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
-			}
-		}
-	}
-	if *c != (client{user: anyone}) {
-		t.Errorf("what is left of it: %+v", c)
-	}
-	if s := h.Stats(); s != (Stats{}) {
-		t.Errorf("what is left: %+v", s)
+// TestOverloadRejectsPublish fills the memory, which sheds all publishing.
+func TestOverloadRejectsPublish(t *testing.T) {
+	fill := testkit.LimitMemory(t, 64<<20)
+	srv := &tcp.Server{Handler: new(Hub).Handler()}
+	addr, _ := testserver.Start(t, srv)
+	c := testkit.Dial(t, addr)
+	c.Send("PUBLISH a b\r\n")
+	c.Expect(":0\r\n")
+	fill()
+	testkit.WaitFor(t, "the action does not begin", func() bool { return srv.Stats().Overload.ShedRequests == 1 })
+	c.Send("PUBLISH a b\r\nPING\r\n")
+	c.Expect("-" + overloadedReply + "\r\n+PONG\r\n")
+	if n := srv.Stats().Overload.ShedMemory; n != 1 {
+		t.Errorf("%d commands are counted as shed; expected 1", n)
 	}
 }

@@ -1,7 +1,7 @@
 package hub
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -33,15 +33,15 @@ func serveSlowConsumers(t *testing.T, newHub func() *Hub, f func(t *testing.T, h
 
 func TestSlowClientsFound(t *testing.T) {
 	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+		const slow = maxSlowListed + 2
 		dialAndSend(t, addr, "PING\r\n")
-		var slow []net.Conn
-		for range maxSlowListed + 2 {
+		var all []net.Conn
+		for range slow {
 			nc, _ := dialAndSend(t, addr, "PSUBSCRIBE slow.*\r\n")
-			slow = append(slow, nc)
+			all = append(all, nc)
 		}
 		quick, from := dialAndSend(t, addr, "SUBSCRIBE quick\r\n")
-		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == int64(len(slow)+1) })
-		message := bytes.Repeat([]byte("x"), 60<<10)
+		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == slow+1 })
 		look := func() Slow {
 			s, err := h.Slow(t.Context(), srv)
 			if err != nil {
@@ -50,14 +50,12 @@ func TestSlowClientsFound(t *testing.T) {
 			return s
 		}
 		testkit.WaitFor(t, "the slow ones are known", func() bool {
-			if _, err := h.Publish("slow.a", message); err != nil {
-				t.Fatal(err)
-			}
+			h.publishAll(t, "slow.a", strings.Repeat("x", 60<<10))
 			s := look()
-			return s.Behind == len(slow) && s.Missed == len(slow)
+			return s.Behind == slow && s.Missed == slow
 		})
 		s := look()
-		if s.Clients != len(slow)+1 || s.Waiting != len(slow) || s.Bytes < int64(len(slow)*64<<10) || len(s.Top) != maxSlowListed {
+		if s.Clients != slow+1 || s.Waiting != slow || s.Bytes < slow*64<<10 || len(s.Top) != maxSlowListed {
 			t.Errorf("%+v", s)
 		}
 		for i, one := range s.Top {
@@ -73,20 +71,12 @@ func TestSlowClientsFound(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		h.StatsAndSlowPage(srv).ServeHTTP(w, httptest.NewRequest("GET", "/hub", nil))
-		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != len(slow) || shown.Stats.Subscriptions != int64(len(slow)+1) || shown.Error != "" {
+		if err := json.Unmarshal(w.Body.Bytes(), &shown); err != nil || shown.Slow.Behind != slow || shown.Stats.Subscriptions != slow+1 || shown.Error != "" {
 			t.Errorf("what an operator sees: %s, %v", w.Body, err)
 		}
-		if _, err := h.Publish("quick", []byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		want := "*3\r\n$9\r\nsubscribe\r\n$5\r\nquick\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$5\r\nquick\r\n$1\r\nx\r\n"
-		if got := make([]byte, len(want)); true {
-			if _, err := io.ReadFull(from, got); err != nil || string(got) != want {
-				t.Errorf("who reads gets %q, %v", got, err)
-			}
-		}
-		quick.Close()
-		for _, nc := range slow {
+		h.publishAll(t, "quick", "who reads gets it")
+		expectLine(t, from, "who reads gets it")
+		for _, nc := range append(all, quick) {
 			nc.Close()
 		}
 		testkit.WaitFor(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })
@@ -117,44 +107,40 @@ func TestSlowScanErrors(t *testing.T) {
 func TestEnforce(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
 	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
-		enter := func(name, then string) (nc net.Conn, closed func(bool)) {
-			nc, from := dialAndSend(t, addr, "AUTH "+name+" "+name+"\r\n"+then+"\r\nPING\r\n")
-			testkit.WaitFor(t, name+" is in", func() bool {
-				line, err := from.ReadString('\n')
-				if err != nil {
-					t.Fatal(err)
-				}
-				return line == "+PONG\r\n" || line == "pong\r\n"
-			})
-			return nc, func(want bool) {
-				t.Helper()
-				if !want {
-					if _, err := io.WriteString(nc, "PING\r\n"); err != nil {
-						t.Errorf("%s: %v", name, err)
-					}
-				}
-				switch rest, err := io.ReadAll(io.LimitReader(from, 7)); {
-				case want && (err != nil || len(strings.Trim(string(rest), "$0\r\n")) > 0):
-					t.Errorf("%s, who has lost its rights, gets %q, %v; want the end", name, rest, err)
-				case !want && len(rest) != 7:
-					t.Errorf("%s, who has its rights, gets %q, %v; want an answer", name, rest, err)
-				}
-			}
+		enter := func(text, confirmation string) (net.Conn, *bufio.Reader) {
+			t.Helper()
+			nc, in := dialAndSend(t, addr, text)
+			expectUpTo(t, in, confirmation)
+			return nc, in
 		}
-		_, stays := enter("a", "SUBSCRIBE x")
-		_, idle := enter("b", "")
-		_, loses := enter("b", "PSUBSCRIBE x*")
-		_, gone := enter("c", "")
+		_, stays := enter("AUTH a a\r\nSUBSCRIBE x\r\n", ":1\r\n")
+		nc, idle := enter("AUTH b b\r\n", "+OK\r\n")
+		_, loses := enter("AUTH b b\r\nPSUBSCRIBE x*\r\n", ":1\r\n")
+		_, gone := enter("AUTH c c\r\n", "+OK\r\n")
+		_, stream := enter("GET /events?topic=y&token=a HTTP/1.1\r\nHost: localhost\r\n\r\n", "retry: ")
+		socket := dialWebSocket(t, addr, "?token=c")
+		socket.exchange(`{"op":"subscribe","topic":"x"}`, `{"op":"subscribed","topic":"x","count":*`)
+		waitForSubscribers(t, h, "x", 2)
 		if err := h.Users.Reload(strings.NewReader("user a on >new +@all &x\nuser b on >b +@all &x\n")); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := h.Enforce(t.Context(), srv); n != 2 || err != nil {
-			t.Errorf("%d clients are closed, %v; want 2", n, err)
+		if n, err := h.Enforce(t.Context(), srv); n != 4 || err != nil {
+			t.Errorf("%d clients are closed, %v; want 4", n, err)
 		}
-		loses(true)
-		gone(true)
-		stays(false)
-		idle(false)
+		for name, in := range map[string]*bufio.Reader{"whose user has lost a right": loses, "whose user is gone": gone, "of a stream": stream} {
+			if _, err := io.ReadAll(in); err != nil {
+				t.Errorf("a client %s: %v, want the end", name, err)
+			}
+		}
+		if _, m, err := socket.Read(socket.ctx); err == nil {
+			t.Errorf("the socket of a user that is gone goes on with %s", m)
+		}
+		h.publishAll(t, "x", "still here")
+		expectUpTo(t, stays, "still here\r\n")
+		if _, err := io.WriteString(nc, "PING\r\n"); err != nil {
+			t.Error(err)
+		}
+		expectLine(t, idle, "+PONG")
 	})
 }
 

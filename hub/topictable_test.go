@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
-	"unsafe"
 )
 
 // collidingHash returns hashes with few home slots.
@@ -68,30 +67,4 @@ func liveHeapBytes() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-func TestTopicMemory(t *testing.T) {
-	if size := unsafe.Sizeof(topic{}); size > 80 {
-		t.Errorf("a topic has %d bytes, want at most 80", size)
-	}
-	const n = 100_000
-	var ts topicTable
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("%06d", i)
-	}
-	before := liveHeapBytes()
-	for _, name := range names {
-		if _, _, err := ts.addSubscriber(name, Topic, formatRESP2, Limits{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	each := (liveHeapBytes() - before) / n
-	t.Logf("%d bytes of heap for each of %d topics", each, n)
-	if each > 100 {
-		t.Errorf("%d bytes of heap for each of %d topics, want at most 100", each, n)
-	}
-	if last, _ := ts.findTopic(names[n-1]); last == nil { // keeps ts alive
-		t.Error("a topic is missing")
-	}
 }

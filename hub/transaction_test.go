@@ -3,6 +3,7 @@ package hub
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,23 +21,21 @@ func TestTransactionTooLong(t *testing.T) {
 	fit := (1000 - transactionReserve) / len(publish)
 	const tooLong = "-ERR the message is too long: the transaction is larger than 1000 bytes\r\n"
 	const aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n"
+	queued := func(n int) string { return strings.Repeat("+QUEUED\r\n", n) }
 	for n, want := range map[int]string{
-		fit:     strings.Repeat("+QUEUED\r\n", fit) + fmt.Sprintf("*%d\r\n", fit) + strings.Repeat(":0\r\n", fit),
-		fit + 1: strings.Repeat("+QUEUED\r\n", fit) + tooLong + aborted,
-		5 * fit: strings.Repeat("+QUEUED\r\n", fit) + tooLong + strings.Repeat("+QUEUED\r\n", 4*fit-1) + aborted,
+		fit:     queued(fit) + fmt.Sprintf("*%d\r\n", fit) + strings.Repeat(":0\r\n", fit),
+		fit + 1: queued(fit) + tooLong + aborted,
+		5 * fit: queued(fit) + tooLong + queued(4*fit-1) + aborted,
 	} {
-		for _, step := range []int{1, 7, 10_000} {
-			before := h.Stats()
-			p, in := s.Dial(), "MULTI\r\n"+strings.Repeat(publish, n)+"EXEC\r\nPING\r\n"
-			for ; in != ""; in = in[min(step, len(in)):] {
-				p.Send(in[:min(step, len(in))])
-			}
-			p.Expect("+OK\r\n" + want + "+PONG\r\n")
-			published, refused := h.Stats().Published-before.Published, h.Stats().Refused.Messages-before.Refused.Messages
-			if n == fit && (published != int64(fit) || refused != 0) || n > fit && (published != 0 || refused != 1) {
-				t.Errorf("of %d messages %d are published, and %d transactions refused", n, published, refused)
-			}
-			p.Reset()
+		before := h.Stats()
+		p := s.Dial()
+		for part := range slices.Chunk([]byte("MULTI\r\n"+strings.Repeat(publish, n)+"EXEC\r\nPING\r\n"), 7) {
+			p.Send(string(part))
+		}
+		p.Expect("+OK\r\n" + want + "+PONG\r\n")
+		published, refused := h.Stats().Published-before.Published, h.Stats().Refused.Messages-before.Refused.Messages
+		if n == fit && (published != int64(fit) || refused != 0) || n > fit && (published != 0 || refused != 1) {
+			t.Errorf("of %d messages %d are published, and %d transactions refused", n, published, refused)
 		}
 	}
 	// A command that is too long by itself still closes the connection.
@@ -82,11 +81,7 @@ func TestTransactionInBatches(t *testing.T) {
 func TestSlowCommandInTransaction(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
-	words := []string{"SUBSCRIBE"}
-	for i := range maxTopicsOnLoop + 1 {
-		words = append(words, fmt.Sprint(i))
-	}
-	s.Dial().Send(testkit.RESPCommand(words...))
+	subscribeNames(t, h, Topic, topicNames(maxTopicsOnLoop+1)...)
 	p := s.Dial()
 	p.Send("MULTI\r\nPUBSUB CHANNELS\r\nPING\r\nCLIENT LIST\r\nEXEC\r\nMULTI\r\nPUBSUB CHANNELS\r\nPING\r\nEXEC\r\n")
 	p.Expect("+OK\r\n+QUEUED\r\n+QUEUED\r\n-ERR Command not allowed inside a transaction\r\n-EXECABORT Transaction discarded because of previous errors.\r\n" +

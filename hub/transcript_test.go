@@ -1,19 +1,83 @@
 package hub_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
+	"github.com/myriad-go/myriad/tcp"
 )
+
+// TestTranscripts checks that the hub replies like redis-server, under each model.
+func TestTranscripts(t *testing.T) {
+	forEachTranscript(t, func(t *testing.T, s *transcript) {
+		for _, model := range tcp.Models() {
+			t.Run(model, func(t *testing.T) {
+				h := new(hub.Hub)
+				if s.users != nil {
+					var err error
+					if h.Users, err = hub.ReadUsers(strings.NewReader(strings.Join(s.users, "\n") + "\n")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				srv := &tcp.Server{Model: model, Handler: h.Handler()}
+				addr, _ := testserver.Start(t, srv)
+				for _, c := range s.cases {
+					c.runAllModes(t, true, func(t testing.TB) string {
+						testkit.WaitFor(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
+						return addr
+					})
+				}
+			})
+		}
+	})
+}
+
+// TestRedisServer checks the transcripts against redis-server.
+func TestRedisServer(t *testing.T) {
+	version, err := exec.Command("redis-server", "--version").Output()
+	if err != nil {
+		t.Skip("there is no redis-server; install Debian's package redis-server:", err)
+	}
+	if !strings.Contains(string(version), "v=7.0.") {
+		t.Skipf("the transcripts are of version 7.0, this is %s", version)
+	}
+	forEachTranscript(t, func(t *testing.T, s *transcript) {
+		addr := startRedis(t, s.users)
+		for _, c := range s.cases {
+			c.runAllModes(t, false, func(testing.TB) string { return addr })
+		}
+	})
+}
+
+// startRedis starts redis-server with users and returns its Unix socket. It stops with the test.
+func startRedis(t *testing.T, users []string) string {
+	dir := t.TempDir()
+	socket, acl := filepath.Join(dir, "s"), filepath.Join(dir, "users.acl")
+	if err := os.WriteFile(acl, []byte(strings.Join(users, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Start(t, exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir, "--aclfile", acl))
+	testkit.WaitFor(t, "redis-server listens", func() bool {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	return socket
+}
 
 // transcript is a file of testdata/redis: requests, and to the byte the replies of redis-server. Its lines are:
 //
@@ -32,13 +96,11 @@ import (
 // is a. Each case runs after HELLO 2 and after HELLO 3; a digit 2 or 3 before a reply's sign restricts it to one.
 // A request is sent after all replies to the previous one; requests for a single write must be one line of bytes.
 type transcript struct {
-	comment []string // before the first empty line
-	users   []string
-	cases   []*transcriptCase
+	users []string
+	cases []*transcriptCase
 }
 
 type transcriptCase struct {
-	comment  []string
 	name     string
 	requests []*caseRequest
 }
@@ -87,87 +149,86 @@ func unescapeText(s string) (string, error) {
 	return strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`)
 }
 
-var lineForm = regexp.MustCompile(`^([a-z]?)([23]?)(>>?|<~?|\^~?) (.*)$`)
-
-func parseTranscript(file string) (*transcript, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
+func forEachTranscript(t *testing.T, do func(*testing.T, *transcript)) {
+	files, err := filepath.Glob("testdata/redis/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts", err)
 	}
-	s := new(transcript)
-	var comment []string
-	for i, line := range strings.Split(string(text), "\n") {
-		fail := func(why any) (*transcript, error) {
-			return nil, fmt.Errorf("%s:%d: %v: %s", file, i+1, why, line)
-		}
-		if line == "" {
-			if len(s.cases) == 0 {
-				s.comment, comment = append(s.comment, comment...), nil
-			}
-			continue
-		}
-		if strings.HasPrefix(line, "#") {
-			comment = append(comment, line)
-			continue
-		}
-		if strings.HasPrefix(line, "user ") {
-			s.users = append(s.users, line)
-			continue
-		}
-		if name, ok := strings.CutPrefix(line, "== "); ok {
-			s.cases = append(s.cases, &transcriptCase{comment: comment, name: name})
-			comment = nil
-			continue
-		}
-		m := lineForm.FindStringSubmatch(line)
-		if m == nil || len(s.cases) == 0 {
-			return fail("not a line of a transcript")
-		}
-		c := s.cases[len(s.cases)-1]
-		conn, sign, rest := m[1], m[3], m[4]
-		if conn == "" {
-			conn = "a"
-		}
-		if sign[0] == '>' {
-			t := &caseRequest{conn: conn, line: line}
-			if sign == ">" {
-				t.bytes, err = encodeCommand(rest)
-			} else {
-				var raw string
-				raw, err = unescapeText(rest)
-				t.bytes = []byte(raw)
-			}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
 			if err != nil {
-				return fail(err)
+				t.Fatal(err)
 			}
-			c.requests = append(c.requests, t)
-			continue
-		}
-		if len(c.requests) == 0 {
-			return fail("an answer before a request")
-		}
-		w := expectedValue{text: rest}
-		if strings.HasSuffix(sign, "~") {
-			if w.regexp, err = regexp.Compile(`(?s)^(?:` + rest + `)$`); err != nil {
-				return fail(err)
+			s := new(transcript)
+			for i, line := range strings.Split(string(text), "\n") {
+				if err := s.parseLine(line); err != nil {
+					t.Fatalf("%s:%d: %v: %s", file, i+1, err, line)
+				}
 			}
-		}
-		t := c.requests[len(c.requests)-1]
-		if sign[0] == '^' {
-			if len(t.answers) == 0 {
-				return fail("no answer to replace")
-			}
-			t.answers[len(t.answers)-1].hubWant = &w
-			continue
-		}
-		resp, _ := strconv.Atoi(m[2])
-		t.answers = append(t.answers, expectedReply{conn: conn, resp: resp, want: w})
+			do(t, s)
+		})
 	}
-	return s, nil
 }
 
-// encodeCommand encodes words, quoted if they contain spaces, as an array of bulk strings.
-func encodeCommand(line string) ([]byte, error) {
+var lineForm = regexp.MustCompile(`^([a-z]?)([23]?)(>>?|<~?|\^~?) (.*)$`)
+
+func (s *transcript) parseLine(line string) (err error) {
+	if line == "" || strings.HasPrefix(line, "#") {
+		return nil
+	}
+	if strings.HasPrefix(line, "user ") {
+		s.users = append(s.users, line)
+		return nil
+	}
+	if name, ok := strings.CutPrefix(line, "== "); ok {
+		s.cases = append(s.cases, &transcriptCase{name: name})
+		return nil
+	}
+	m := lineForm.FindStringSubmatch(line)
+	if m == nil || len(s.cases) == 0 {
+		return fmt.Errorf("not a line of a transcript")
+	}
+	c := s.cases[len(s.cases)-1]
+	conn, sign, rest := m[1], m[3], m[4]
+	if conn == "" {
+		conn = "a"
+	}
+	if sign[0] == '>' {
+		t := &caseRequest{conn: conn, line: line}
+		t.bytes, err = encodeRequest(sign, rest)
+		c.requests = append(c.requests, t)
+		return err
+	}
+	if len(c.requests) == 0 {
+		return fmt.Errorf("an answer before a request")
+	}
+	w := expectedValue{text: rest}
+	if strings.HasSuffix(sign, "~") {
+		if w.regexp, err = regexp.Compile(`(?s)^(?:` + rest + `)$`); err != nil {
+			return err
+		}
+	}
+	t := c.requests[len(c.requests)-1]
+	if sign[0] == '^' {
+		if len(t.answers) == 0 {
+			return fmt.Errorf("no answer to replace")
+		}
+		t.answers[len(t.answers)-1].hubWant = &w
+		return nil
+	}
+	resp, _ := strconv.Atoi(m[2])
+	t.answers = append(t.answers, expectedReply{conn: conn, resp: resp, want: w})
+	return nil
+}
+
+// encodeRequest unescapes the bytes of a line with >>. It encodes the words of one with >, quoted if they contain
+// spaces, as an array of bulk strings.
+func encodeRequest(sign, line string) ([]byte, error) {
+	if sign == ">>" {
+		raw, err := unescapeText(line)
+		return []byte(raw), err
+	}
 	var words []string
 	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
 		var word string
@@ -185,11 +246,7 @@ func encodeCommand(line string) ([]byte, error) {
 		}
 		words = append(words, word)
 	}
-	b := fmt.Appendf(nil, "*%d\r\n", len(words))
-	for _, w := range words {
-		b = fmt.Appendf(b, "$%d\r\n%s\r\n", len(w), w)
-	}
-	return b, nil
+	return []byte(testkit.RESPCommand(words...)), nil
 }
 
 type caseConns struct {
@@ -225,20 +282,10 @@ func (cs *caseConns) conn(name string) *clientConn {
 	return c
 }
 
-func (cs *caseConns) openNames() []string {
-	var names []string
-	for n := range cs.open {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // closeAll ends all connections and fails the test if further output arrives.
 func (cs *caseConns) closeAll() {
 	cs.t.Helper()
-	for _, name := range cs.openNames() {
-		c := cs.open[name]
+	for name, c := range cs.open {
 		if !c.done && !cs.t.Failed() {
 			c.CloseWrite()
 			if rest, _ := io.ReadAll(c.R); len(rest) > 0 {
@@ -267,6 +314,21 @@ const (
 	bytewise  writeMode = "bytewise"  // each byte separately
 	pipelined writeMode = "pipelined" // all requests at once; for a single connection
 )
+
+// runAllModes runs a case with both protocol versions in each write mode, each time on the server at address.
+func (e *transcriptCase) runAllModes(t *testing.T, hub bool, address func(testing.TB) string) {
+	usesMore := slices.ContainsFunc(e.requests, func(r *caseRequest) bool { return r.conn != "a" })
+	for _, how := range []writeMode{whole, bytewise, pipelined} {
+		if how == pipelined && usesMore {
+			continue
+		}
+		for resp := 2; resp <= 3; resp++ {
+			t.Run(e.name+"/"+string(how)+"/RESP"+strconv.Itoa(resp), func(t *testing.T) {
+				e.runCase(t, address(t), resp, how, hub)
+			})
+		}
+	}
+}
 
 func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode writeMode, hub bool) {
 	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
@@ -308,162 +370,5 @@ func (tu *caseRequest) send(cs *caseConns, mode writeMode) {
 		if _, err := c.Write(part); err != nil {
 			return // closed; the replies show whether that is expected
 		}
-	}
-}
-
-func (e *transcriptCase) usesOneConn() bool {
-	for _, t := range e.requests {
-		if t.conn != "a" {
-			return false
-		}
-	}
-	return true
-}
-
-// recordReplies replaces the expected replies by those of a server, except regular expressions that match.
-func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
-	answers := make([][2][]expectedReply, len(e.requests))
-	for p := range 2 {
-		cs := &caseConns{t: t, addr: addr, resp: p + 2, open: map[string]*clientConn{}}
-		for i, turn := range e.requests {
-			turn.send(cs, whole)
-			for _, name := range cs.openNames() {
-				answers[i][p] = append(answers[i][p], cs.open[name].readReplies(t, name, p+2)...)
-			}
-		}
-		cs.closeAll()
-	}
-	for i, turn := range e.requests {
-		turn.mergeReplies(answers[i])
-	}
-}
-
-// recordQuietTime without output marks the end of a server's replies.
-const recordQuietTime = 50 * time.Millisecond
-
-func (c *clientConn) readReplies(t *testing.T, name string, resp int) []expectedReply {
-	var all []expectedReply
-	for !c.done {
-		c.SetReadDeadline(time.Now().Add(recordQuietTime))
-		v, err := c.readValue()
-		c.SetReadDeadline(time.Now().Add(testkit.Timeout))
-		if err != nil {
-			if v != "" || !os.IsTimeout(err) {
-				t.Fatalf("connection %s: %q, %v", name, v, err)
-			}
-			break
-		}
-		all = append(all, expectedReply{conn: name, resp: resp, want: toExpectedValue(v)})
-	}
-	return all
-}
-
-var greeting = regexp.MustCompile(`(?s)(.*\$7\r\nversion\r\n).*(\$5\r\nproto\r\n:[23]\r\n\$2\r\nid\r\n:)[0-9]+(.*)`)
-
-// toExpectedValue returns the expected form of a reply: that to HELLO varies in ID and version.
-func toExpectedValue(value string) expectedValue {
-	m := greeting.FindStringSubmatch(value)
-	if m == nil {
-		return expectedValue{text: escapeText(value)}
-	}
-	text := regexp.QuoteMeta(m[1]) + `\$[0-9]+\r\n[0-9.]+\r\n` + regexp.QuoteMeta(m[2]) + `[0-9]+` + regexp.QuoteMeta(m[3])
-	text = strings.ReplaceAll(text, "\r\n", `\r\n`)
-	return expectedValue{text: text, regexp: regexp.MustCompile(`(?s)^(?:` + text + `)$`)}
-}
-
-// mergeReplies sets the expected replies, merging those that are equal for both protocol versions.
-func (tu *caseRequest) mergeReplies(byProtocol [2][]expectedReply) {
-	before := tu.answers
-	tu.answers = nil
-	var names []string
-	for _, a := range slices.Concat(byProtocol[0], byProtocol[1]) {
-		if !slices.Contains(names, a.conn) {
-			names = append(names, a.conn)
-		}
-	}
-	slices.Sort(names)
-	of := func(all []expectedReply, conn string, resp int) (some []expectedReply) {
-		for _, a := range all {
-			if a.conn == conn && (a.resp == 0 || a.resp == resp) {
-				some = append(some, a)
-			}
-		}
-		return some
-	}
-	for _, name := range names {
-		two, three := of(byProtocol[0], name, 2), of(byProtocol[1], name, 3)
-		keepPreviousExpectations(two, of(before, name, 2))
-		keepPreviousExpectations(three, of(before, name, 3))
-		for i := range max(len(two), len(three)) {
-			if i < len(two) && i < len(three) && two[i].equal(three[i]) {
-				two[i].resp = 0
-				tu.answers = append(tu.answers, two[i])
-				continue
-			}
-			if i < len(two) {
-				tu.answers = append(tu.answers, two[i])
-			}
-			if i < len(three) {
-				tu.answers = append(tu.answers, three[i])
-			}
-		}
-	}
-}
-
-func (a expectedReply) equal(b expectedReply) bool {
-	return a.want.text == b.want.text && (a.hubWant == nil) == (b.hubWant == nil) && (a.hubWant == nil || a.hubWant.text == b.hubWant.text)
-}
-
-func keepPreviousExpectations(replies, previous []expectedReply) {
-	for i := range min(len(replies), len(previous)) {
-		if raw, err := unescapeText(replies[i].want.text); err == nil && previous[i].want.matches(raw) {
-			replies[i].want = previous[i].want
-		}
-		replies[i].hubWant = previous[i].hubWant
-	}
-}
-
-func (s *transcript) encode() []byte {
-	var b bytes.Buffer
-	for _, lines := range [][]string{s.comment, s.users} {
-		if b.Len() > 0 && len(lines) > 0 {
-			b.WriteByte('\n')
-		}
-		for _, l := range lines {
-			fmt.Fprintln(&b, l)
-		}
-	}
-	for _, c := range s.cases {
-		if b.Len() > 0 {
-			b.WriteByte('\n')
-		}
-		for _, l := range c.comment {
-			fmt.Fprintln(&b, l)
-		}
-		fmt.Fprintln(&b, "==", c.name)
-		for _, t := range c.requests {
-			fmt.Fprintln(&b, t.line)
-			for _, a := range t.answers {
-				a.writeTo(&b)
-			}
-		}
-	}
-	return b.Bytes()
-}
-
-func (a expectedReply) writeTo(b *bytes.Buffer) {
-	label := strings.TrimPrefix(a.conn, "a")
-	if a.resp != 0 {
-		label += strconv.Itoa(a.resp)
-	}
-	line := func(sign string, w expectedValue) {
-		if w.regexp != nil {
-			sign += "~"
-		}
-		fmt.Fprintf(b, "%s%s %s\n", label, sign, w.text)
-	}
-	line("<", a.want)
-	if a.hubWant != nil {
-		line("^", *a.hubWant)
 	}
 }

@@ -24,11 +24,9 @@ func TestWebSocketOps(t *testing.T) {
 		p := dialWebSocket(t, addr, "")
 		for _, row := range []struct{ say, hear string }{
 			{`{"op":"ping","id":"a"}`, `{"op":"pong","id":"a"}`},
-			{`{"op":"ping"}`, `{"op":"pong"}`},
 			{`{"op":"ping","id":null}`, `{"op":"pong"}`},
 			{`{"op":"count","topic":"a","id":-1.5}`, `{"op":"count","topic":"a","subscribers":0,"id":-1.5}`},
 			{`{"op":"unsubscribe","topic":"a"}`, `{"op":"unsubscribed","topic":"a","count":0}`},
-			{`{"op":"publish","topic":"a","data":""}`, `{"op":"published","topic":"a","receivers":0}`},
 			{`{"op":"subscribe","topic":"a","id":1}`, `{"op":"subscribed","topic":"a","count":1,"id":1}`},
 			{`{"op":"subscribe","topic":"a","id":2}`, `{"op":"subscribed","topic":"a","count":1,"id":2}`},
 			{`{"op":"subscribe","pattern":"?","id":3}`, `{"op":"subscribed","pattern":"?","count":2,"id":3}`},
@@ -67,9 +65,7 @@ func TestWebSocketCompression(t *testing.T) {
 		plain, accepting := subscribe(""), subscribe("Sec-WebSocket-Extensions: permessage-deflate\r\n")
 		for _, size := range []int{100, 2000} {
 			data := strings.Repeat("x", size)
-			if _, err := h.Publish("a", []byte(data)); err != nil {
-				t.Fatal(err)
-			}
+			h.publishAll(t, "a", data)
 			for c, compressed := range map[*testkit.Conn]bool{plain: false, accepting: size > 1000} {
 				first, payload, err := testkit.ReadFrame(c.R)
 				if compressed {
@@ -86,59 +82,43 @@ func TestWebSocketCompression(t *testing.T) {
 
 // TestWebSocketBadRequests checks the error for each bad request, and that the socket stays usable.
 func TestWebSocketBadRequests(t *testing.T) {
-	h := &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}}
 	long := strings.Repeat("x", 101)
 	rows := []struct{ say, why, id string }{
 		{``, "the JSON is incomplete", ""},
-		{`{"op":"ping","id":1`, "the JSON is incomplete", ""},
 		{`hello`, "invalid character 'h'", ""},
 		{`null`, `op is \"\"; expected one of auth, count, ping, publish, subscribe, unsubscribe`, ""},
 		{`[{"op":"ping"}]`, "the message is a JSON array", ""},
-		{`"ping"`, "the message is a JSON string", ""},
 		{`{"op":"ping"}{"op":"ping"}`, "unexpected data after the object", ""},
-		{`{"op":"ping"} x`, "unexpected data after the object", ""},
-		{`{"id":7}`, `op is \"\"`, "7"},
-		{`{"op":"PING","id":7}`, `op is \"PING\"`, "7"},
 		{`{"op":"` + strings.Repeat("p", 1000) + `","id":7}`, `op is \"pppppppp`, "7"},
 		{`{"op":1,"id":7}`, "op is a JSON number; expected a string", "7"},
 		{`{"op":"ping","topics":"a","id":7}`, `unknown field \"topics\"`, "7"},
 		{`{"op":"ping","topic":"a","id":7}`, "ping does not accept topic", "7"},
 		{`{"op":"ping","id":{}}`, "id must be a number or a string", ""},
-		{`{"op":"ping","id":true}`, "id must be a number or a string", ""},
 		{`{"op":"ping","id":"` + strings.Repeat("i", 63) + `"}`, "of at most 64 bytes", ""},
 		{`{"op":"subscribe","id":7}`, "subscribe needs either topic or pattern", "7"},
-		{`{"op":"subscribe","topic":null,"id":7}`, "subscribe needs either topic or pattern", "7"},
 		{`{"op":"subscribe","topic":"a","pattern":"a","id":7}`, "subscribe needs either topic or pattern", "7"},
-		{`{"op":"subscribe","topic":["a"],"id":7}`, "topic is a JSON array; expected a string", "7"},
 		{`{"op":"subscribe","topic":"","id":7}`, errEmptyName.Error(), "7"},
 		{`{"op":"subscribe","topic":"01234567890","id":7}`, errNameTooLong.Error() + ": 11 bytes; at most 10 are allowed", "7"},
-		{`{"op":"subscribe","pattern":"01234567890","id":7}`, errNameTooLong.Error(), "7"},
 		{`{"op":"subscribe","topic":"b","id":7}`, errTooManySubscriptions.Error(), "7"},
 		{`{"op":"subscribe","topic":"a","data":"x","id":7}`, "subscribe does not accept data", "7"},
 		{`{"op":"unsubscribe","id":7}`, "unsubscribe needs either topic or pattern", "7"},
-		{`{"op":"unsubscribe","topic":"a","user":"x","id":7}`, "unsubscribe does not accept user", "7"},
 		{`{"op":"publish","topic":"a","id":7}`, "publish needs either data or base64", "7"},
 		{`{"op":"publish","topic":"a","data":"x","base64":"","id":7}`, "publish needs either data or base64", "7"},
 		{`{"op":"publish","topic":"a","data":1,"id":7}`, "data is a JSON number; expected a string", "7"},
 		{`{"op":"publish","topic":"a","base64":"x","id":7}`, "illegal base64", "7"},
-		{`{"op":"publish","topic":"a","base64":[1],"id":7}`, "base64 is a JSON array", "7"},
 		{`{"op":"publish","data":"x","id":7}`, "publish needs either topic or pattern", "7"},
-		{`{"op":"publish","pattern":"a","data":"x","id":7}`, "publish does not accept pattern", "7"},
 		{`{"op":"publish","topic":"","data":"x","id":7}`, errEmptyName.Error(), "7"},
 		{`{"op":"publish","topic":"a","data":"` + long + `","id":7}`, errMessageTooLong.Error() + ": 101 bytes; at most 100 are allowed", "7"},
 		{`{"op":"count","id":7}`, "count needs either topic or pattern", "7"},
-		{`{"op":"count","pattern":"a","id":7}`, "count does not accept pattern", "7"},
-		{`{"op":"count","topic":"","id":7}`, errEmptyName.Error(), "7"},
 		{`{"op":"auth","id":7}`, "auth needs either token, or user and password", "7"},
 		{`{"op":"auth","user":"a","id":7}`, "auth needs either token, or user and password", "7"},
-		{`{"op":"auth","user":"a","password":"b","token":"c","id":7}`, "auth needs either token, or user and password", "7"},
 		{`{"op":"auth","token":"wrong","id":7}`, errWrongCredentials.Error(), "7"},
 		{`{"op":"auth","user":"a","password":"wrong","id":7}`, errWrongCredentials.Error(), "7"},
 	}
-	forEachModel(t, func() *Hub { return &Hub{Limits: h.Limits} }, func(t *testing.T, h *Hub, addr string) {
+	newHub := func() *Hub { return &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}} }
+	forEachModel(t, newHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
-		p.sendText(`{"op":"subscribe","topic":"a"}`)
-		p.expectText(`{"op":"subscribed","topic":"a","count":1}`)
+		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
 		for _, row := range rows {
 			p.sendText(row.say)
 			_, m, err := p.Read(p.ctx)
@@ -152,15 +132,13 @@ func TestWebSocketBadRequests(t *testing.T) {
 			if quoted, _ := json.Marshal(have.Error); err != nil || have.Op != "error" || !strings.Contains(string(quoted), row.why) || string(have.ID) != row.id || len(have.Error) > 400 {
 				t.Errorf("%.80s: %s, %v; expected %s, with id %s", row.say, m, err, row.why, row.id)
 			}
-			p.sendText(`{"op":"ping"}`)
-			p.expectText(`{"op":"pong"}`)
+			p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 		}
 		if err := p.Write(p.ctx, websocket.MessageBinary, []byte(`{"op":"ping"}`)); err != nil {
 			t.Fatal(err)
 		}
 		p.expectText(`{"op":"error","error":"bad request: the message is binary*`)
-		p.sendText(`{"op":"publish","topic":"a","data":"still here"}`)
-		p.expectText(`{"op":"message","topic":"a","data":"still here"}`)
+		p.exchange(`{"op":"publish","topic":"a","data":"still here"}`, `{"op":"message","topic":"a","data":"still here"}`)
 		p.expectText(`{"op":"published","topic":"a","receivers":1}`)
 	})
 }
@@ -170,21 +148,17 @@ func TestWebSocketClosedAfterBadRequests(t *testing.T) {
 		for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
 			p := dialWebSocket(t, addr, "")
 			for range maxBadRequests - 1 {
-				p.sendText(message)
-				p.expectText(`{"op":"error","error":"*`)
+				p.exchange(message, `{"op":"error","error":"*`)
 			}
-			p.sendText(`{"op":"ping"}`)
-			p.expectText(`{"op":"pong"}`)
+			p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 			for range maxBadRequests {
-				p.sendText(message)
-				p.expectText(`{"op":"error","error":"*`)
+				p.exchange(message, `{"op":"error","error":"*`)
 			}
 			p.expectClose(websocket.StatusPolicyViolation)
 		}
 		p := dialWebSocket(t, addr, "")
 		for range 2 * maxBadRequests { // other rejections don't count
-			p.sendText(`{"op":"publish","topic":"","data":"x"}`)
-			p.expectText(`{"op":"error","error":"*`)
+			p.exchange(`{"op":"publish","topic":"","data":"x"}`, `{"op":"error","error":"*`)
 		}
 	})
 }
@@ -193,12 +167,10 @@ func TestWebSocketMessageSize(t *testing.T) {
 	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxMessage: 100_000}} }, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		p.SetReadLimit(1 << 20)
-		p.sendText(`{"op":"subscribe","topic":"a"}`)
-		p.expectText(`{"op":"subscribed","topic":"a","count":1}`)
+		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
 		data := strings.Repeat("\n\t", 50_000)
 		quoted, _ := json.Marshal(data)
-		p.sendText(fmt.Sprintf(`{"op":"publish","topic":"a","data":%s}`, quoted))
-		p.expectText(fmt.Sprintf(`{"op":"message","topic":"a","data":%s}`, quoted))
+		p.exchange(fmt.Sprintf(`{"op":"publish","topic":"a","data":%s}`, quoted), fmt.Sprintf(`{"op":"message","topic":"a","data":%s}`, quoted))
 		p.expectText(`{"op":"published","topic":"a","receivers":1}`)
 		p.sendText(`{"op":"publish","topic":"a","data":"` + strings.Repeat("x", 210_000) + `"}`)
 		p.expectClose(websocket.StatusMessageTooBig)
@@ -212,10 +184,8 @@ func TestWebSocketCloseEndsSubscriptions(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		gone, closed := dialWebSocket(t, addr, ""), dialWebSocket(t, addr, "")
 		for i, p := range []wsClient{gone, closed} {
-			p.sendText(`{"op":"subscribe","topic":"a"}`)
-			p.expectText(`{"op":"subscribed","topic":"a","count":1}`)
-			p.sendText(`{"op":"subscribe","pattern":"a*"}`)
-			p.expectText(`{"op":"subscribed","pattern":"a*","count":2}`)
+			p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
+			p.exchange(`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*","count":2}`)
 			waitForSubscribers(t, h, "a", i+1)
 		}
 		w, err := gone.Writer(gone.ctx, websocket.MessageText)
@@ -236,29 +206,6 @@ func TestWebSocketCloseEndsSubscriptions(t *testing.T) {
 		testkit.WaitFor(t, "a pattern is left", func() bool { return h.patterns.count.Load() == 0 })
 		if n := h.published.Load(); n != 0 {
 			t.Errorf("%d messages were published", n)
-		}
-	})
-}
-
-func TestWebSocketPipelined(t *testing.T) {
-	const n = 3000 // more than a loop handles in one iteration
-	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		sent := make(chan error, 1)
-		go func() {
-			for i := range n {
-				if err := p.Write(p.ctx, websocket.MessageText, fmt.Appendf(nil, `{"op":"subscribe","topic":"%d"}`, i)); err != nil {
-					sent <- err
-					return
-				}
-			}
-			sent <- nil
-		}()
-		for i := range n {
-			p.expectText(fmt.Sprintf(`{"op":"subscribed","topic":"%d","count":%d}`, i, i+1))
-		}
-		if err := <-sent; err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -45,14 +45,13 @@ func dialWebSocket(t testing.TB, addr, query string) wsClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	t.Cleanup(cancel)
-	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
+	c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Subprotocol() != subprotocol {
 		t.Errorf("the subprotocol is %q", c.Subprotocol())
 	}
-	_ = res
 	t.Cleanup(func() { _ = c.CloseNow() })
 	return wsClient{t, ctx, c}
 }
@@ -61,6 +60,15 @@ func (p wsClient) sendText(message string) {
 	p.t.Helper()
 	if err := p.Write(p.ctx, websocket.MessageText, []byte(message)); err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+// exchange sends a message and expects others.
+func (p wsClient) exchange(message string, want ...string) {
+	p.t.Helper()
+	p.sendText(message)
+	for _, w := range want {
+		p.expectText(w)
 	}
 }
 
@@ -117,6 +125,23 @@ func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
 	c := testkit.Dial(t, addr)
 	c.Send(text)
 	return c.Conn, c.R
+}
+
+func expectLine(t *testing.T, in *bufio.Reader, want string) {
+	t.Helper()
+	expectUpTo(t, in, want+"\r\n")
+}
+
+func expectUpTo(t *testing.T, in *bufio.Reader, want string) {
+	t.Helper()
+	var got []byte
+	for !strings.HasSuffix(string(got), want) {
+		b, err := in.ReadByte()
+		if err != nil {
+			t.Fatalf("got %q, then %v; want %q", got, err, want)
+		}
+		got = append(got, b)
+	}
 }
 
 func waitForSubscribers(t testing.TB, h *Hub, name string, n int) {

@@ -81,6 +81,13 @@ func (c *client) callAndConfirm(op, name string) {
 	}
 }
 
+func (c *client) publish(channel, message, receivers string) {
+	c.t.Helper()
+	if n := c.mustCall("publish", channel, message); n != receivers {
+		c.t.Errorf("a message to %s has %s receivers, want %s", channel, n, receivers)
+	}
+}
+
 func (c *client) expectMessage(want string) {
 	c.t.Helper()
 	if got := testkit.Receive(c.t, c.messages, "the message "+want); got.String() != want {
@@ -97,18 +104,20 @@ type library struct {
 var libraries = []library{
 	{"go-redis", false, newGoRedisClient},
 	{"go-redis ClusterClient", true, newGoRedisClusterClient},
-	{"redis-py RedisCluster", true, func(t testing.TB, url string, protocol int) *client {
-		return startClientProgram(t, filepath.Join(installDir(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol), "cluster")
-	}},
-	{"redis-py", false, func(t testing.TB, url string, protocol int) *client {
-		return startClientProgram(t, filepath.Join(installDir(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol))
-	}},
-	{"node-redis", false, func(t testing.TB, url string, protocol int) *client {
-		return startClientProgram(t, "node", "node-redis.cjs", url, fmt.Sprint(protocol))
-	}},
-	{"ioredis", false, func(t testing.TB, url string, protocol int) *client {
-		return startClientProgram(t, "node", "ioredis.cjs", url, fmt.Sprint(protocol))
-	}},
+	{"redis-py RedisCluster", true, programClient("python", "redis-py.py", "cluster")},
+	{"redis-py", false, programClient("python", "redis-py.py")},
+	{"node-redis", false, programClient("node", "node-redis.cjs")},
+	{"ioredis", false, programClient("node", "ioredis.cjs")},
+}
+
+func programClient(program, script string, more ...string) func(testing.TB, string, int) *client {
+	return func(t testing.TB, url string, protocol int) *client {
+		path := program
+		if program == "python" {
+			path = filepath.Join(installDir(t), "python", "bin", "python")
+		}
+		return startClientProgram(t, append([]string{path, script, url, fmt.Sprint(protocol)}, more...)...)
+	}
 }
 
 // forEachLibrary runs a test for each library and protocol version, with a server each.

@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"net"
@@ -20,11 +19,10 @@ import (
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
 
 type server struct {
-	addr string
-	t    testing.TB
-	cmd  *exec.Cmd // nil for an external server
-	args []string
-	log  bytes.Buffer
+	addr        string
+	t           testing.TB
+	args        []string
+	stopProcess func() // nil for an external server
 }
 
 // startServer starts a server that stops with the test. users are lines of an ACL file; without any, everybody
@@ -52,17 +50,19 @@ func startServer(t testing.TB, users ...string) *server {
 		s.args = []string{hubBinary(t), "hub", "--addr", s.addr}
 	}
 	s.startProcess()
-	t.Cleanup(s.stopProcess)
 	return s
 }
 
 func (s *server) startProcess() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.args[0], s.args[1:]...)
-	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	p := testkit.Start(s.t, exec.Command(s.args[0], s.args[1:]...))
+	s.stopProcess = sync.OnceFunc(func() {
+		p.Signal(syscall.SIGTERM)
+		if code := p.ExitCode(); code != 0 {
+			s.t.Errorf("%s: exit code %d", strings.Join(s.args, " "), code)
+		}
+	})
+	s.t.Cleanup(s.stopProcess)
 	testkit.WaitFor(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {
 		c, err := net.Dial("tcp", s.addr)
 		if err == nil {
@@ -70,17 +70,6 @@ func (s *server) startProcess() {
 		}
 		return err == nil
 	})
-}
-
-func (s *server) stopProcess() {
-	if s.cmd == nil {
-		return
-	}
-	s.cmd.Process.Signal(syscall.SIGTERM)
-	if err := s.cmd.Wait(); err != nil {
-		s.t.Errorf("%s: %v\n%s", strings.Join(s.args, " "), err, s.log.String())
-	}
-	s.cmd = nil
 }
 
 func (s *server) url(user, password string) string {

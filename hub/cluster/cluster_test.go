@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -172,27 +171,19 @@ func TestPublish(t *testing.T) {
 		publisher.expectReply(t, ":1", "SPUBLISH", "news.a", strconv.Itoa(i))
 	}
 	for n, c := range subscribers {
-		var plain, matched, sharded int
+		next := map[string]int{} // by kind
 		for range 3 * messages {
-			switch words := c.readReply(t); words[0] {
-			case "message":
-				if words[2] != strconv.Itoa(plain) {
-					t.Fatalf("%d: %q; expected number %d", n, words, plain)
-				}
-				plain++
-			case "pmessage":
-				if words[3] != strconv.Itoa(matched) {
-					t.Fatalf("%d: %q; expected number %d", n, words, matched)
-				}
-				matched++
-			case "smessage":
-				if words[2] != strconv.Itoa(sharded) {
-					t.Fatalf("%d: %q; expected number %d", n, words, sharded)
-				}
-				sharded++
+			words := c.readReply(t)
+			kind, number := words[0], words[len(words)-1]
+			if number != strconv.Itoa(next[kind]) {
+				t.Fatalf("%d: %q; expected number %d", n, words, next[kind])
 			}
+			next[kind]++
 		}
 		c.expectReply(t, "unsubscribe news.a :1", "UNSUBSCRIBE", "news.a") // nothing precedes it
+		if next["message"] != messages || next["pmessage"] != messages || next["smessage"] != messages {
+			t.Errorf("%d: %v", n, next)
+		}
 	}
 	for i, p := range all {
 		s := p.Stats().Cluster
@@ -205,62 +196,9 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestNames checks names of arbitrary bytes and long ones.
-func TestNames(t *testing.T) {
-	a := startTestNode(t, new(hub.Hub), peersConfig())
-	b := startTestNode(t, new(hub.Hub), peersConfig(a))
-	a.waitForNodes(t, 1)
-	from, to := a.dial(t), b.dial(t)
-	for i, name := range []string{"a b", ">", "*", "a..b", "\x00\xff\r\n", strings.Repeat("x.", 500), strings.Repeat("\xff", 1000)} {
-		to.expectReply(t, fmt.Sprintf("subscribe %s :%d", name, i+1), "SUBSCRIBE", name)
-		waitForSubscription(t, b, hub.Topic, name, a)
-		from.expectReply(t, ":0", "PUBLISH", name, "x")
-		to.expectReply(t, "message "+name+" x")
-	}
-}
-
-// TestSubscriptionsFollowSubscribers checks that a node subscribes to what it has subscribers for, lingers, and
-// subscribes to all topics if there are too many.
-func TestSubscriptionsFollowSubscribers(t *testing.T) {
-	t.Parallel() // mostly waits
-	c := peersConfig()
-	c.MaxSubjects = 8
-	c.Linger = 200 * time.Millisecond
-	p := startTestNode(t, new(hub.Hub), c)
-	subjects := func(what string, want int64, wantAll bool) {
-		t.Helper()
-		testkit.WaitFor(t, what, func() bool {
-			s := p.Stats().Cluster
-			return s.Subjects == want && s.All == wantAll
-		})
-	}
-	one, two := p.dial(t), p.dial(t)
-	one.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	two.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	one.expectReply(t, "psubscribe b.* :2", "PSUBSCRIBE", "b.*")
-	two.expectReply(t, "psubscribe b.?x :2", "PSUBSCRIBE", "b.?x") // same subject
-	subjects("two subjects", 2, false)
-	one.expectReply(t, "unsubscribe a :1", "UNSUBSCRIBE", "a")
-	began := time.Now()
-	one.expectReply(t, "punsubscribe b.* :0", "PUNSUBSCRIBE", "b.*")
-	two.expectReply(t, "punsubscribe b.?x :1", "PUNSUBSCRIBE", "b.?x")
-	subjects("one subject", 1, false)
-	if took := time.Since(began); took < c.Linger {
-		t.Errorf("it stayed for %v; expected %v", took, c.Linger)
-	}
-	for i := range 8 {
-		one.expectReply(t, fmt.Sprintf("subscribe t%d :%d", i, i+1), "SUBSCRIBE", fmt.Sprintf("t%d", i))
-	}
-	subjects("all subjects", 2, true)
-	for i := range 5 {
-		one.expectReply(t, fmt.Sprintf("unsubscribe t%d :%d", i, 7-i), "UNSUBSCRIBE", fmt.Sprintf("t%d", i))
-	}
-	subjects("each subject again", 4, false)
-}
-
-func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
+func startNATS(t *testing.T, c natsd.Config) *natsd.Server {
 	t.Helper()
-	s, err := natsd.Start(natsd.Config{Addr: addr, MaxPayload: maxPayload})
+	s, err := natsd.Start(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,10 +206,20 @@ func startNATS(t *testing.T, addr string, maxPayload int) *natsd.Server {
 	return s
 }
 
+func connectTo(t *testing.T, s *natsd.Server) *nats.Conn {
+	t.Helper()
+	nc, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
 // TestMessagesWaitForReconnect checks that messages wait without a connection, up to the limit, and lost ones are
 // counted on both sides.
 func TestMessagesWaitForReconnect(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	addr := s.Addr().String()
 	const room = 10
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}, MaxWaiting: room})
@@ -290,7 +238,7 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 	if got := a.Stats().Cluster; got.Waiting != room || got.Unsent != 2*room || got.WaitingBytes > room*200 || got.Disconnects != 1 {
 		t.Fatalf("%+v; expected %d to wait and %d to be lost", got, room, 2*room)
 	}
-	startNATS(t, addr, 0)
+	startNATS(t, natsd.Config{Addr: addr})
 	testkit.WaitFor(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
 	testkit.WaitFor(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
 	waitForSubscription(t, b, hub.Topic, "a", a)
@@ -309,25 +257,20 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 
 // TestLateServer checks that a node starts before NATS is reachable.
 func TestLateServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := testserver.FreeAddr(t)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}})
 	from := a.dial(t)
 	from.expectReply(t, ":0", "PUBLISH", "a", "1")
 	if s := a.Stats().Cluster; s.Connected || s.Waiting != 1 {
 		t.Fatalf("%+v; expected one message to wait", s)
 	}
-	startNATS(t, addr, 0)
+	startNATS(t, natsd.Config{Addr: addr})
 	testkit.WaitFor(t, "it is sent", func() bool { s := a.Stats().Cluster; return s.Connected && s.Sent == 1 && s.Waiting == 0 })
 }
 
 // TestMessageTooLong checks that a message too long for the cluster is rejected and not delivered.
 func TestMessageTooLong(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 8<<10)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0", MaxPayload: 8 << 10})
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	c, to := a.dial(t), a.dial(t)
 	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
@@ -341,18 +284,14 @@ func TestMessageTooLong(t *testing.T) {
 
 // TestMessagesOfOtherPrograms checks that messages of other programs, without sequence numbers, are delivered once.
 func TestMessagesOfOtherPrograms(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	to := a.dial(t)
 	to.expectReply(t, "subscribe a.b :1", "SUBSCRIBE", "a.b")
 	to.expectReply(t, "psubscribe a.* :2", "PSUBSCRIBE", "a.*")
 	waitForSubscription(t, a, hub.Topic, "a.b", a)
 	waitForSubscription(t, a, hub.Pattern, "a.*", a)
-	nc, err := s.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := connectTo(t, s)
 	_ = a.node.natsConn.Flush()
 	own := &nats.Msg{Subject: "myriad.t.a.b", Header: nats.Header{sequenceHeader: {a.node.origin + ".1 1"}}}
 	if err := nc.PublishMsg(own); err != nil { // as if from a connection given up earlier
@@ -382,11 +321,7 @@ func TestLastValues(t *testing.T) {
 
 // TestWrongToken checks that a wrong password is a permanent error.
 func TestWrongToken(t *testing.T) {
-	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: "s3cret"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0", Token: "s3cret"})
 	node, err := Start(new(hub.Hub), Config{URLs: []string{"nats://wrong@" + s.Addr().String()}})
 	if err == nil {
 		node.Close()

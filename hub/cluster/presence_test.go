@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 )
 
 func TestSubscriberCountsOfAllNodes(t *testing.T) {
@@ -34,7 +35,7 @@ func TestSubscriberCountsOfAllNodes(t *testing.T) {
 
 // TestQueriesSplit checks that queries are split to fit into messages and omitted names counted.
 func TestQueriesSplit(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 8<<10)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0", MaxPayload: 8 << 10})
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	a, b := startTestNode(t, new(hub.Hub), c), startTestNode(t, new(hub.Hub), c)
 	a.waitForNodes(t, 1)

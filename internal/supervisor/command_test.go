@@ -64,21 +64,6 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// TestCommandsWhileDraining checks that pausing fails during a drain, while connections can still be
-// expelled.
-func TestCommandsWhileDraining(t *testing.T) {
-	s := &Supervisor{messages: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
-	close(s.draining)
-	for _, on := range []bool{true, false} {
-		if err := s.PauseAccept(on); !errors.Is(err, engine.ErrClosed) {
-			t.Errorf("Hold(%v): %v, want %v", on, err, engine.ErrClosed)
-		}
-	}
-	if err := s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
-		t.Errorf("Expel: %v, %d left for the relay, want one", err, len(s.messages))
-	}
-}
-
 type recordingEngine struct {
 	engine.Engine
 	calls []string

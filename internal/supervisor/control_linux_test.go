@@ -33,12 +33,12 @@ func TestOutbox(t *testing.T) {
 			t.Fatalf("put %d: %v", i, err)
 		}
 	}
-	if err := o.enqueue(nil, 0); !errors.Is(err, engine.ErrFull) {
-		t.Errorf("one too many: %v", err)
+	for _, wait := range []time.Duration{0, time.Millisecond} {
+		if err := o.enqueue(nil, wait); !errors.Is(err, engine.ErrFull) {
+			t.Errorf("one too many, with a wait of %v: %v", wait, err)
+		}
 	}
-	if err := o.enqueue(nil, time.Millisecond); !errors.Is(err, engine.ErrFull) {
-		t.Errorf("one too many, with a wait: %v", err)
-	}
+	o.enqueueUrgent([]byte("urgent\n")) // overtakes the others
 	o.close()
 	if err := o.enqueue(nil, time.Hour); !errors.Is(err, engine.ErrClosed) {
 		t.Errorf("after close: %v", err)
@@ -49,34 +49,15 @@ func TestOutbox(t *testing.T) {
 	}
 	got, err := io.ReadAll(theirs)
 	lines := strings.Fields(string(got))
-	if err != nil || len(lines) != maxQueuedMessages || lines[maxQueuedMessages-1] != fmt.Sprint(maxQueuedMessages-1) {
+	if err != nil || len(lines) != maxQueuedMessages+1 || lines[0] != "urgent" || lines[maxQueuedMessages] != fmt.Sprint(maxQueuedMessages-1) {
 		t.Errorf("written: %q, %v", got, err)
 	}
-}
 
-func TestOutboxClosedByPeer(t *testing.T) {
-	o, _, theirs := newOutboxPair(t)
+	o, _, theirs = newOutboxPair(t)
 	theirs.Close()
 	_ = o.enqueue([]byte("x"), 0)
 	o.writeUntilClosedAndDrained()
 	if err := o.enqueue([]byte("x"), 0); !errors.Is(err, engine.ErrClosed) {
-		t.Errorf("put: %v", err)
-	}
-}
-
-// TestOutboxUrgent checks that an urgent message overtakes queued ones.
-func TestOutboxUrgent(t *testing.T) {
-	o, _, theirs := newOutboxPair(t)
-	for range 3 {
-		if err := o.enqueue([]byte("b"), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	o.enqueueUrgent([]byte("d"))
-	go o.writeUntilClosedAndDrained()
-	defer o.close()
-	got := make([]byte, 4)
-	if _, err := io.ReadFull(theirs, got); err != nil || string(got) != "dbbb" {
-		t.Errorf("written: %q, %v", got, err)
+		t.Errorf("after the peer has closed: %v", err)
 	}
 }

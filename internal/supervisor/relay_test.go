@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,18 +47,18 @@ func TestRelay(t *testing.T) {
 			t.Errorf("two workers had no room for the last one, and this was logged: %s", said)
 		}
 	})
-}
-
-// TestRelayFull checks that callers get an error when the relay does not keep up.
-func TestRelayFull(t *testing.T) {
-	s := &Supervisor{messages: make(chan []byte, maxQueuedMessages), draining: make(chan struct{})}
-	for i := range maxQueuedMessages {
-		if err := s.BroadcastToAllWorkers(nil); err != nil {
-			t.Fatalf("broadcast %d: %v", i, err)
+	// A drain ends pauses of accepting, but not the closing of connections. A relay that does not keep up is an error.
+	s := &Supervisor{messages: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
+	close(s.draining)
+	for _, on := range []bool{true, false} {
+		if err := s.PauseAccept(on); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("pausing %v in a drain: %v, want %v", on, err, engine.ErrClosed)
 		}
 	}
-	if err := s.BroadcastToAllWorkers(nil); !errors.Is(err, engine.ErrFull) {
-		t.Errorf("one too many: %v", err)
+	for _, want := range []error{nil, engine.ErrFull} {
+		if err := s.QueueCloseOfPeerConns(netip.MustParseAddrPort("192.0.2.1:80")); !errors.Is(err, want) || len(s.messages) != 1 {
+			t.Errorf("closing connections in a drain: %v, want %v; %d left for the relay", err, want, len(s.messages))
+		}
 	}
 }
 
