@@ -236,7 +236,7 @@ func findFigure(name string) (figure resultFigure, known bool) {
 			return float64(p.Of(l)), true
 		}}, true
 	}
-	percent, err := ParseBarePercentile(strings.TrimPrefix(point, "p"))
+	percent, err := ParsePercentileNumber(strings.TrimPrefix(point, "p"))
 	if which != "latency" || !strings.HasPrefix(point, "p") || err != nil {
 		return resultFigure{}, false // other distributions have no histogram
 	}

@@ -183,7 +183,7 @@ func parseLatencyAndOptionalPercentile(text string) (goal Goal, err error) {
 		return goal, nil
 	}
 	digits, found := strings.CutPrefix(percent, "p")
-	if goal.Percentile, err = ParseBarePercentile(digits); !found || err != nil || goal.Percentile == 100 {
+	if goal.Percentile, err = ParsePercentileNumber(digits); !found || err != nil || goal.Percentile == 100 {
 		return goal, wantRate
 	}
 	return goal, nil
@@ -209,8 +209,8 @@ func (g Goal) String() string {
 	return "@" + g.Under.String() + ",p" + formatDecimal(cmp.Or(g.Percentile, 99))
 }
 
-// ParseBarePercentile parses a percentile such as 99.9. The percentile must be above 0 and at most 100.
-func ParseBarePercentile(text string) (float64, error) {
+// ParsePercentileNumber parses a percentile such as 99.9. The percentile must be above 0 and at most 100.
+func ParsePercentileNumber(text string) (float64, error) {
 	p, err := strconv.ParseFloat(text, 64)
 	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
 		return 0, wantPercent

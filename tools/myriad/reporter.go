@@ -43,7 +43,7 @@ const maxPercentiles = 100
 
 func parsePercentiles(text string) (list []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		p, err := load.ParseBarePercentile(strings.TrimSpace(part))
+		p, err := load.ParsePercentileNumber(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}
