@@ -295,20 +295,16 @@ func TestPubSubSlow(t *testing.T) {
 // TestPubSubBounds reaches the limits of a run: more publishers than the mailbox has space for
 // otherwise, and the largest messages in flight.
 func TestPubSubBounds(t *testing.T) {
-	t.Parallel()
+	cases := loadCases{}
 	for name, cfg := range map[string]Config{
 		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: MaxPublishers}, Pipeline: 1},
 		"messages":       {Connections: 2, PubSub: &PubSub{Publishers: 1}, Size: MinPayload, Pipeline: 1024},
 		"large messages": {Connections: 1, PubSub: &PubSub{Publishers: 1}, Size: 128 << 10},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
-			cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
-			c := loadCase{func(t *testing.T) string { return newBroker(t, "nats", nil).target }, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
-			testEachModel(t, c.run)
-		})
+		cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
+		cases[name] = loadCase{func(t *testing.T) string { return newBroker(t, "nats", nil).target }, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
 	}
+	cases.run(t)
 }
 
 // TestPayload changes each byte of a payload.

@@ -16,14 +16,11 @@ func TestPlanErrors(t *testing.T) {
 		`--pool is "nix"; expected one of channel, naive, ours, published, server, server-nethttp, server-off`: func(p *Plan) { p.Pool = "nix" },
 		`--work is "nix"; expected one of cpu, limited, mixed, published, short-cpu, steps`:                    func(p *Plan) { p.Work = "nix" },
 		"--rate is -1; expected 0 (a closed loop) to 100000000":                                                func(p *Plan) { p.Rate = -1 },
-		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
 		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
 		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
 		"--burst is 5 with a --rate of 0":                                          func(p *Plan) { p.Burst, p.Rate = 5, 0 },
-		"--inflight is -1; expected 0 to 1000000":                                  func(p *Plan) { p.Rate, p.Inflight = 0, -1 },
 		"--inflight is 1 with a --rate of 10":                                      func(p *Plan) { p.Inflight = 1 },
 		"--warmup is -1ns; expected 0s to 1h":                                      func(p *Plan) { p.Warmup = -1 },
-		"--warmup is 2h":                                                           func(p *Plan) { p.Warmup = 2 * time.Hour },
 		"--duration is 0s; expected 1ms to 1h":                                     func(p *Plan) { p.Duration = 0 },
 		"--drain is -1ns; expected 0s to 1h":                                       func(p *Plan) { p.Drain = -1 },
 		"--deadline is 0s; expected 1ns to 1h":                                     func(p *Plan) { p.Deadline = 0 },
@@ -90,12 +87,5 @@ func TestMixed(t *testing.T) {
 		if n, want := found[s.jobTask], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
 			t.Errorf("%d of %d jobs are %+v, want some %d", n, jobs, s.jobTask, want)
 		}
-	}
-}
-
-// TestIterations counts more in a millisecond than any machine's clock is off by.
-func TestIterations(t *testing.T) {
-	if n := MeasureSpinsPerMillisecond(); n < 1000 {
-		t.Errorf("%d iterations are a millisecond", n)
 	}
 }

@@ -59,24 +59,10 @@ func TestResponses(t *testing.T) {
 		if n := r.EndStream(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
 			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.ServerCloses(), test.end)
 		}
-		compareWithNetHTTP(t, []byte(test.in))
-	}
-}
-
-// A body that ends with the connection tells its status then.
-func TestEndTellsStatus(t *testing.T) {
-	r := mustParse(t, "http")
-	var s StreamState
-	got := 0
-	seen := func(status int) { got = status }
-	if used, answers, err := r.ConsumeInput(&s, []byte("HTTP/1.1 502 Bad\r\n\r\nabc"), seen); used != 23 || answers != 0 || err != nil || got != 0 {
-		t.Fatalf("%d bytes, %d answers, %v, status %d; expected 23 and nothing yet", used, answers, err, got)
-	}
-	if n := r.EndStream(&s, seen); n != 1 || got != 502 {
-		t.Errorf("the end completes %d answers with status %d; expected one with 502", n, got)
-	}
-	if n := r.EndStream(&s, nil); n != 0 {
-		t.Errorf("the second end completes %d answers", n)
+		if n := r.EndStream(&s.state, nil); n != 0 {
+			t.Errorf("%q: the second end completes %d answers", test.in, n)
+		}
+		compareWithNetHTTP(t, []byte(test.in)) // also the status of a body that ends with the connection
 	}
 }
 
@@ -86,40 +72,27 @@ func TestResponseErrors(t *testing.T) {
 	r := mustParse(t, "http")
 	for _, test := range []struct{ good, bad, want string }{
 		{"", "x", wantResponse},
-		{"", "http/1.1 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.2 200 OK\r\n", wantResponse},
-		{"", "HTTP/2.0 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 20 OK\r\n", wantResponse},
-		{"", "HTTP/1.1 2000\r\n", wantResponse},
-		{"", "HTTP/1.1 2x0 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 099 OK\r\n", wantResponse},
 		{"", "HTTP/1.1\n", wantResponse},
-		{"", "HTTP/1.1-200 OK\r\n", wantResponse},
 		{"", "\r\n", wantResponse},
 		{plain, "\r\n" + plain, wantResponse},
 		{"HTTP/1.1 204 No\r\n\r\n", "body", wantResponse},
 		{head, "no colon\r\n", wantHeader},
-		{head, ": x\r\n", wantHeader},
 		{head, "Name : x\r\n", wantHeader},
 		{head + "Name: x\r\n", " more: of it\r\n", wantHeader},
 		{head, "Content-Length: \r\n", wantBody},
-		{head, "Content-Length: -1\r\n", wantBody},
 		{head, "Content-Length: 1, 1\r\n", wantBody},
-		{head, "Content-Length: 0x1\r\n", wantBody},
 		{head, "Content-Length: 1099511627777\r\n", wantBody},
 		{head, "Content-Length: 18446744073709551616\r\n", wantBody},
 		{head + "Content-Length: 1\r\n", "Content-Length: 2\r\n", wantBody},
 		{head, "Transfer-Encoding: gzip, chunked\r\n", wantEncoding},
 		{head + "Transfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\n", wantEncoding},
-		{pieces, "\r\n", wantChunk},
 		{pieces, "g\r\n", wantChunk},
-		{pieces, " 1\r\n", wantChunk},
 		{pieces, ";1\r\n", wantChunk},
-		{pieces, "-1\r\n", wantChunk},
 		{pieces, "10000000001\r\n", wantChunk},
-		{pieces, "10000000000000001\r\n", wantChunk},
 		{pieces + "1\r\na", "b", wantChunkEnd},
-		{pieces + "1\r\na", "\rb", wantChunkEnd},
 		{pieces + "0\r\n", "x\r\n", wantHeader},
 		{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", plain, wantNothing},
 		{"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", "\r\n", wantNothing},
