@@ -20,6 +20,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -425,18 +426,14 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	silent.Close()
+	silent := "nats://" + testserver.FreeAddr(t)
 	cfg := load.Config{Target: "127.0.0.1:1", Connections: 1, Messages: 1}
 	for _, c := range []struct {
 		name string
 		o    Options
 		want string
 	}{
-		{"nobody listens", Options{NATS: NATS{URL: "nats://" + silent.Addr().String()}}, "agents: NATS at nats://" + silent.Addr().String()},
+		{"nobody listens", Options{NATS: NATS{URL: silent}}, "agents: NATS at " + silent},
 		{"its address is taken", Options{Listen: taken.Addr().String()}, "address already in use"},
 		{"no local agents", Options{Listen: "127.0.0.1:0", StartLocal: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
 	} {
