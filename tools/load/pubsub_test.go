@@ -402,10 +402,15 @@ func TestPubSubShared(t *testing.T) {
 	}
 }
 
-// TestPubSubPing answers a ping on a WebSocket.
+// TestPubSubPing answers the pings of NATS and of WebSockets.
 func TestPubSubPing(t *testing.T) {
-	n, reply, err := parseWSControlOrPublishedAck([]byte("\x89\x02hi"))
-	if want := websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
-		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
+	for protocol, test := range map[string]struct{ ping, pong string }{
+		"nats":     {"PING\r\n", "PONG\r\n"},
+		protocolWS: {"\x89\x02hi", string(websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")))},
+	} {
+		c, p := newOpenConn(newTestGenerator(t, Config{Connections: 1, Size: 64, Hold: true})), newPubsubProtocol(protocol, 64)
+		if n, err := p.consumeNonMessageInput(c, []byte(test.ping)); n != len(test.ping) || string(c.Output()) != test.pong || err != nil {
+			t.Errorf("%s: %d bytes are used, the reply is %q, %v; want %q", protocol, n, c.Output(), err, test.pong)
+		}
 	}
 }

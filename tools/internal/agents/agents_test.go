@@ -217,9 +217,8 @@ func TestRun(t *testing.T) {
 func TestTogether(t *testing.T) {
 	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
-	dirs := []string{t.TempDir(), t.TempDir()}
-	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
-	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
+	f.startAgent(Agent{Name: "a", MaxConnections: 1})
+	f.startAgent(Agent{Name: "b"})
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
 	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {

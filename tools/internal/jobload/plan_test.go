@@ -90,3 +90,10 @@ func TestMixed(t *testing.T) {
 		}
 	}
 }
+
+// TestIterations counts more in a millisecond than any machine's clock is off by.
+func TestIterations(t *testing.T) {
+	if n := MeasureSpinsPerMillisecond(); n < 1000 {
+		t.Errorf("%d iterations are a millisecond", n)
+	}
+}
