@@ -75,6 +75,7 @@ func TestResponseErrors(t *testing.T) {
 	r := mustParse(t, "http")
 	for _, test := range []struct{ good, bad, want string }{
 		{"", "x", wantResponse},
+		{"", "http/1.1 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.2 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 20 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 099 OK\r\n", wantResponse},
@@ -95,6 +96,7 @@ func TestResponseErrors(t *testing.T) {
 		{pieces, "g\r\n", wantChunk},
 		{pieces, ";1\r\n", wantChunk},
 		{pieces, "10000000001\r\n", wantChunk},
+		{pieces, "10000000000000001\r\n", wantChunk},
 		{pieces + "1\r\na", "b", wantChunkEnd},
 		{pieces + "0\r\n", "x\r\n", wantHeader},
 		{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", plain, wantNothing},
