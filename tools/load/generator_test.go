@@ -64,29 +64,3 @@ func echoOutput(c *engine.Conn) {
 	c.OnSent(len(out))
 	c.OnRead(out)
 }
-
-// TestLatency checks each answer's own latency, up to the limit.
-func TestLatency(t *testing.T) {
-	tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 3, Size: 64})
-	tr.setMeasuringWindow(0, math.MaxInt64)
-	s := tr.shards[0]
-	l := s.initAndCountEstablishedConn(tr.table, engine.Ref{}, 0, 0, 0)
-	for k := range uint64(7) {
-		*tr.table.sentTime(l, k) = time.Duration(k+1) * time.Second
-		if k >= 2 {
-			l.answered = k - 2
-			tr.recordAnswersAndLatenciesLocked(s, l, checkResult{answers: 1}, 10*time.Second)
-		}
-	}
-	got := summarizeDistribution(&s.times.window)
-	l.answered = 4
-	tr.recordAnswersAndLatenciesLocked(s, l, checkResult{answers: 1}, time.Hour)
-	for _, of := range [][2]time.Duration{
-		{got.Min, 5 * time.Second}, {got.P50, 7 * time.Second}, {got.Max, 9 * time.Second}, {got.Mean, 7 * time.Second},
-		{summarizeDistribution(&s.times.window).Max, maxLatency},
-	} {
-		if !isNear(float64(of[0]), float64(of[1]), 0.001) || got.Count != 5 {
-			t.Errorf("got %+v; %v instead of %v", got, of[0], of[1])
-		}
-	}
-}

@@ -18,30 +18,42 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestVerification verifies every connection twice, on any number of loops.
+// TestVerification verifies every connection twice, on any number of loops, at the end of a ramp. The
+// server answers only when the maximum of lines in flight has arrived: the limit is reached and never
+// exceeded.
 func TestVerification(t *testing.T) {
 	t.Parallel()
+	const n, most = 200, 8
 	for _, loops := range []int{1, 3} {
 		testEachModel(t, func(t *testing.T, model string) {
-			const n = 200
 			testkit.ReserveDescriptors(t, 2*n+50)
 			var mu sync.Mutex
-			said := map[string]bool{}
+			var waiting []func()
+			said, peak := map[string]bool{}, 0
 			s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
 				mu.Lock()
 				defer mu.Unlock()
 				said[line] = true
-				return writeText(c, line)
+				waiting = append(waiting, func() { _ = writeText(c, line) })
+				if peak = max(peak, len(waiting)); len(waiting) == most {
+					for _, answer := range waiting {
+						answer()
+					}
+					waiting = nil
+				}
+				return nil
 			}))
-			cfg := Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Hold: true, Check: 7, Duration: 20 * time.Millisecond}
+			ramp := Ramp{From: 10, To: n, Over: 100 * time.Millisecond}
+			cfg := Config{Target: s.addr(), Ramp: ramp, Model: model, Loops: loops, Hold: true, Check: most, Duration: 20 * time.Millisecond}
 			r, told := runUntil(t, cfg, nil)
-			if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n {
-				t.Fatalf("%v, %d verifications, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
+			if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n || peak != most || r.ConnectTime < 80*time.Millisecond {
+				t.Fatalf("%v, %d verifications, %d different lines, at most %d in flight, connected in %v; want none, 2, %d, %d and 100ms",
+					err, len(r.Verifications), len(said), peak, r.ConnectTime, 2*n, most)
 			}
 			for i, c := range r.Verifications {
 				time, latency := c.Time, c.Latency
 				c.Time, c.Latency = 0, Latency{}
-				if want := (Verification{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
+				if want := (Verification{Number: i + 1, InFlight: most, Open: n, Asked: n, Checked: n}); c != want {
 					t.Errorf("verification %d: got %+v, want %+v", i+1, c, want)
 				}
 				if latency.Count != n || latency.Max <= 0 || latency.Max > time+time/50 {
@@ -54,38 +66,6 @@ func TestVerification(t *testing.T) {
 			want := fmt.Sprint([]Phase{Began, Connected, Checking, Checked, Measuring, Measured, Checking, Checked, Done})
 			if got := fmt.Sprint(told.phasesWithoutProgress()); got != want {
 				t.Errorf("events %s, want %s", got, want)
-			}
-		})
-	}
-}
-
-// TestVerificationInFlight uses a server that answers only when the maximum of lines in flight has
-// arrived: the limit is reached and never exceeded. It starts at the end of a ramp.
-func TestVerificationInFlight(t *testing.T) {
-	t.Parallel()
-	const n, most = 60, 20
-	for _, loops := range []int{1, 4} {
-		testEachModel(t, func(t *testing.T, model string) {
-			var mu sync.Mutex
-			var waiting []func()
-			peak := 0
-			s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
-				mu.Lock()
-				defer mu.Unlock()
-				waiting = append(waiting, func() { _ = writeText(c, line) })
-				peak = max(peak, len(waiting))
-				if len(waiting) == most {
-					for _, answer := range waiting {
-						answer()
-					}
-					waiting = nil
-				}
-				return nil
-			}))
-			ramp := Ramp{From: 10, To: n, Over: 100 * time.Millisecond}
-			r, told := runUntil(t, Config{Target: s.addr(), Ramp: ramp, Model: model, Loops: loops, Hold: true, Check: most, Duration: time.Millisecond}, nil)
-			if err := r.Err(); err != nil || peak != most || told.eventsOf(Connected)[0].Snapshot.Open != n || r.ConnectTime < 80*time.Millisecond {
-				t.Errorf("%d loops: %v, at most %d lines in flight, %d connections in %v; want none, %d and %d in 100ms", loops, err, peak, r.Connected, r.ConnectTime, most, n)
 			}
 		})
 	}
@@ -184,7 +164,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 // TestBroadcast sends the broadcast once to each connection, in pieces, twice, not at all, or
-// changed.
+// changed. WebSockets are verified as well, and their pings answered.
 func TestBroadcast(t *testing.T) {
 	const n = 20
 	cases := loadCases{}
@@ -226,18 +206,13 @@ func TestBroadcast(t *testing.T) {
 			}
 		}}
 	}
-	cases.run(t)
-}
-
-// TestHeldWebSockets verifies WebSockets, answers pings, and counts the broadcast.
-func TestHeldWebSockets(t *testing.T) {
-	const n = 50
-	server := webSocketServerStarter(func(ctx context.Context, c *websocket.Conn) error {
+	webSockets := webSocketServerStarter(func(ctx context.Context, c *websocket.Conn) error {
 		return c.Write(ctx, websocket.MessageText, []byte("hear ye"))
 	})
-	cfg := Config{Connections: n, Loops: 2, WebSocket: &WebSocket{}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
+	cfg := Config{Connections: 50, Loops: 2, WebSocket: &WebSocket{}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
 	// A ping after the last message may be too late.
-	loadCases{"all": {server, cfg, "heard==50 heartbeats>=50", "checked==100 heard_again==0 heartbeats<=100", "", nil}}.run(t)
+	cases["WebSockets"] = loadCase{webSockets, cfg, "heard==50 heartbeats>=50", "checked==100 heard_again==0 heartbeats<=100", "", nil}
+	cases.run(t)
 }
 
 // TestHeldMemory checks that a held connection needs no memory after the broadcast, and that lines

@@ -224,7 +224,7 @@ func TestMergeEvents(t *testing.T) {
 }
 
 // TestHistogramSize checks that the largest histogram, with a value in each step, is far below the
-// message limit of agents.
+// message limit of agents. Longer times count as the longest.
 func TestHistogramSize(t *testing.T) {
 	h := newHistogram()
 	for at := int64(1); at <= int64(maxLatency); at += max(at/2048, 1) {
@@ -232,6 +232,9 @@ func TestHistogramSize(t *testing.T) {
 	}
 	if n := len(encodeHistogram(h)); n > 128<<10 {
 		t.Errorf("%d bytes; want at most 128 KiB", n)
+	}
+	if _, late := summarizeLatencies([]time.Duration{time.Hour}); !isNear(float64(late.Max), float64(maxLatency), 0.001) {
+		t.Errorf("an hour is counted as %v, want the limit, %v", late.Max, maxLatency)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,22 +15,22 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// broker is a publish/subscribe server for the protocols of Redis and NATS.
+// broker is a publish/subscribe server for the protocol of Redis.
 type broker struct {
 	target string
-	// deliver writes a message to a subscriber, the first on connection 0; nil writes it unchanged.
+	// deliver writes a message to a subscriber, the first on connection 0.
 	deliver deliver
 
-	mu        sync.Mutex
-	topics    map[string][]subscription
-	joined    int
-	delivered atomic.Int64
+	mu     sync.Mutex
+	topics map[string][]subscription
+	joined int
 }
 
 type subscription struct {
@@ -41,105 +40,67 @@ type subscription struct {
 
 type deliver func(c net.Conn, subscriber int, message []byte) error
 
-func newBroker(t *testing.T, protocol string, deliver deliver) *broker {
+func newBroker(t *testing.T, deliver deliver) *broker {
 	b := &broker{topics: make(map[string][]subscription), deliver: deliver}
-	serves := b.serveRedis
-	if protocol == "nats" {
-		serves = b.serveNATS
-	}
-	b.target = startTestServer(t, serves).addr()
+	b.target = startTestServer(t, b.serve).addr()
 	return b
 }
 
 // subscribe registers and confirms a subscriber atomically.
-func (b *broker) subscribe(c net.Conn, topic, confirmed string) {
+func (b *broker) subscribe(c net.Conn, topic string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.topics[topic] = append(b.topics[topic], subscription{c, b.joined})
 	b.joined++
-	_, _ = io.WriteString(c, confirmed)
+	_ = writeText(c, fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(topic), topic))
 }
 
 func (b *broker) publish(topic string, message []byte) (receivers int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range slices.Clone(b.topics[topic]) {
-		var err error
-		if b.deliver != nil {
-			err = b.deliver(s, s.number, message)
-		} else {
-			_, err = s.Write(message)
-		}
-		if err != nil {
+		if err := b.deliver(s, s.number, message); err != nil {
 			s.Close()
 			b.topics[topic] = slices.DeleteFunc(b.topics[topic], func(o subscription) bool { return o == s })
 			continue
 		}
-		b.delivered.Add(1)
 		receivers++
 	}
 	return receivers
 }
 
-func (b *broker) serveRedis(c net.Conn, _ int) {
-	in := bufio.NewReader(c)
-	number := func() int {
-		line, _ := in.ReadString('\n')
-		n, _ := strconv.Atoi(strings.Trim(line, "*$\r\n"))
-		return n
-	}
-	for {
-		if first, err := in.Peek(4); err != nil {
-			return
-		} else if string(first) == "PING" {
-			_, _ = in.ReadString('\n')
+func (b *broker) serve(c net.Conn, _ int) {
+	for in := bufio.NewReader(c); ; {
+		command, err := testkit.ReadRESP(in)
+		if command == "PING\r\n" {
 			_ = writeText(c, "+PONG\r\n")
 			continue
 		}
-		words := make([]string, number())
-		for i := range words {
-			text := make([]byte, number()+2)
-			if _, err := io.ReadFull(in, text); err != nil {
-				return
-			}
-			words[i] = string(text[:len(text)-2])
+		if err != nil {
+			return
 		}
-		switch {
-		case len(words) == 2 && words[0] == "SUBSCRIBE":
-			b.subscribe(c, words[1], fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(words[1]), words[1]))
-		case len(words) == 3 && words[0] == "PUBLISH":
-			message := fmt.Appendf(nil, "*3\r\n$7\r\nmessage\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(words[1]), words[1], len(words[2]), words[2])
-			_ = writeText(c, fmt.Sprintf(":%d\r\n", b.publish(words[1], message)))
-		default:
-			_ = writeText(c, "-ERR unknown command\r\n")
+		switch words := strings.Split(command, "\r\n"); words[2] { // each word is behind its length
+		case "SUBSCRIBE":
+			b.subscribe(c, words[4])
+		case "PUBLISH":
+			message := testkit.RESPCommand("message", words[4], words[6])
+			_ = writeText(c, fmt.Sprintf(":%d\r\n", b.publish(words[4], []byte(message))))
 		}
 	}
 }
 
-func (b *broker) serveNATS(c net.Conn, _ int) {
-	_ = writeText(c, "INFO {}\r\n")
-	in := bufio.NewReader(c)
-	for {
-		line, err := in.ReadString('\n')
-		words := strings.Fields(line)
-		switch {
-		case err != nil || len(words) == 0:
-			return
-		case words[0] == "PING":
-			_ = writeText(c, "PONG\r\n")
-		case words[0] == "SUB":
-			b.subscribe(c, words[1], "PING\r\n")
-		case words[0] == "PUB":
-			n, _ := strconv.Atoi(words[2])
-			text := make([]byte, n+2)
-			if _, err := io.ReadFull(in, text); err != nil {
-				return
-			}
-			b.publish(words[1], fmt.Appendf(nil, "MSG %s 1 %d\r\n%s", words[1], n, text))
-		case words[0] != "CONNECT" && words[0] != "PONG":
-			_ = writeText(c, "-ERR 'Unknown Protocol Operation'\r\n")
-		}
+func startHub(t *testing.T) string {
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
+	return addr
+}
+
+func startNATS(t *testing.T) string {
+	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(s.Close)
+	return s.Addr().String()
 }
 
 // TestPubSub publishes in a closed loop: each subscriber receives each message of its topic.
@@ -148,12 +109,9 @@ func TestPubSub(t *testing.T) {
 	for _, protocol := range Protocols {
 		for _, p := range []PubSub{{Topics: 1, Publishers: 3, Slow: 2}, {Topics: 7, Publishers: 3}, {Topics: 20, Publishers: 2}} {
 			p.Protocol = protocol
-			server := func(t *testing.T) string {
-				if protocol == protocolWS {
-					addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
-					return addr
-				}
-				return newBroker(t, protocol, nil).target
+			server := startHub
+			if protocol == "nats" {
+				server = startNATS
 			}
 			cfg := Config{Connections: 20, PubSub: &p, Pipeline: 4, Duration: 50 * time.Millisecond}
 			cases[fmt.Sprintf("%s/%d of %d", protocol, p.Topics, p.Publishers)] = loadCase{
@@ -174,7 +132,7 @@ func TestPubSubOpenLoop(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
 	wait := sync.OnceFunc(func() { <-time.After(stall) })
-	b := newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
+	b := newBroker(t, func(c net.Conn, subscriber int, message []byte) error {
 		wait()
 		_, err := c.Write(message)
 		return err
@@ -236,7 +194,7 @@ func TestPubSubFaults(t *testing.T) {
 	} {
 		server := func(t *testing.T) string {
 			var kept [][]byte
-			return newBroker(t, "redis", func(c net.Conn, subscriber int, message []byte) error {
+			return newBroker(t, func(c net.Conn, subscriber int, message []byte) error {
 				if subscriber == 0 && len(kept) < 2 {
 					if kept = append(kept, slices.Clone(message)); len(kept) == 1 {
 						return nil
@@ -257,8 +215,7 @@ func TestPubSubFaults(t *testing.T) {
 			}
 		}}
 	}
-	unknown := func(t *testing.T) string { return newBroker(t, "nats", nil).target }
-	cases["another server"] = loadCase{unknown, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: unexpected reply "INFO {}"`, nil}
+	cases["another server"] = loadCase{startNATS, Config{PubSub: &PubSub{Protocol: "redis"}, Duration: 10 * time.Millisecond}, "", "", `redis: unexpected reply "INFO {`, nil}
 	cases.run(t)
 }
 
@@ -269,7 +226,7 @@ func TestPubSubSlow(t *testing.T) {
 	testEachModel(t, func(t *testing.T, model string) {
 		for times := range growingFactors(t) {
 			var ended atomic.Int64
-			b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error {
+			b := newBroker(t, func(c net.Conn, _ int, message []byte) error {
 				_ = c.(subscription).Conn.(*net.TCPConn).SetWriteBuffer(4096)
 				_ = c.SetWriteDeadline(time.Now().Add(times * 50 * time.Millisecond)) // a slow one never reads
 				_, err := c.Write(message)
@@ -295,20 +252,16 @@ func TestPubSubSlow(t *testing.T) {
 // TestPubSubBounds reaches the limits of a run: more publishers than the mailbox has space for
 // otherwise, and the largest messages in flight.
 func TestPubSubBounds(t *testing.T) {
-	t.Parallel()
+	cases := loadCases{}
 	for name, cfg := range map[string]Config{
 		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: MaxPublishers}, Pipeline: 1},
 		"messages":       {Connections: 2, PubSub: &PubSub{Publishers: 1}, Size: MinPayload, Pipeline: 1024},
 		"large messages": {Connections: 1, PubSub: &PubSub{Publishers: 1}, Size: 128 << 10},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
-			cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
-			c := loadCase{func(t *testing.T) string { return newBroker(t, "nats", nil).target }, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
-			testEachModel(t, c.run)
-		})
+		cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
+		cases[name] = loadCase{startNATS, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
 	}
+	cases.run(t)
 }
 
 // TestPayload changes each byte of a payload.
@@ -403,7 +356,7 @@ func TestPubSubShared(t *testing.T) {
 			t.Parallel()
 			for times := range growingFactors(t) {
 				kept, faults := make(map[net.Conn][][]byte), int64(0)
-				b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error { // the broker's lock is held
+				b := newBroker(t, func(c net.Conn, _ int, message []byte) error { // the broker's lock is held
 					to := c.(subscription).Conn
 					if test.deliver == nil || len(kept[to]) == 2 || !strings.Contains(string(message), "\r\n0001") {
 						_, err := c.Write(message)
@@ -449,10 +402,15 @@ func TestPubSubShared(t *testing.T) {
 	}
 }
 
-// TestPubSubPing answers a ping on a WebSocket.
+// TestPubSubPing answers the pings of NATS and of WebSockets.
 func TestPubSubPing(t *testing.T) {
-	n, reply, err := parseWSControlOrPublishedAck([]byte("\x89\x02hi"))
-	if want := websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
-		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
+	for protocol, test := range map[string]struct{ ping, pong string }{
+		"nats":     {"PING\r\n", "PONG\r\n"},
+		protocolWS: {"\x89\x02hi", string(websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")))},
+	} {
+		c, p := newOpenConn(newTestGenerator(t, Config{Connections: 1, Size: 64, Hold: true})), newPubsubProtocol(protocol, 64)
+		if n, err := p.consumeNonMessageInput(c, []byte(test.ping)); n != len(test.ping) || string(c.Output()) != test.pong || err != nil {
+			t.Errorf("%s: %d bytes are used, the reply is %q, %v; want %q", protocol, n, c.Output(), err, test.pong)
+		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
@@ -384,6 +385,11 @@ func (c *loadCase) run(t *testing.T, model string) {
 	cfg := c.cfg
 	cfg.Model = model
 	setIfZero(&cfg.Connections, 20)
+	if cfg.PubSub != nil {
+		testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
+	} else {
+		testkit.ReserveDescriptors(t, 2*cfg.Connections+100)
+	}
 	for times := range growingFactors(t) {
 		cfg.Target, cfg.Duration, cfg.Drain = c.server(t), times*c.cfg.Duration, times*c.cfg.Drain
 		r, told := runUntil(t, cfg, nil)

@@ -1,7 +1,7 @@
 package load
 
 import (
-	"container/heap"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,32 +25,25 @@ type simulation struct {
 	server  stall.StallPlan
 	free    time.Duration // when the server's last service ends, since the run's start
 	conns   map[engine.Ref]*engine.Conn
-	answers answers
+	answers []answer        // in order
 	sent    []time.Duration // when the server got each message
 	mail    time.Duration   // how long a nudge takes
 }
 
-// answer is an answer in transit, or without a text a nudge. answers are a heap, ordered by time
-// and then by service.
+// answer is an answer in transit, or without a text a nudge.
 type answer struct {
 	at   time.Duration
-	turn int
+	turn int // of service
 	to   *engine.Conn
 	text []byte
 }
 
-type answers []answer
-
-func (a answers) Len() int { return len(a) }
-func (a answers) Less(i, j int) bool {
-	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].turn < a[j].turn
-}
-func (a answers) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *answers) Push(x any)   { *a = append(*a, x.(answer)) }
-func (a *answers) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
-	return last
+// addAnswer adds an answer behind those that come before it, or are served before it.
+func (s *simulation) addAnswer(a answer) {
+	i, _ := slices.BinarySearchFunc(s.answers, a, func(a, b answer) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.turn, b.turn))
+	})
+	s.answers = slices.Insert(s.answers, i, a)
 }
 
 // simulate runs a load on a server, and waits for all answers.
@@ -90,7 +83,7 @@ func (s *simulation) processEvents(done func() bool) {
 			if s.mail == 0 {
 				s.nudgeConn(s.conns[r])
 			} else {
-				heap.Push(&s.answers, answer{at: s.generator.now() + s.mail, to: s.conns[r]})
+				s.addAnswer(answer{at: s.generator.now() + s.mail, to: s.conns[r]})
 			}
 			return true
 		}) - s.generator.epoch
@@ -99,7 +92,8 @@ func (s *simulation) processEvents(done func() bool) {
 		}
 		time.Sleep(next - s.generator.now())
 		for len(s.answers) > 0 && s.answers[0].at <= s.generator.now() {
-			a := heap.Pop(&s.answers).(answer)
+			a := s.answers[0]
+			s.answers = s.answers[1:]
 			if a.text == nil {
 				s.nudgeConn(a.to)
 				continue
@@ -123,7 +117,7 @@ func (s *simulation) serveOutput(c *engine.Conn) {
 		c.OnSent(len(text))
 		s.free = s.server.EndOfServiceFrom(max(now, s.free))
 		s.sent = append(s.sent, now)
-		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})
+		s.addAnswer(answer{s.free, len(s.sent), c, text})
 	}
 }
 

@@ -2,14 +2,11 @@ package load
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"math/big"
 	"net"
+	"net/http/httptest"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -20,27 +17,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// identity returns a certificate for 127.0.0.1 and "there", and a pool that trusts it.
+// identity returns the certificate of httptest, which is for 127.0.0.1, and a pool that trusts it.
 var identity = sync.OnceValues(func() (tls.Certificate, *x509.CertPool) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	of := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"there"}, IPAddresses: []net.IP{{127, 0, 0, 1}},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, of, of, &key.PublicKey, key)
-	if err != nil {
-		panic(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		panic(err)
-	}
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
 	trusted := x509.NewCertPool()
-	trusted.AddCert(parsed)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, trusted
+	trusted.AddCert(s.Certificate())
+	return s.TLS.Certificates[0], trusted
 })
 
 func newServerTLS() *tls.Config {

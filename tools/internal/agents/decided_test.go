@@ -2,15 +2,13 @@ package agents
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
+	"io"
 	"net"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -80,21 +78,12 @@ func TestSearch(t *testing.T) {
 		if sum := a[i].Schedule.PerSecond + b[i].Schedule.PerSecond; share < 0.249 || share > 0.251 || sum < step.Rate*0.999 || sum > step.Rate*1.001 {
 			t.Errorf("%v/s is divided into %v and %v, want a quarter and the rest", step.Rate, a[i].Schedule.PerSecond, b[i].Schedule.PerSecond)
 		}
-		percentile := func(ofA, ofB string) time.Duration {
-			both := hdrhistogram.New(1, int64(time.Minute), 3)
-			for _, one := range []string{ofA, ofB} {
-				for value, n := range histogramCounts(t, one) {
-					_ = both.RecordValues(value, n)
-				}
-			}
-			return time.Duration(both.ValueAtPercentile(goal.Percentile))
+		both, err := load.Merge(a[i], b[i])
+		if err != nil {
+			t.Fatal(err)
 		}
-		latency, late := percentile(a[i].Histogram, b[i].Histogram), percentile(a[i].Histograms["late"], b[i].Histograms["late"])
-		if step.Latency != latency || step.Late != late {
-			t.Errorf("%v/s: the latency was %v, late %v; of what both have kept %v, %v", step.Rate, step.Latency, step.Late, latency, late)
-		}
-		if unsent := a[i].Intended + b[i].Intended - a[i].Latency.Count - b[i].Latency.Count; step.Unsent != unsent {
-			t.Errorf("%v/s: %d were not sent, by what is kept %d", step.Rate, step.Unsent, unsent)
+		if unsent := both.Intended - both.Latency.Count; step.Latency != both.Latency.P90 || step.Late != both.Late.P90 || step.Unsent != unsent {
+			t.Errorf("%+v; of what both have kept latency %v, late %v, unsent %d", step, both.Latency.P90, both.Late.P90, unsent)
 		}
 	}
 }
@@ -146,35 +135,15 @@ func TestSearchLost(t *testing.T) {
 	}
 }
 
-// TestSteady measures with two agents until the sum of their rates is steady, or for three times
-// Duration.
+// TestSteady has two agents end their windows when the sum of their rates is steady.
 func TestSteady(t *testing.T) {
 	t.Parallel() // mostly waits
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a"})
 	f.startAgent(Agent{Name: "b"})
-	growing := func(conn net.Conn) {
-		for n := 16.0; ; n *= 1.5 {
-			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-	silent := func(conn net.Conn) {
-		for room := make([]byte, 64<<10); ; {
-			if _, err := conn.Read(room); err != nil {
-				return
-			}
-		}
-	}
-	cfg := load.Config{Target: startServer(t, growing), Connections: 2, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
-	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
-	if err != nil || r.Variation <= load.SteadyVariation || r.Window < 3*cfg.Duration*9/10 {
-		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, load.SteadyVariation)
-	}
-	cfg.Target, cfg.Duration = startServer(t, silent), time.Second
-	if r, err = RunOnAgents(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+	silent := startServer(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	cfg := load.Config{Target: silent, Connections: 2, Flood: true, Steady: true, Duration: time.Second}
+	if r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}
 }

@@ -43,6 +43,9 @@ var responses = []struct {
 	{"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\nx" + plain, []int{200, 200}, false, 0},
 	{"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", []int{200}, true, 0},
 	{"HTTP/1.0 204 OK\r\n\r\n", []int{204}, true, 0},
+	// the longest bodies
+	{"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n", nil, false, 0},
+	{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000\r\n", nil, false, 0},
 	// a body that ends with the connection
 	{plain + "HTTP/1.1 200 OK\r\nContent-Type: text\r\n\r\n", []int{200}, false, 1},
 	{"HTTP/1.1 402 OK\r\n\r\n" + plain, nil, false, 1},
@@ -59,24 +62,10 @@ func TestResponses(t *testing.T) {
 		if n := r.EndStream(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
 			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.ServerCloses(), test.end)
 		}
-		compareWithNetHTTP(t, []byte(test.in))
-	}
-}
-
-// A body that ends with the connection tells its status then.
-func TestEndTellsStatus(t *testing.T) {
-	r := mustParse(t, "http")
-	var s StreamState
-	got := 0
-	seen := func(status int) { got = status }
-	if used, answers, err := r.ConsumeInput(&s, []byte("HTTP/1.1 502 Bad\r\n\r\nabc"), seen); used != 23 || answers != 0 || err != nil || got != 0 {
-		t.Fatalf("%d bytes, %d answers, %v, status %d; expected 23 and nothing yet", used, answers, err, got)
-	}
-	if n := r.EndStream(&s, seen); n != 1 || got != 502 {
-		t.Errorf("the end completes %d answers with status %d; expected one with 502", n, got)
-	}
-	if n := r.EndStream(&s, nil); n != 0 {
-		t.Errorf("the second end completes %d answers", n)
+		if n := r.EndStream(&s.state, nil); n != 0 {
+			t.Errorf("%q: the second end completes %d answers", test.in, n)
+		}
+		compareWithNetHTTP(t, []byte(test.in)) // also the status of a body that ends with the connection
 	}
 }
 
@@ -88,38 +77,27 @@ func TestResponseErrors(t *testing.T) {
 		{"", "x", wantResponse},
 		{"", "http/1.1 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.2 200 OK\r\n", wantResponse},
-		{"", "HTTP/2.0 200 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 20 OK\r\n", wantResponse},
-		{"", "HTTP/1.1 2000\r\n", wantResponse},
-		{"", "HTTP/1.1 2x0 OK\r\n", wantResponse},
 		{"", "HTTP/1.1 099 OK\r\n", wantResponse},
 		{"", "HTTP/1.1\n", wantResponse},
-		{"", "HTTP/1.1-200 OK\r\n", wantResponse},
 		{"", "\r\n", wantResponse},
 		{plain, "\r\n" + plain, wantResponse},
 		{"HTTP/1.1 204 No\r\n\r\n", "body", wantResponse},
 		{head, "no colon\r\n", wantHeader},
-		{head, ": x\r\n", wantHeader},
 		{head, "Name : x\r\n", wantHeader},
 		{head + "Name: x\r\n", " more: of it\r\n", wantHeader},
 		{head, "Content-Length: \r\n", wantBody},
-		{head, "Content-Length: -1\r\n", wantBody},
 		{head, "Content-Length: 1, 1\r\n", wantBody},
-		{head, "Content-Length: 0x1\r\n", wantBody},
 		{head, "Content-Length: 1099511627777\r\n", wantBody},
 		{head, "Content-Length: 18446744073709551616\r\n", wantBody},
 		{head + "Content-Length: 1\r\n", "Content-Length: 2\r\n", wantBody},
 		{head, "Transfer-Encoding: gzip, chunked\r\n", wantEncoding},
 		{head + "Transfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\n", wantEncoding},
-		{pieces, "\r\n", wantChunk},
 		{pieces, "g\r\n", wantChunk},
-		{pieces, " 1\r\n", wantChunk},
 		{pieces, ";1\r\n", wantChunk},
-		{pieces, "-1\r\n", wantChunk},
 		{pieces, "10000000001\r\n", wantChunk},
 		{pieces, "10000000000000001\r\n", wantChunk},
 		{pieces + "1\r\na", "b", wantChunkEnd},
-		{pieces + "1\r\na", "\rb", wantChunkEnd},
 		{pieces + "0\r\n", "x\r\n", wantHeader},
 		{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", plain, wantNothing},
 		{"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", "\r\n", wantNothing},
@@ -181,19 +159,6 @@ func TestHTTPBounds(t *testing.T) {
 		// All but the last line's end: it must not be waited for.
 		if s := feedInPieces(t, r, []byte(strings.TrimSuffix(test.make(maxHead), "\r\n"))); s.want != test.want {
 			t.Errorf("a %s without an end gives the error %q; expected %q", test.name, s.want, test.want)
-		}
-	}
-}
-
-// The longest body is no error.
-func TestLongestBody(t *testing.T) {
-	r := mustParse(t, "http")
-	for _, in := range []string{
-		"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n",
-		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000\r\n",
-	} {
-		if s := feedInPieces(t, r, []byte(in)); s.want != "" || s.answers != 0 || s.state.remaining != maxBody {
-			t.Errorf("%q: %s, with %d bytes to come; expected no error and %d", in, s.formatResult(), s.state.remaining, int64(maxBody))
 		}
 	}
 }

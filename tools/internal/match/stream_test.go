@@ -117,23 +117,19 @@ func TestPieces(t *testing.T) {
 		spec, in string
 		answers  int
 	}{
-		{`delimiter:\n`, "", 0},
 		{`delimiter:\n`, "one\n\ntwo\nthr", 3},
 		{`delimiter:\r\n`, "one\r\n\r\n\n\rtwo\r\nthree\r", 3},
 		{"delimiter:aa", "aaaaabaab", 3},
-		{"delimiter:aab", "aaabaabaaab", 3},
 		{"delimiter:abcabd", "abcabcabdabcababcabd", 2},
 		{"delimiter:" + repeatX(64), repeatX(200), 3},
 		{`marker:"id":`, `{"id":1}{"id":2}{"id"`, 2},
 		{`marker:\0`, "\x00\x01\x00", 2},
-		{"bytes:1", "abc", 3},
 		{"bytes:4", "abcdefghij", 2},
 		{"length:1", "\x00\x01a\x02ab\x03ab", 3},
 		{"length:2be", "\x00\x02ab\x00\x00\x00", 2},
 		{"length:2le", "\x02\x00ab\x00\x01" + repeatX(256) + "\x00", 2},
 		{"length:4be+8", "\x00\x00\x00\x01" + repeatX(9) + "\x00\x00\x00\x00" + repeatX(8), 2},
 		{"length:4le-4", "\x04\x00\x00\x00\x06\x00\x00\x00ab", 2},
-		{"length:8be", "\x00\x00\x00\x00\x00\x00\x00\x01a", 1},
 		{"length:8le-8", "\x09\x00\x00\x00\x00\x00\x00\x00a\x08\x00\x00\x00\x00\x00\x00\x00", 2},
 		{"length:2be@3", "abc\x00\x02de\xff\xff\xff\x00\x00z", 2},
 	} {
@@ -172,7 +168,6 @@ func TestLongestAnswers(t *testing.T) {
 	for spec, head := range map[string]string{
 		"length:4be":                "\x40\x00\x00\x00",
 		"length:8le-1":              "\x01\x00\x00\x40\x00\x00\x00\x00",
-		"bytes:1073741824":          "",
 		"length:4be-4096":           "\x40\x00\x10\x00",
 		"length:4be+4096@" + "4096": repeatX(4096) + "\x3f\xff\xf0\x00",
 	} {

@@ -26,11 +26,9 @@ func TestExact(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{``, ``},
 		{`hello` + "\n", `hello` + "\n"},
-		{`{"a":{}}`, `{"a":{}}`},
 		{`a\b\\c`, `a\b\\c`},
 		{`\\{seq}`, `\{seq}`},
 		{`\\\{seq}`, `\5`},
-		{`\\\\{seq}`, `\\{seq}`},
 		{`\{seq}\{seq}`, `55`},
 		{`\{seq}\\{seq}`, `5\{seq}`},
 		{`\{connection.uid}`, `1234`},
@@ -61,7 +59,6 @@ func TestRandom(t *testing.T) {
 		{`\{random 100}`, `[!-~]{100}`, 100, 100},
 		{`\{hex 32}`, `[0-9a-f]{32}`, 32, 32},
 		{`\{number 1-6}`, `[1-6]`, 1, 1},
-		{`\{number 8 - 12}`, `[89]|1[0-2]`, 1, 2},
 		{`\{number 0-9223372036854775807}`, `[0-9]{1,19}`, 1, 19},
 		{`\{uuid}`, `[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`, 36, 36},
 		{`a\{seq}`, `a[0-9]+`, 2, 21},
@@ -92,7 +89,6 @@ func TestEven(t *testing.T) {
 		kinds int
 	}{
 		{`\{random 1}`, 94},
-		{`\{hex 2}`, 256},
 		{`\{number 10-19}`, 10},
 		{`\{cycle a|b|c}`, 3},
 	} {
@@ -120,7 +116,6 @@ func TestDeterminism(t *testing.T) {
 		seed, conn, message bool // whether it differs with
 	}{
 		{text, true, true, true},
-		{`\{hex 16}`, true, true, true},
 		{`\{uuid}`, true, true, true},
 		{`\{number 0-9223372036854775807}`, true, true, true},
 		{`\{message.marker}`, false, true, true},
@@ -158,20 +153,10 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
+// TestMarker has the largest numbers that a marker tells apart.
 func TestMarker(t *testing.T) {
-	template := mustParse(t, `\{message.marker}`)
-	seen := map[string]ID{}
-	for _, connection := range []uint64{0, 1, 2, 1000, 1<<28 - 1} {
-		for _, message := range []uint64{0, 1, 2, 1000, 1 << 20, 1<<36 - 1} {
-			of := ID{Connection: connection, Message: message}
-			marker := string(template.Append(nil, of))
-			if other, ok := seen[marker]; ok {
-				t.Errorf("%+v and %+v have the same marker %s", of, other, marker)
-			}
-			if seen[marker] = of; len(marker) != markerLen {
-				t.Errorf("%+v has the marker %q", of, marker)
-			}
-		}
+	if got := makeMessage(t, `\{message.marker}`, ID{Connection: 1<<28 - 1, Message: 1<<36 - 1}); got != strings.Repeat("f", markerLen) {
+		t.Errorf("the last marker is %s", got)
 	}
 }
 

@@ -81,21 +81,6 @@ func TestSearchIsBounded(t *testing.T) {
 	}
 }
 
-func TestParseUnix(t *testing.T) {
-	for row, want := range map[string][2]string{
-		"00000000b5284930: 00000002 00000000 00010000 0001 01  1073 /run/a b.sock": {"1073", "/run/a b.sock"},
-		"00000000b5284930: 00000003 00000000 00000000 0001 03 21073 @x":            {},
-		"": {},
-		"Num       RefCount Protocol Flags    Type St Inode Path":    {},
-		"00000000b5284930: 00000003 00000000 00010000 0001 03  1073": {},
-		"b: 3 0 x 0001 03 1073 /a":                                   {},
-	} {
-		if inode, path := parseListeningUnixRow(row); inode != want[0] || path != want[1] {
-			t.Errorf("%q: got inode %s, path %q; want %v", row, inode, path, want)
-		}
-	}
-}
-
 func TestRank(t *testing.T) {
 	all4, all6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	for _, c := range []struct {

@@ -45,17 +45,13 @@ func TestCheckHeader(t *testing.T) {
 		path, name, value, err string
 	}{
 		{path: "a", err: `path is "a"`},
-		{path: "http://a/", err: `path is "http://a/"`},
 		{path: "/a b", err: "space"},
 		{path: "/a\r\nX: y", err: `path is "/a\r\nX: y"`},
 		{path: "/#a", err: `path is "/#a"`},
-		{path: "/é", err: "printable ASCII"},
 		{path: "/%zz", err: "percent-encoding"},
 		{name: "", value: "x", err: `header name is ""`},
 		{name: "a b", err: `header name is "a b"`},
-		{name: "a:", err: `header name is "a:"`},
 		{name: "a\r\nb", err: `header name is "a\r\nb"`},
-		{name: "é", err: `header name is "é"`},
 		{name: "X", value: "a\r\nb: c", err: "control characters"},
 		{name: "X", value: "a\x00", err: "control characters"},
 		{name: "X", value: "a\x7f", err: "control characters"},

@@ -24,11 +24,9 @@ func TestResponse(t *testing.T) {
 	for name, in := range map[string]string{
 		"plain":              agreed,
 		"no reason":          replaceInResponse("101 Switching Protocols", "101"),
-		"another reason":     replaceInResponse("Switching Protocols", "Web Socket Protocol Handshake"),
 		"case":               replaceInResponse("Upgrade: websocket\r\nConnection: Upgrade", "UPGRADE:WebSocket\r\nconnection:upgrade"),
 		"list":               replaceInResponse("Connection: Upgrade", "Connection: keep-alive ,\tUpgrade"),
 		"bare newline":       replaceInResponse("\r\nUpgrade", "\nUpgrade"),
-		"two lines":          replaceInResponse("Connection: Upgrade", "Connection: Upgrade\r\nConnection: keep-alive"),
 		"others":             replaceInResponse("\r\n\r\n", "\r\nServer: x\r\nX-Empty:\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Extensions: \r\n\r\n"),
 		"space about values": replaceInResponse(proof, "\t "+proof+" "),
 		"the longest":        replaceInResponse("\r\n\r\n", long),
@@ -44,7 +42,6 @@ func TestResponse(t *testing.T) {
 func TestBadResponse(t *testing.T) {
 	for name, c := range map[string]struct{ in, err string }{
 		"status":            {"HTTP/1.1 404 Not Found\r\n\r\n", `response is "HTTP/1.1 404 Not Found"; expected "HTTP/1.1 101`},
-		"status of 4 signs": {replaceInResponse("101", "1010"), `response is "HTTP/1.1 1010`},
 		"HTTP/1.0":          {replaceInResponse("1.1", "1.0"), `response is "HTTP/1.0 101`},
 		"not HTTP":          {"220 mail", `response is "220 mail"`},
 		"not HTTP, soon":    {"+", `response is "+"`},

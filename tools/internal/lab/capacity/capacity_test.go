@@ -20,49 +20,41 @@ var server = MeasuredCosts{
 	Points: []Point{{Rate: 1000, Cores: 0.05, Buffers: 1e6}, {Rate: 10_000, Cores: 0.3, Buffers: 2e6}, {Rate: 100_000, Cores: 1, Buffers: 4e6}},
 }
 
-// What a rate takes lies within what its neighbours allow, and it grows with the loops.
+// What a rate takes lies within what its neighbours allow, and it grows with the loops. Connections
+// that do nothing take CPU beside those that were measured, whose share the points have; twice the
+// loops have twice as many in them.
 func TestCores(t *testing.T) {
 	for _, c := range []struct {
-		rate  float64
-		loops int
-		want  float64
+		idle, connections, rate float64
+		loops                   int
+		want                    float64
 	}{
-		{0, 0, 0},
-		{10, 0, 0.05},        // not less than the least that was measured
-		{1000, 0, 0.05},      // as measured
-		{2000, 0, 0.1},       // at what a message costs at 1,000
-		{8000, 0, 0.3},       // and not more than at 10,000
-		{20_000, 0, 0.6},     // at what it costs at 10,000
-		{1_000_000, 0, 10},   // at what it costs at 100,000
-		{2000, 8, 0.1},       // eight loops do twice what four do
-		{20_000, 8, 0.6},     //
-		{100_000, 1, 1 * 1},  // one loop, of which four would have 400,000
-		{1_000_000, 40, 10},  // forty have what four have at 100,000
-		{100_000, 40, 3},     // and at 10,000
-		{1000, 400_000, 5e3}, // loops that have next to nothing to do
+		{0, 1e6, 0, 0, 0},
+		{0, 1e6, 10, 0, 0.05},        // not less than the least that was measured
+		{0, 1e6, 1000, 0, 0.05},      // as measured
+		{0, 1e6, 2000, 0, 0.1},       // at what a message costs at 1,000
+		{0, 1e6, 8000, 0, 0.3},       // and not more than at 10,000
+		{0, 1e6, 1_000_000, 0, 10},   // at what it costs at 100,000
+		{0, 1e6, 2000, 8, 0.1},       // eight loops do twice what four do
+		{0, 1e6, 100_000, 1, 1},      // one loop, of which four would have 400,000
+		{0, 1e6, 100_000, 40, 3},     // forty have what four have at 10,000
+		{0, 1e6, 1000, 400_000, 5e3}, // loops that have next to nothing to do
+		{1e-6, 1e6, 0, 0, 1},
+		{1e-6, 10_000, 1000, 0, 0.05},
+		{1e-6, 120_000, 1000, 0, 0.15},
+		{1e-6, 120_000, 2000, 8, 0.18},
 	} {
-		if got := server.PredictCores(1e6, c.rate, c.loops); math.Abs(got-c.want) > 1e-9*c.want {
-			t.Errorf("%v messages/s on %d loops: %v cores, want %v", c.rate, c.loops, got, c.want)
+		m := server
+		m.IdleCoresPerConn = c.idle
+		if got := m.PredictCores(c.connections, c.rate, c.loops); math.Abs(got-c.want) > 1e-9*max(c.want, 1) {
+			t.Errorf("%+v: %v cores", c, got)
 		}
 	}
 }
 
-// Connections that do nothing take CPU beside those that were measured, whose share the points have;
-// twice the loops have twice as many in them.
-func TestCoresOfIdle(t *testing.T) {
+func TestPlanOfIdle(t *testing.T) {
 	idling := server
 	idling.IdleCoresPerConn = 1e-6
-	for _, c := range []struct {
-		connections, rate float64
-		loops             int
-		want              float64
-	}{
-		{1e6, 0, 0, 1}, {20_000, 1000, 0, 0.05}, {10_000, 1000, 0, 0.05}, {120_000, 1000, 0, 0.15}, {120_000, 2000, 8, 0.18},
-	} {
-		if got := idling.PredictCores(c.connections, c.rate, c.loops); math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("%v connections, %v messages/s on %d loops: %v cores, want %v", c.connections, c.rate, c.loops, got, c.want)
-		}
-	}
 	p := newPlanner()
 	p.Measured = idling
 	g := newGoal()
