@@ -32,9 +32,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 	t.Helper()
 	p := &upgradingProgram{t: t, output: filepath.Join(t.TempDir(), "output")}
 	f, err := os.Create(p.output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer f.Close()
 	cmd := exec.Command(programPath(t, name), args...)
 	cmd.Stdout, cmd.Stderr = f, f
@@ -54,9 +52,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 
 func (p *upgradingProgram) read() string {
 	text, err := os.ReadFile(p.output)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.NoError(p.t, err)
 	return string(text)
 }
 
@@ -76,9 +72,7 @@ func (p *upgradingProgram) upgrade(conns int, use func()) {
 	p.t.Helper()
 	const expr = `upgraded pid=(\d+) connections=(\d+) lost=(\d+) took=\S+ stay=(\d+)`
 	p.count++
-	if err := syscall.Kill(p.pid, syscall.SIGUSR2); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.NoError(p.t, syscall.Kill(p.pid, syscall.SIGUSR2))
 	for strings.Count(p.read(), "upgraded pid=") < p.count && strings.Count(p.read(), "upgrade failed") == 0 {
 		use()
 	}
@@ -201,14 +195,10 @@ func writeCertificate(t *testing.T) (cert, key string, client *tls.Config) {
 	s.StartTLS()
 	defer s.Close()
 	private, err := x509.MarshalPKCS8PrivateKey(s.TLS.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: s.Certificate().Raw}, key: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
 	}
 	client = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "example.com"}
 	client.RootCAs.AddCert(s.Certificate())

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -195,17 +196,11 @@ func measureIdleMemory(t *testing.T, addr string) (heap, stacks int64) {
 	clients := exec.CommandContext(ctx, os.Args[0])
 	clients.Env = append(os.Environ(), clientsEnv+"="+addr)
 	in, err := clients.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	out, err := clients.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	heap, stacks = readMemory()
-	if err := clients.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, clients.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if strings.TrimSpace(line) != "ready" {
 		t.Fatalf("the clients say %q, %v", line, err)
@@ -230,9 +225,7 @@ func readMemory() (heap, stacks int64) {
 // TestIdleMemory compares idle connections with those of package net: neither keeps a read buffer.
 func TestIdleMemory(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	g := newEchoServer()
 	go g.Serve(l)
 	onNet, stacks := measureIdleMemory(t, l.Addr().String())

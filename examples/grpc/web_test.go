@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 	"google.golang.org/grpc"
@@ -47,9 +48,7 @@ func TestServeHTTP(t *testing.T) {
 				go func() { ended <- srv.ListenAndServe(serving) }()
 				addr := <-up
 				cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, err)
 				c := grpc_testing.NewBenchmarkServiceClient(cc)
 				checkCalls(t, ctx, c, 1)
 				cc.Close()

@@ -39,3 +39,11 @@ func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 		panic("not reached")
 	}
 }
+
+// NoError ends the test if err is not nil.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

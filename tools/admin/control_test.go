@@ -249,9 +249,7 @@ func postControl(t *testing.T, url string) (answer *http.Response, text string) 
 	r := newControlRequest(url)
 	r.RequestURI = ""
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -152,9 +153,7 @@ func TestListHasButtons(t *testing.T) {
 	for _, b := range buttons {
 		action, _, _ := strings.Cut(b, `"`)
 		to, err := base.Parse(action)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		if strings.Contains(action, "seconds") {
 			to.RawQuery = "seconds=0" // nothing is recorded, which is told with 400
 		}

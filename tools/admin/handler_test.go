@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -202,9 +203,7 @@ func TestTraceOneAtATime(t *testing.T) {
 
 // TestTraceOfTheProgram has the program itself trace already.
 func TestTraceOfTheProgram(t *testing.T) {
-	if err := trace.Start(io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, trace.Start(io.Discard))
 	defer trace.Stop()
 	w := requestAndExpect(t, Handler(Config{Source: newFakeSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
 	if w.Header().Get("Content-Disposition") != "" {

@@ -57,19 +57,13 @@ func (s *testServe) stop(t *testing.T) {
 func (s *testServe) httpGet(t *testing.T, path, host string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequest("GET", "http://"+s.addr+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	r.Close, r.Host = true, host
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	return answer.StatusCode, string(b)
 }
 
@@ -152,9 +146,7 @@ func TestServeRefuses(t *testing.T) {
 func TestRecordingEndsWithServe(t *testing.T) {
 	s := startServe(t, ":0")
 	r, err := http.Get("http://" + s.addr + "/debug/trace?seconds=60")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer r.Body.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	began := time.Now()
@@ -170,9 +162,7 @@ func TestRecordingEndsWithServe(t *testing.T) {
 // TestEndWaitsForHandlers has an answer that goes on after it was cut off.
 func TestEndWaitsForHandlers(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	inside, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)

@@ -233,9 +233,7 @@ func TestRouteTable(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	workers, err := pool.New(pool.Config{Max: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	srv := &tcp.Server{Handler: &web.HTTP{Handler: mux, Pool: workers}}
 	addr, stop := testserver.Start(t, srv)
 	c := testkit.Dial(t, addr)

@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // One browser serves all tests: TestMain starts it, ends it and waits for its end. Each
@@ -163,9 +165,7 @@ func (b *tab) write(selector, text string) {
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, steps...); err != nil {
-		b.t.Fatal(err)
-	}
+	testkit.NoError(b.t, chromedp.Do(b.ctx, steps...))
 }
 
 // until waits for an expression to be true, which it has to be within a minute.

@@ -24,9 +24,7 @@ func freePort(t *testing.T) int {
 // The program is static, as scratch has no libraries.
 func TestStatic(t *testing.T) {
 	f, err := elf.Open(binary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {

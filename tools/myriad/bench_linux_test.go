@@ -115,9 +115,7 @@ func startBench(t *testing.T, args ...string) *benchProcess {
 	b.Cmd = newCommandProcess(t, append(append([]string{"bench"}, args...), "--out", b.out)...)
 	b.Env = append(b.Env, "TMPDIR="+b.tmp)
 	b.Stdout, b.Stderr = b.printed, b.printed
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, b.Start())
 	return b
 }
 
@@ -125,16 +123,12 @@ func startBench(t *testing.T, args ...string) *benchProcess {
 func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	for _, path := range all {
 		env, _ := os.ReadFile(path) // none when it has ended
 		if slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+b.tmp) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -172,9 +166,7 @@ func TestBenchKilled(t *testing.T) {
 	} {
 		b := startBench(t, args...)
 		testkit.WaitFor(t, word+" is at work", func() bool { return b.isProcessBusy(t, word) })
-		if err := b.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, b.Process.Kill())
 		_ = b.Wait() // it was killed
 		b.waitUntilGone(t)
 	}
@@ -187,9 +179,7 @@ func TestBenchInterrupted(t *testing.T) {
 	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$")
 	testkit.WaitFor(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
-		if err := b.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, b.Process.Signal(sig))
 	}
 	_ = b.Wait() // the exit code says what it returned
 	if code := b.ProcessState.ExitCode(); code != 1 {

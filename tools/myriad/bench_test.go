@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
@@ -16,9 +17,7 @@ import (
 func TestSubjectsParse(t *testing.T) {
 	for _, name := range scenario.BuiltInNames() {
 		s, err := probe.ScenarioReader.ReadBuiltIn(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		if s, err = (scenario.Options{}).ApplyForThisMachine(s); err != nil {
 			t.Fatal(err)
 		}
@@ -128,9 +127,7 @@ connections = 1500
 func writeScenario(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name+".toml")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "NAME", name)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(text, "NAME", name)), 0o600))
 	return path
 }
 
@@ -138,13 +135,9 @@ func writeScenario(t *testing.T, name, text string) (path string) {
 func readReport(t *testing.T, dir string) *result.Set {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, "report.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer f.Close()
 	set, err := result.ReadSet(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	return set
 }

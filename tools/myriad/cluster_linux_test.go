@@ -105,7 +105,7 @@ func startSubscribers(t *testing.T, node, addr string) (all []*tally) {
 		return text, err
 	}
 	_, err := frame()
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	count("Redis", func() (string, error) { return redis.R.ReadString('\n') })
 	count("events", func() (string, error) { return events.R.ReadString('\n') })
 	count("WebSocket", frame)
@@ -178,7 +178,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
 	var shown struct{ Stats hub.Stats }
 	_, text := httpGet(t, srv.admin+"/hub")
-	failOnError(t, json.Unmarshal([]byte(text), &shown))
+	testkit.NoError(t, json.Unmarshal([]byte(text), &shown))
 	return *shown.Stats.Cluster
 }
 
@@ -186,7 +186,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 func startNATS(t *testing.T) (addr string) {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", MaxPending: 4 << 20})
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s.Addr().String()
 }
@@ -195,7 +195,7 @@ func startNATS(t *testing.T) (addr string) {
 func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	pass := func(to, from net.Conn) {
 		defer to.Close()
@@ -379,7 +379,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
 		draining, err := strconv.Atoi(strings.Fields(said)[0])
-		failOnError(t, err)
+		testkit.NoError(t, err)
 		start(i)
 		// The publisher, if it was here, is no subscriber.
 		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })

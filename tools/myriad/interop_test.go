@@ -26,7 +26,7 @@ import (
 func writeCertificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", "there"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -36,13 +36,13 @@ func writeCertificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, k
 		change(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	dir := t.TempDir()
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	failOnError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	failOnError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
+	testkit.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	testkit.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
 	return cert, key
 }
 
@@ -116,7 +116,7 @@ func TestInterop(t *testing.T) {
 	for name, program := range map[string]string{
 		"client.py": pythonTLSClient, "client.js": nodeTLSClient, "Client.java": javaTLSClient, "s_time.sh": opensslTimeClient,
 	} {
-		failOnError(t, os.WriteFile(filepath.Join(dir, name), []byte(program), 0o600))
+		testkit.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(program), 0o600))
 	}
 	long := strings.Repeat("a line of about forty characters or so\n", 5000) // many records
 	openssl := "openssl s_client -connect {addr} -quiet -verify_return_error -CAfile {cert} -servername localhost -verify_hostname localhost -tls1_"
@@ -153,10 +153,10 @@ func TestInterop(t *testing.T) {
 				var stdout testkit.Buffer
 				cmd.Stdout = &stdout
 				in, err := cmd.StdinPipe()
-				failOnError(t, err)
+				testkit.NoError(t, err)
 				p := testkit.Start(t, cmd)
 				_, err = io.WriteString(in, c.input)
-				failOnError(t, err)
+				testkit.NoError(t, err)
 				wantCode := 0
 				if program == "openssl" { // it neither waits for the answer nor always ends when its input ends
 					testkit.WaitFor(t, "the answer", func() bool { return len(stdout.String()) >= len(c.want) })

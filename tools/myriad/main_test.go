@@ -40,13 +40,6 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-func failOnError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // outcome is how a command ended.
 type outcome struct {
 	code           int
@@ -221,7 +214,7 @@ func tryGet(url string) (status int, text string, err error) {
 func httpGet(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	status, text, err := tryGet(url)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	return status, text
 }
 

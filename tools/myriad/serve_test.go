@@ -61,7 +61,7 @@ const secret = "0123456789abcdef"
 func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	failOnError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
+	testkit.NoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
 	return path
 }
 
@@ -69,14 +69,14 @@ func writeTokenFile(t *testing.T) string {
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	r.Header.Set(admin.ActionHeader, "1")
 	r.Header.Set(admin.TokenHeader, token)
 	answer, err := http.DefaultClient.Do(r)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	failOnError(t, err)
+	testkit.NoError(t, err)
 	return answer.StatusCode, string(all)
 }
 

@@ -117,9 +117,7 @@ func TestWebSocketEcho(t *testing.T) {
 // TestWeb checks that fasthttp answers as the app web does.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600))
 	c := testkit.Dial(t, startCommand(t, "--server", "fasthttp", "--app", "web", "--files", dir).addr)
 	for _, row := range []struct{ head, body, want string }{
 		{"GET /", "", hello}, {"GET /pipeline", "", "ok"}, {"GET /wait", "", "ok"}, {"GET /compute", "", "ok"},
@@ -178,9 +176,7 @@ func TestHTTP(t *testing.T) {
 
 func TestWrongUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer ln.Close()
 	for _, c := range []struct {
 		args []string
@@ -217,14 +213,10 @@ func TestTLS(t *testing.T) {
 	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	err4 := os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
 	err5 := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600)
-	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, errors.Join(err, err2, err3, err4, err5))
 	r := startCommand(t, "--server", "nbio", "--app", "echo", "--tls-cert", cert, "--tls-key", key)
 	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	defer c.Close()
 	for _, text := range []string{"a", strings.Repeat("x", 40<<10)} {
 		got := make([]byte, len(text))

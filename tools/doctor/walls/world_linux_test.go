@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/faults"
 	"github.com/myriad-go/myriad/tools/load"
@@ -70,16 +71,14 @@ func (w *testNamespace) callInNamespace(f func() error) error {
 func (w *testNamespace) setSysctl(name, value string) {
 	w.t.Helper()
 	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
-	if err := w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.NoError(w.t, w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }))
 }
 
 // examineProcess asks the doctor, within the world, about a process, 0 for one that the world would start.
 func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report {
 	w.t.Helper()
 	var report *doctor.Report
-	if err := w.callInNamespace(func() error {
+	testkit.NoError(w.t, w.callInNamespace(func() error {
 		facts, err := doctor.Read(pid)
 		if err != nil {
 			return err
@@ -89,9 +88,7 @@ func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report
 		}
 		report, err = doctor.Examine(facts, plan)
 		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	return report
 }
 
@@ -101,12 +98,10 @@ func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	if len(changes) == 0 {
 		w.t.Fatal("the doctor has nothing to change")
 	}
-	if err := w.callInNamespace(func() error {
+	testkit.NoError(w.t, w.callInNamespace(func() error {
 		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 }
 
 // runHold runs the command hold, and gives what it saw.
@@ -139,7 +134,7 @@ func (w *testNamespace) servedConns() int { return w.readMetric("myriad_connecti
 // readMetric asks the server for one of its metrics.
 func (w *testNamespace) readMetric(name string) (value int) {
 	w.t.Helper()
-	if err := w.callInNamespace(func() error {
+	testkit.NoError(w.t, w.callInNamespace(func() error {
 		conn, err := net.Dial("tcp", admin)
 		if err != nil {
 			return err
@@ -164,9 +159,7 @@ func (w *testNamespace) readMetric(name string) (value int) {
 			}
 		}
 		return fmt.Errorf("the server has no metric %s", name)
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	return value
 }
 

@@ -159,18 +159,12 @@ func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 		sp.Drain = 40 * time.Second
 	}
 	settings, err := json.Marshal(sp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	cmd.Env = append(os.Environ(), specEnv+"="+string(settings), "GORACE=atexit_sleep_ms=0 halt_on_error=1")
 	orders, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	answers, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	s := &testServer{
 		TB: t, process: testkit.Start(t, cmd), spec: sp,
 		orders: orders, answers: json.NewDecoder(answers), timer: answers.(*os.File),
@@ -204,9 +198,7 @@ func (s *testServer) readServerHeap() (h heapUsage) { s.sendOrder("memory", &h);
 func (s *testServer) startHonestClients(h *HonestClients) {
 	s.Helper()
 	s.clients, h.Addr = h, s.addr.String()
-	if err := h.Start(); err != nil {
-		s.Fatal(err)
-	}
+	testkit.NoError(s, h.Start())
 	s.Cleanup(func() { h.Stop() })
 	s.waitEachClientAnswered()
 	s.heapBefore, s.before, s.statsBefore = s.readServerHeap(), s.readFootprint(), s.readStats()
@@ -271,9 +263,7 @@ func (s *testServer) stopServer() {
 func (s *testServer) readFootprint() Footprint {
 	s.Helper()
 	f, err := ReadFootprint(s.process.Process.Pid)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testkit.NoError(s, err)
 	return f
 }
 
@@ -282,9 +272,7 @@ func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	if w.Interval == 0 {
 		w.Interval = 100 * time.Millisecond
 	}
-	if err := w.Start(); err != nil {
-		s.Fatal(err)
-	}
+	testkit.NoError(s, w.Start())
 	s.Cleanup(w.Stop)
 	return w
 }

@@ -134,9 +134,7 @@ func TestHTTP(t *testing.T) {
 	})
 	t.Run("package net", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		_, gone, _ := startHTTPServer(t, l)
 		checkHTTP(t, newClient(t, nil), "http://"+l.Addr().String(), l.Addr().String(), gone)
 	})
@@ -170,9 +168,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 			req, _ := http.NewRequest("GET", url+"/hello", nil)
 			trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
 			resp, err := client.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if !strings.HasPrefix(string(body), "hello from "+strings.SplitN(url, "//", 2)[1]+" to 127.0.0.1:") {
@@ -190,9 +186,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		req, _ := http.NewRequest("POST", url+"/sum", struct{ io.Reader }{&numberStream{end: 8 << 20}}) // chunked
 		req.Trailer = http.Header{"Said": {"this"}}
 		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		summed, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if string(summed) != want || resp.Trailer.Get("Heard") != "this" {
@@ -206,9 +200,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	})
 	t.Run("both directions at once", func(t *testing.T) {
 		resp, err := client.Post(url+"/echo", "text/plain", struct{ io.Reader }{&numberStream{end: 8 << 20}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		defer resp.Body.Close()
 		got, err := io.ReadAll(resp.Body)
 		all, _ := io.ReadAll(&numberStream{end: 8 << 20})
@@ -219,9 +211,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	t.Run("what is flushed comes at once", func(t *testing.T) {
 		r, w := io.Pipe()
 		resp, err := client.Post(url+"/drip", "text/plain", r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		defer resp.Body.Close()
 		lines := bufio.NewReader(resp.Body)
 		for i := range 3 {
@@ -263,9 +253,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		ctx, cancel := context.WithCancel(context.Background())
 		req, _ := http.NewRequestWithContext(ctx, "GET", url+"/gone", nil)
 		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		cancel()
 		resp.Body.Close()
 		testkit.Receive(t, gone, "the handler does not hear of it")

@@ -27,6 +27,7 @@ import (
 	echomiddleware "github.com/labstack/echo/v4/middleware"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -35,9 +36,7 @@ const longText = "A line that is repeated until it is worth compressing.\n"
 // newFrameworks returns handlers of frameworks, middleware and net/http by path.
 func newFrameworks(t *testing.T) http.Handler {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte(longText), 2000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte(longText), 2000), 0o600))
 	mux := http.NewServeMux()
 
 	c := chi.NewRouter()
@@ -86,9 +85,7 @@ func newFrameworks(t *testing.T) http.Handler {
 	behind := httptest.NewServer(mux)
 	t.Cleanup(behind.Close)
 	target, err := url.Parse(behind.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, err)
 	mux.Handle("/proxy/", http.StripPrefix("/proxy", httputil.NewSingleHostReverseProxy(target)))
 	return mux
 }
@@ -116,9 +113,7 @@ func TestFrameworks(t *testing.T) {
 			for _, r := range requests {
 				ask := func(base string) string {
 					req, err := http.NewRequestWithContext(t.Context(), r.method, base+r.path, strings.NewReader(r.body))
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.NoError(t, err)
 					if name, value, ok := strings.Cut(r.field, ": "); ok {
 						req.Header.Set(name, value)
 					}
@@ -165,9 +160,7 @@ func TestGinStreamEnds(t *testing.T) {
 	})
 	runUnderWeb(t, &web.HTTP{Handler: g}, nil, func(t *testing.T, addr string) {
 		res, err := newClient(t, nil).Get("http://" + addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		res.Body.Read(make([]byte, 1))
 		res.Body.Close()
 		if !<-gone {

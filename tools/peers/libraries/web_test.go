@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
@@ -30,9 +31,7 @@ func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testin
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.NoError(t, err)
 		t.Cleanup(func() { p.Close(context.Background()) })
 		test(t, startServer(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
@@ -77,9 +76,7 @@ func TestWebCurl(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	all, _ := io.ReadAll(&numberStream{end: 3 << 20})
-	if err := os.WriteFile(file, all, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.NoError(t, os.WriteFile(file, all, 0o600))
 	var streams tcp.Group
 	opened, closed := make(chan string, 1), make(chan error, 1)
 	events := &web.Events{
@@ -136,12 +133,8 @@ func TestWebCurl(t *testing.T) {
 			defer cancel()
 			cmd := exec.CommandContext(ctx, program, "--silent", "--no-buffer", "-H", "Last-Event-ID: 41", url+"/events")
 			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
+			testkit.NoError(t, cmd.Start())
 			if last := <-opened; last != "41" {
 				t.Errorf("Last-Event-ID is %q", last)
 			}

@@ -52,9 +52,7 @@ func TestWebSocket(t *testing.T) {
 		defer cancel()
 		connect := func() *websocket.Conn {
 			c, _, err := websocket.Dial(ctx, "ws://"+addr, &websocket.DialOptions{CompressionMode: websocket.CompressionDisabled})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
 			c.SetReadLimit(-1)
 			return c
 		}
@@ -63,9 +61,7 @@ func TestWebSocket(t *testing.T) {
 			for _, size := range []int{0, 1, 125, 126, 127, 65535, 65536, 65537, 1 << 20, 8 << 20} {
 				for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
 					msg := []byte(strings.Repeat("x", size))
-					if err := c.Write(ctx, kind, msg); err != nil {
-						t.Fatal(err)
-					}
+					testkit.NoError(t, c.Write(ctx, kind, msg))
 					if k, got, err := c.Read(ctx); k != kind || !bytes.Equal(got, msg) || err != nil {
 						t.Fatalf("%d bytes: got %v of %d, %v", size, k, len(got), err)
 					}

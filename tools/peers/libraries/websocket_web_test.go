@@ -85,9 +85,7 @@ func TestWebWithCoderClient(t *testing.T) {
 		connect := func(t *testing.T, path string, o *websocket.DialOptions) (*websocket.Conn, http.Header) {
 			t.Helper()
 			c, res, err := websocket.Dial(ctx, "ws://"+addr+path, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
 			c.SetReadLimit(-1)
 			return c, res.Header
 		}
@@ -115,16 +113,12 @@ func TestWebWithCoderClient(t *testing.T) {
 							if kind == websocket.MessageText {
 								message = strings.ToValidUTF8(message, "")
 							}
-							if err := c.Write(ctx, kind, []byte(message)); err != nil {
-								t.Fatal(err)
-							}
+							testkit.NoError(t, c.Write(ctx, kind, []byte(message)))
 							want(t, c, kind, message)
 						}
 					}
 					w, err := c.Writer(ctx, websocket.MessageText)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.NoError(t, err)
 					for i := range 100 { // one fragment each
 						fmt.Fprintf(w, "%099d ", i)
 					}
@@ -147,9 +141,7 @@ func TestWebWithCoderClient(t *testing.T) {
 			<-pinged
 			c.CloseRead(ctx)
 			for range 3 {
-				if err := c.Ping(ctx); err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, c.Ping(ctx))
 			}
 			c.Close(websocket.StatusNormalClosure, "")
 			e.waitClosed(t, 1000, "")
@@ -176,9 +168,7 @@ func TestWebWithGobwasClient(t *testing.T) {
 		connect := func(t *testing.T, path string, d ws.Dialer) (net.Conn, ws.Handshake) {
 			t.Helper()
 			c, early, hs, err := d.Dial(ctx, "ws://"+addr+path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.NoError(t, err)
 			if early != nil {
 				t.Fatalf("%d bytes came behind the upgrade", early.Buffered())
 			}
@@ -204,9 +194,7 @@ func TestWebWithGobwasClient(t *testing.T) {
 					if got, is, err := wsutil.ReadServerData(c); !bytes.Equal(got, message) || is != op || err != nil {
 						t.Fatalf("got %v of %d bytes, %v; want %v of %d", is, len(got), err, op, size)
 					}
-					if err := <-sent; err != nil {
-						t.Fatal(err)
-					}
+					testkit.NoError(t, <-sent)
 				}
 			}
 			c.Close()
@@ -220,16 +208,10 @@ func TestWebWithGobwasClient(t *testing.T) {
 			for _, size := range sizes {
 				message := bytes.Repeat([]byte("compress me "), size/12+1)[:size]
 				f, err := wsflate.CompressFrame(ws.NewBinaryFrame(message))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := ws.WriteFrame(c, ws.MaskFrameInPlace(f)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, err)
+				testkit.NoError(t, ws.WriteFrame(c, ws.MaskFrameInPlace(f)))
 				got, err := readFrame(c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, err)
 				small, err := wsflate.IsCompressed(got.Header)
 				if small != (size >= 512) || err != nil {
 					t.Errorf("%d bytes came compressed: %t, %v", size, small, err)
@@ -331,9 +313,7 @@ func TestWebDialsCoderServer(t *testing.T) {
 				testserver.Start(t, srv)
 				d := &dialedEcho{t: t, closed: make(chan error, 1)}
 				ws := &web.WebSocket{Handler: d, MaxMessage: 1 << 20, Subprotocols: []string{"other", "chat"}, Compression: true}
-				if err := ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}))
 				if why := testkit.Receive(t, d.closed, "Closed"); why != nil {
 					t.Errorf("closed for %v", why)
 				}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alitto/pond/v2"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/panjf2000/ants/v2"
 )
@@ -155,9 +156,7 @@ func benchmarkContenders(b *testing.B, job func(), trying bool) {
 				b.Run("pool="+c.name, func(b *testing.B) {
 					b.ReportAllocs()
 					s, err := c.open(job, trying)
-					if err != nil {
-						b.Fatal(err)
-					}
+					testkit.NoError(b, err)
 					rejected := submitConcurrently(b, s, trying, submitters, b.N, b.ResetTimer)
 					if err := s.drainAndClose(); err != nil {
 						b.Error(err)
@@ -249,9 +248,7 @@ func TestContenders(t *testing.T) {
 					running.Add(-1)
 					ran.Add(1)
 				}, trying)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.NoError(t, err)
 				submitConcurrently(t, s, trying, submitters, n, func() {})
 				if err := s.drainAndClose(); err != nil {
 					t.Error(err)
