@@ -278,22 +278,6 @@ type socketEcho struct {
 func (h socketEcho) Message(s web.Socket, kind web.Kind, m []byte) { _ = s.Write(kind, m) }
 func (h socketEcho) Closed(_ web.Socket, why error)                { h.closed <- why }
 
-// TestSizes keeps the cookbook's programs short. The upgradable one may be longer, because it saves what it knows.
-func TestSizes(t *testing.T) {
-	for _, name := range []string{"async/main", "export/main", "announce/main", "requests/main", "heartbeat/main", "activated/main", "balanced/main", "tested/main", "login/main", "proxy/main",
-		"waiting/main", "overload/main", "listeners/main_linux", "upgradable/main_linux", "game/main", "ratelimit/main"} {
-		text, err := os.ReadFile(name + ".go")
-		testkit.NoError(t, err)
-		limit := 60
-		if name == "upgradable/main_linux" {
-			limit = 110
-		}
-		if lines := bytes.Count(text, []byte("\n")); lines > limit {
-			t.Errorf("%s has %d lines, want %d at most", name, lines, limit)
-		}
-	}
-}
-
 // TestQuotes checks that documents quote files literally: a code block after a comment with a file's name
 // is part of that file.
 func TestQuotes(t *testing.T) {
