@@ -67,7 +67,6 @@ func newFrameworks(t *testing.T) http.Handler {
 
 	e := echo.New()
 	e.Use(echomiddleware.Recover(), echomiddleware.Gzip())
-	e.GET("/echo/users/:id", func(c echo.Context) error { return c.JSON(http.StatusOK, map[string]string{"user": c.Param("id")}) })
 	e.GET("/echo/error", func(c echo.Context) error { return echo.NewHTTPError(http.StatusTeapot, "teapot") })
 	e.GET("/echo/stream", func(c echo.Context) error {
 		for i := range 3 {
@@ -76,7 +75,6 @@ func newFrameworks(t *testing.T) http.Handler {
 		}
 		return nil
 	})
-	e.GET("/echo/long", func(c echo.Context) error { return c.String(http.StatusOK, strings.Repeat(longText, 100)) })
 	mux.Handle("/echo/", e)
 
 	mux.Handle("/gzip/", gzhttp.GzipHandler(http.StripPrefix("/gzip", http.FileServer(http.Dir(dir)))))
@@ -98,13 +96,13 @@ func TestFrameworks(t *testing.T) {
 	theirs.Start()
 	defer theirs.Close()
 	requests := []struct{ method, path, field, body string }{
-		{"GET", "/chi/users/7", "", ""}, {"POST", "/chi/echo", "Content-Type: text/plain", "body"}, {"GET", "/chi/long", "Accept-Encoding: gzip", ""}, {"GET", "/chi/none", "", ""},
+		{"GET", "/chi/users/7", "", ""}, {"POST", "/chi/echo", "Content-Type: text/plain", "body"}, {"GET", "/chi/long", "Accept-Encoding: gzip", ""},
 		{"GET", "/gin/users/7", "", ""}, {"POST", "/gin/form", "Content-Type: application/x-www-form-urlencoded", "a=b"}, {"GET", "/gin/stream", "", ""},
-		{"GET", "/gin/file", "Range: bytes=5-99", ""}, {"GET", "/gin/none", "", ""},
-		{"GET", "/echo/users/7", "", ""}, {"GET", "/echo/error", "", ""}, {"GET", "/echo/stream", "", ""}, {"GET", "/echo/long", "Accept-Encoding: gzip", ""},
+		{"GET", "/gin/file", "Range: bytes=5-99", ""},
+		{"GET", "/echo/error", "", ""}, {"GET", "/echo/stream", "Accept-Encoding: gzip", ""},
 		{"GET", "/gzip/file.txt", "Accept-Encoding: gzip", ""}, {"HEAD", "/gzip/file.txt", "Accept-Encoding: gzip", ""}, {"GET", "/files/file.txt", "", ""}, {"GET", "/files/", "", ""},
 		{"HEAD", "/files/file.txt", "", ""}, {"GET", "/files/file.txt", "Range: bytes=0-9,20-29", ""}, {"GET", "/files/none", "", ""},
-		{"GET", "/proxy/chi/users/7", "", ""}, {"POST", "/proxy/chi/echo", "Content-Type: text/plain", "body"}, {"GET", "/proxy/gin/stream", "", ""}, {"GET", "/proxy/files/file.txt", "", ""},
+		{"POST", "/proxy/chi/echo", "Content-Type: text/plain", "body"}, {"GET", "/proxy/gin/stream", "", ""}, {"GET", "/proxy/files/file.txt", "", ""},
 	}
 	runUnderWeb(t, &web.HTTP{Handler: h, UnencryptedHTTP2: true}, nil, func(t *testing.T, addr string) {
 		for _, http1 := range []bool{true, false} {
