@@ -84,7 +84,6 @@ func open(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *t
 	return b
 }
 
-// visit opens an address.
 func visit(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	if browser == nil {
@@ -142,7 +141,6 @@ func (b *tab) quiet(server string, exceptions ...string) {
 	}
 }
 
-// media has a page be light or dark.
 func media(scheme string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

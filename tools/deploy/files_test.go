@@ -63,7 +63,6 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// myriad is what the command prints.
 func myriad(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(binary(t), args...).CombinedOutput()

@@ -197,7 +197,6 @@ func factsAfter(t *testing.T, f *Facts, changes []Change) *Facts {
 	return &after
 }
 
-// checkNotLowered checks that a change does not lower a setting.
 func checkNotLowered(t *testing.T, c Change) {
 	t.Helper()
 	from, to := strings.Fields(c.From), strings.Fields(c.To)

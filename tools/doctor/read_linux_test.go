@@ -74,7 +74,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// isUnknown reports whether Facts.Unknown has an entry about what.
 func isUnknown(f *Facts, what string) bool {
 	return slices.ContainsFunc(f.Unknown, func(u string) bool { return strings.HasPrefix(u, what+": ") })
 }

@@ -59,7 +59,6 @@ func runAfterTest(t *testing.T, command string) {
 	})
 }
 
-// writeFile writes a file of the machine.
 func writeFile(t *testing.T, file, value string) {
 	t.Helper()
 	testkit.NoError(t, os.WriteFile(file, []byte(value), 0))

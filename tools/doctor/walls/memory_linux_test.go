@@ -130,7 +130,6 @@ func (w *testNamespace) sendUnread(server *process, n int64, bytes int) *process
 	return p
 }
 
-// countConns asks a deaf server how many connections it has.
 func (p *process) countConns() (sum int) {
 	p.w.t.Helper()
 	for _, n := range p.unreadByConn() {
@@ -149,7 +148,6 @@ func (p *process) unreadByConn() (conns map[int]int) {
 	return conns
 }
 
-// writeByte writes a byte to standard input.
 func (p *process) writeByte() {
 	p.w.t.Helper()
 	if _, err := p.in.Write([]byte{'!'}); err != nil {

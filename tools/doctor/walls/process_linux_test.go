@@ -47,7 +47,6 @@ func (p *process) kill() {
 	p.ExitCode()
 }
 
-// waitForOutput waits for a text on its standard output.
 func (p *process) waitForOutput(text string) {
 	p.w.t.Helper()
 	testkit.WaitFor(p.w.t, "the output "+text, func() bool {

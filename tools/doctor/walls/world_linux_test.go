@@ -32,7 +32,6 @@ type testNamespace struct {
 	stage stage       // what processes begin with
 }
 
-// newTestNamespace makes one. It ends with the test, and whatever runs in it.
 func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	network, err := faults.NewNamespace()
@@ -60,14 +59,12 @@ func newTestNamespace(t *testing.T) *testNamespace {
 	return w
 }
 
-// callInNamespace runs f in the namespace.
 func (w *testNamespace) callInNamespace(f func() error) error {
 	done := make(chan error)
 	w.calls <- func() { done <- f() }
 	return <-done
 }
 
-// setSysctl sets a sysctl.
 func (w *testNamespace) setSysctl(name, value string) {
 	w.t.Helper()
 	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
@@ -92,7 +89,6 @@ func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report
 	return report
 }
 
-// applyChanges makes the changes that the doctor asks for, within the world.
 func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	w.t.Helper()
 	if len(changes) == 0 {
@@ -104,7 +100,6 @@ func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	}))
 }
 
-// runHold runs the command hold, and gives what it saw.
 func (w *testNamespace) runHold(args ...string) *load.Result {
 	w.t.Helper()
 	p := w.startStage(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
@@ -163,7 +158,6 @@ func (w *testNamespace) readMetric(name string) (value int) {
 	return value
 }
 
-// findWall is the wall of that name in a report.
 func findWall(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
 	t.Helper()
 	for i := range r.Walls {
