@@ -243,7 +243,6 @@ func TestCloseHeldUp(t *testing.T) {
 	})
 }
 
-// postControl gives an order over the network.
 func postControl(t *testing.T, url string) (answer *http.Response, text string) {
 	t.Helper()
 	r := newControlRequest(url)
