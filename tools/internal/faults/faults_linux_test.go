@@ -58,7 +58,7 @@ func TestTimeLimits(t *testing.T) {
 				}}
 			},
 			attack: func(s *testServer) {
-				s.waitFor(func() bool { return s.clients.TakeLatency().Max() > 100_000 }, func() string { return "no packet is lost" })
+				testkit.WaitForFunc(s, func() bool { return s.clients.TakeLatency().Max() > 100_000 }, func() string { return "no packet is lost" })
 				s.waitEachClientAnswered()
 			},
 		},
@@ -230,7 +230,7 @@ func TestMemoryLimits(t *testing.T) {
 					allowed += 32 * 64 << 10 // what a multishot receive may fill before it is stopped
 				}
 				most, last, moved := int64(0), int64(-1), time.Now()
-				s.waitFor(func() bool {
+				testkit.WaitForFunc(s, func() bool {
 					st := s.readStats()
 					most = max(most, st.Buffered)
 					if sent := w.Counts().Sent; sent == 0 || sent != last {
@@ -345,14 +345,14 @@ func (s *testServer) checkResidentMemory(p *peakUsage, w *Swarm, allowedGrowth i
 	if s.spec.Model == tcp.Goroutine {
 		most += int64(w.Conns) * 16 << 10 // stacks
 	}
-	if p.resident > most && !raceEnabled {
+	if p.resident > most && !testkit.RaceEnabled {
 		s.Errorf("%d bytes were resident, at the beginning %d; expected at most %d", p.resident, s.before.RSS, most)
 	}
 	s.Logf("at most %.1f MB buffered, %.1f resident; %+v", float64(p.buffered)/1e6, float64(p.resident)/1e6, w.Counts())
 }
 
-// TestAdmission attacks by connecting: with resets, more connections at once than fit in the kernel's queue,
-// more than MaxConns, and more than there are descriptors.
+// TestAdmission attacks by connecting: with resets, more connections at once than fit in the kernel's queue, and more
+// than there are descriptors.
 func TestAdmission(t *testing.T) {
 	backlog, crowd := attackerCount(4096, 200), attackerCount(4596, 400)
 	runFaults(t, []faultCase{
@@ -360,17 +360,6 @@ func TestAdmission(t *testing.T) {
 		{
 			name: "full queue", spec: serverSpec{Loops: 1, Backlog: backlog}, descriptors: crowd,
 			attack: func(s *testServer) { s.testFullQueue(backlog, crowd) },
-		},
-		{
-			name: "MaxConns", spec: serverSpec{Limits: tcp.Limits{MaxConns: 100}}, descriptors: 200,
-			attack: func(s *testServer) {
-				w := HalfOpen(s.addr, 200, []byte("hello\n"))
-				w.Redial, w.Interval = true, 100*time.Millisecond
-				s.startSwarm(w)
-				s.waitForStats("connections are refused", func(st tcp.Stats) bool { return st.Refused.Full > 400 && st.Open == 100 })
-				s.waitEachClientAnswered()
-				s.stopSwarms(w)
-			},
 		},
 		{
 			name: "descriptors", spec: serverSpec{MaxOpenDescriptors: 120, Limits: tcp.Limits{MaxConns: 800}}, descriptors: 200,
@@ -426,7 +415,7 @@ func testNoDescriptors(s *testServer) {
 	begun, before, used := time.Now(), s.readStats().AcceptErrors, cpu()
 	testkit.WaitFor(s, "half a second has passed", func() bool { return time.Since(begun) > 500*time.Millisecond })
 	took, errs, work := time.Since(begun), s.readStats().AcceptErrors-before, cpu()-used
-	if errs > took.Milliseconds() || work > took*7/10 && !raceEnabled {
+	if errs > took.Milliseconds() || work > took*7/10 && !testkit.RaceEnabled {
 		s.Errorf("in %v accept failed %d times, and took %v of processor time: it spins", took, errs, work)
 	}
 	w.Stop()
@@ -660,9 +649,6 @@ func TestHonestClientsDetectErrors(t *testing.T) {
 
 // TestNamespace checks that a Namespace contains an active loopback and nothing else.
 func TestNamespace(t *testing.T) {
-	if _, err := OpenNamespace("/nowhere"); err == nil {
-		t.Error("a namespace that is not there was opened")
-	}
 	n, err := NewNamespace()
 	if err != nil && os.Geteuid() != 0 {
 		t.Skip("network namespaces: ", err)

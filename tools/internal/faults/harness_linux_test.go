@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -33,26 +32,16 @@ const (
 	idleWorkers = 64
 )
 
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	for _, s := range info.Settings {
-		if s.Key == "-race" && s.Value == "true" {
-			return true
-		}
-	}
-	return false
-}()
-
 // shortTimeout is long enough for all clients of a test to connect and act, even on a busy machine.
 var shortTimeout = func() time.Duration {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return 4 * time.Second
 	}
 	return 2 * time.Second
 }()
 
 // fullScale runs as many attackers as docs/reliability.md promises.
-var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !raceEnabled
+var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !testkit.RaceEnabled
 
 // attackerCount returns n, or at most reduced unless the test is at full scale.
 func attackerCount(fullCount, reducedCount int) int {
@@ -208,7 +197,7 @@ func (s *testServer) startHonestClients(h *HonestClients) {
 func (s *testServer) waitEachClientAnswered() {
 	s.Helper()
 	from := s.clients.AnswersByClient()
-	s.waitFor(func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
+	testkit.WaitForFunc(s, func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
 		return fmt.Sprintf("honest clients have had %v answers, before %v", s.clients.AnswersByClient(), from)
 	})
 	if r := s.clients.Report(); r.First != nil && !s.clients.Redial {
@@ -234,11 +223,11 @@ func (s *testServer) waitResourcesReleased() {
 	var h heapUsage
 	var buffered int64
 	loops := memoryKeptByLoops(s.readStats())
-	s.waitFor(func() bool {
+	testkit.WaitForFunc(s, func() bool {
 		h, now, buffered = s.readServerHeap(), s.readFootprint(), s.readStats().Buffered
 		return buffered <= s.statsBefore.Buffered+bufferTolerance &&
 			now.Descriptors <= s.before.Descriptors && now.Sockets <= s.before.Sockets &&
-			(raceEnabled || now.RSS <= s.before.RSS+residentTolerance+loops) &&
+			(testkit.RaceEnabled || now.RSS <= s.before.RSS+residentTolerance+loops) &&
 			h.Bytes <= s.heapBefore.Bytes+heapTolerance+uint64(loops) && h.Goroutines <= s.heapBefore.Goroutines+idleWorkers
 	}, func() string {
 		return fmt.Sprintf("after the attack: %v, %+v, %d buffered; before: %v, %+v, %d",
@@ -295,22 +284,16 @@ func (s *testServer) stopSwarms(swarms ...*Swarm) {
 
 func (s *testServer) waitForSwarm(w *Swarm, what string, done func(c SwarmCounts) bool) {
 	s.Helper()
-	s.waitFor(func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
+	testkit.WaitForFunc(s, func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
 }
 
 func (s *testServer) waitForStats(what string, done func(st tcp.Stats) bool) tcp.Stats {
 	s.Helper()
 	var st tcp.Stats
-	s.waitFor(func() bool { st = s.readStats(); return done(st) }, func() string {
+	testkit.WaitForFunc(s, func() bool { st = s.readStats(); return done(st) }, func() string {
 		return fmt.Sprintf("%s: %+v, at the beginning %+v", what, st, s.statsBefore)
 	})
 	return st
-}
-
-// waitFor waits for a condition; what describes why it is not met.
-func (s *testServer) waitFor(done func() bool, what func() string) {
-	s.Helper()
-	testkit.WaitForFunc(s, done, what)
 }
 
 // peakUsage contains the highest measured values of a server.
@@ -329,7 +312,7 @@ func (p *peakUsage) record(s *testServer) {
 // answersTimeout limits the time for two answers to each honest client during a flood: many times what an
 // idle machine needs.
 var answersTimeout = func() time.Duration {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return 10 * time.Second
 	}
 	return 3 * time.Second
@@ -349,7 +332,7 @@ func (s *testServer) measureAnswerRound(p *peakUsage) time.Duration {
 	return time.Since(begun)
 }
 
-// measureFirstAnswer connects, sends a line, and returns the time until the answer. Any goroutine may call it.
+// measureFirstAnswer connects, sends a line, and returns the time until the answer.
 func (s *testServer) measureFirstAnswer(timeout time.Duration) (time.Duration, error) {
 	begun := time.Now()
 	c, err := net.DialTimeout("tcp", s.addr.String(), timeout)
