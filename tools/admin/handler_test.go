@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -183,7 +184,7 @@ func TestTraceOneAtATime(t *testing.T) {
 	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
 	w := newNotifyingWriter()
 	r := httptest.NewRequest("GET", "/debug/trace?seconds=60", nil)
-	ctx, cancel := requestContext(r)
+	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -15,11 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// requestContext is the context of a request, to be ended early.
-func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithCancel(r.Context())
-}
-
 // testServe is a Serve that runs.
 type testServe struct {
 	addr string

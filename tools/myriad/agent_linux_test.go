@@ -62,7 +62,7 @@ func TestLocalAgentsStop(t *testing.T) {
 // trusts its certificate do the load. One that does not trust it, and one with another secret, say so, and take no
 // part. Then both sides meet at a server of NATS with TLS that is nobody's of the two.
 func TestAgentsEncrypted(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	s := serveLine(t, "serve --app lines")
 	agent := func(secret, at string, flags ...string) *testkit.Process {
 		t.Helper()

@@ -61,7 +61,6 @@ func (y *tally) addLine(line string) {
 	}
 }
 
-// newestFrom returns the newest number of a publisher.
 func (y *tally) newestFrom(from string) int64 {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -161,6 +160,13 @@ func waitForDelivery(t *testing.T, what string, p *publisher, all ...*tally) {
 	}
 }
 
+func waitForDeliveryOfEach(t *testing.T, what string, publishers []*publisher, all []*tally) {
+	t.Helper()
+	for _, p := range publishers {
+		waitForDelivery(t, what, p, all...)
+	}
+}
+
 // stopPublishersAndDrain stops the publishers and waits until all subscribers have their last messages.
 func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*tally) {
 	t.Helper()
@@ -251,14 +257,8 @@ func TestClusterFails(t *testing.T) {
 		all = append(all, startSubscribers(t, name, h.addr)...)
 		publishers = append(publishers, startPublisher(t, h.addr, name, time.Millisecond, 0))
 	}
-	everywhere := func(what string) {
-		t.Helper()
-		for _, p := range publishers {
-			waitForDelivery(t, what, p, all...)
-		}
-	}
 	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", 5*time.Millisecond, 16<<10))
-	everywhere("at first")
+	waitForDeliveryOfEach(t, "at first", publishers, all)
 
 	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there is room, and
 	// its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
@@ -271,7 +271,7 @@ func TestClusterFails(t *testing.T) {
 	})
 	cut.Unlock()
 	testkit.WaitFor(t, "hub2 is back", func() bool { return fetchClusterStats(t, hubs[1]).Connected })
-	everywhere("with hub2")
+	waitForDeliveryOfEach(t, "with hub2", publishers, all)
 
 	stopPublishersAndDrain(t, publishers, all)
 	for i, h := range hubs {

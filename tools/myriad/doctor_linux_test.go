@@ -48,7 +48,6 @@ func (n smallNetwork) ports() string {
 	return strings.Join(strings.Fields(string(text)), " ")
 }
 
-// run runs a program in the namespace.
 func (n smallNetwork) run(cmd *exec.Cmd, stdin string) (o outcome) {
 	n.t.Helper()
 	cmd.Stdin = strings.NewReader(stdin)

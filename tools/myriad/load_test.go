@@ -134,7 +134,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// lastResult returns the result in the last event of a stream of JSON.
 func lastResult(t *testing.T, stream string) *load.Result {
 	t.Helper()
 	var last load.Event
@@ -217,7 +216,7 @@ func TestReporter(t *testing.T) {
 
 // load speaks TLS with both kinds of server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	for _, serve := range []string{"plain", "serve"} {
 		s := serveLine(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
 		for flags, says := range map[string]string{

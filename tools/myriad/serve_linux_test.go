@@ -32,7 +32,6 @@ func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
 	testkit.NoError(t, syscall.Kill(-s.Process.Process.Pid, sig))
 }
 
-// dialWithHalfMessage returns a connection that has sent half a message.
 func dialWithHalfMessage(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -40,7 +39,6 @@ func dialWithHalfMessage(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// finishHalfMessage sends the other half and expects its answer and the end.
 func finishHalfMessage(c *testkit.Conn) {
 	c.Send(" and half\n")
 	c.ExpectEOF("half and half\n")
@@ -117,10 +115,10 @@ func TestHangupReloads(t *testing.T) {
 		return string(c.Conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
 	}
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		cert, key := writeCertificate(t)
+		cert, key := testkit.WriteCertificate(t)
 		s := startProcessGroup(t, append(args, "--tls-cert", cert, "--tls-key", key)...)
 		before, children := shown(s.addr), childPIDs(t, s.Process.Process.Pid)
-		otherCert, otherKey := writeCertificate(t)
+		otherCert, otherKey := testkit.WriteCertificate(t)
 		testkit.NoError(t, errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)))
 		s.signalGroup(t, syscall.SIGHUP)
 		s.waitForError(t, "hangup: certificate "+cert+" reloaded; it expires at ")
@@ -163,7 +161,6 @@ func TestDescriptorTables(t *testing.T) {
 	s.checkStop(t)
 }
 
-// childPIDs returns the child processes of pid.
 func childPIDs(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

@@ -57,7 +57,6 @@ func FuzzServeFlags(f *testing.F) {
 
 const secret = "0123456789abcdef"
 
-// writeTokenFile writes the token to a file.
 func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
@@ -65,7 +64,6 @@ func writeTokenFile(t *testing.T) string {
 	return path
 }
 
-// tryPostControl sends a control request to the admin server and returns the answer.
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
@@ -80,7 +78,6 @@ func (s *server) tryPostControl(t *testing.T, what, token string) (status int, t
 	return answer.StatusCode, string(all)
 }
 
-// checkAdminControl pauses, resumes and drains a server.
 func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
 	post := func(what string) {

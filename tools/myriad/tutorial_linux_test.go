@@ -44,7 +44,6 @@ func newTutorial(t *testing.T) *tutorial {
 	return s
 }
 
-// writeFiles writes the files of a step.
 func (s *tutorial) writeFiles(step int) {
 	for _, m := range sourceFile.FindAllStringSubmatch(s.sections[step], -1) {
 		s.writeFile(m[1], m[2])

@@ -53,7 +53,6 @@ func (s *server) signalUpgrade(t *testing.T, from *os.Process, nth, connections 
 	return s.waitForUpgrade(t, nth, connections)
 }
 
-// waitForUpgrade waits for the nth upgrade and returns the new process.
 func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Process) {
 	t.Helper()
 	var all [][]string
@@ -172,17 +171,11 @@ func TestUpgradeHubCluster(t *testing.T) {
 	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
 		publishers = append(publishers, startPublisher(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
 	}
-	everywhere := func(what string) {
-		t.Helper()
-		for _, p := range publishers {
-			waitForDelivery(t, what, p, all...)
-		}
-	}
-	everywhere("before")
+	waitForDeliveryOfEach(t, "before", publishers, all)
 	next := near.signalUpgrade(t, near.Process.Process, 1, idle+3+2)
-	everywhere("with a new process")
+	waitForDeliveryOfEach(t, "with a new process", publishers, all)
 	near.waitForPage(t, "/hub", `"All": false,`)
-	everywhere("with its own topics")
+	waitForDeliveryOfEach(t, "with its own topics", publishers, all)
 	stopPublishersAndDrain(t, publishers, all)
 	near.waitForPage(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
 	for name, of := range map[string]*server{"near": near, "far": far} {

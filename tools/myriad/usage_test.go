@@ -47,7 +47,6 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The help has what it has to.
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
 		"--help":           {"agent", "bench", "doctor", "offer", "park", "serve"},
