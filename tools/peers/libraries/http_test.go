@@ -21,8 +21,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// newTestHandler returns a handler that uses many features of net/http.
-func newTestHandler() http.Handler {
+// newTestHandler returns a handler that uses many features of net/http. gone receives a value when a client of /gone
+// has disconnected.
+func newTestHandler(gone chan bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from %s to %s", r.Context().Value(http.LocalAddrContextKey), r.RemoteAddr)
@@ -57,7 +58,7 @@ func newTestHandler() http.Handler {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // the client has disconnected
-		r.Context().Value(goneKey{}).(chan bool) <- true
+		gone <- true
 	})
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
@@ -72,20 +73,10 @@ func newTestHandler() http.Handler {
 	return mux
 }
 
-type goneKey struct{}
-
-func newHandlerReportingGone(gone chan bool) http.Handler {
-	h := newTestHandler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
-	})
-}
-
-// startHTTPServer runs a *http.Server on a listener until the test ends. gone receives a value when a client has
-// disconnected, ended the result of Serve.
+// startHTTPServer runs a *http.Server on a listener until the test ends. ended receives the result of Serve.
 func startHTTPServer(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, ended chan error) {
 	gone, ended = make(chan bool, 1), make(chan error, 1)
-	web = &http.Server{Handler: newHandlerReportingGone(gone), ErrorLog: log.New(io.Discard, "", 0)}
+	web = &http.Server{Handler: newTestHandler(gone), ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { ended <- web.Serve(l) }()
 	t.Cleanup(func() { web.Close() })
 	return web, gone, ended

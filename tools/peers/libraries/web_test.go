@@ -1,11 +1,9 @@
 package libraries
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -42,7 +40,7 @@ var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 // TestWebHTTP checks that package web serves net/http's client like net/http does.
 func TestWebHTTP(t *testing.T) {
 	gone := make(chan bool, 1)
-	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, nil, func(t *testing.T, addr string) {
+	runUnderWeb(t, &web.HTTP{Handler: newTestHandler(gone)}, nil, func(t *testing.T, addr string) {
 		checkHTTP(t, newClient(t, nil), "http://"+addr, addr, gone)
 	})
 }
@@ -53,7 +51,7 @@ func TestWebOverTLS(t *testing.T) {
 	own, trusting := newTLSConfigs(t)
 	for proto, disabled := range map[string]bool{"HTTP/2.0": false, "HTTP/1.1": true} {
 		t.Run(proto, func(t *testing.T) {
-			runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone), DisableHTTP2: disabled}, own, func(t *testing.T, addr string) {
+			runUnderWeb(t, &web.HTTP{Handler: newTestHandler(gone), DisableHTTP2: disabled}, own, func(t *testing.T, addr string) {
 				c := newClient(t, trusting)
 				c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 				checkHTTP(t, c, "https://"+addr, "", gone)
@@ -76,16 +74,9 @@ func TestWebCurl(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	all, _ := io.ReadAll(&numberStream{end: 3 << 20})
 	testkit.NoError(t, os.WriteFile(file, all, 0o600))
-	var streams tcp.Group
-	opened, closed := make(chan string, 1), make(chan error, 1)
-	events := &web.Events{
-		Opened: func(c *tcp.Conn) { streams.Add(c.Ref()); opened <- c.Value().(string) },
-		Closed: func(c *tcp.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
-	}
 	mux := http.NewServeMux()
-	mux.Handle("/", newTestHandler())
+	mux.Handle("/", newTestHandler(nil))
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
-	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { events.Subscribe(w, r, r.Header.Get("Last-Event-ID")) })
 	runUnderWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {
 		url := "http://" + addr
 		curl := func(t *testing.T, args ...string) (out []byte, told string) {
@@ -115,28 +106,6 @@ func TestWebCurl(t *testing.T) {
 			if out, _ := curl(t, "-r", "0-9,100-109", "-w", "%{http_code} %{content_type}", url+"/file"); !bytes.Contains(out, []byte("206 multipart/byteranges")) || !bytes.Contains(out, all[100:110]) {
 				t.Errorf("two ranges came as %q", out)
 			}
-		})
-		t.Run("events", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			cmd := exec.CommandContext(ctx, program, "--silent", "--no-buffer", "-H", "Last-Event-ID: 41", url+"/events")
-			out, err := cmd.StdoutPipe()
-			testkit.NoError(t, err)
-			testkit.NoError(t, cmd.Start())
-			if last := <-opened; last != "41" {
-				t.Errorf("Last-Event-ID is %q", last)
-			}
-			lines := bufio.NewReader(out)
-			for i := range 3 {
-				streams.Broadcast(web.Event{Data: fmt.Sprint("event ", i)}.Bytes())
-				if line, err := lines.ReadString('\n'); line != fmt.Sprintf("data: event %d\n", i) {
-					t.Fatalf("read %q, %v", line, err)
-				}
-				lines.ReadString('\n')
-			}
-			cancel()
-			cmd.Wait()
-			<-closed
 		})
 	})
 }

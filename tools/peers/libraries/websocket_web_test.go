@@ -32,23 +32,15 @@ func readFrame(r io.Reader) (f ws.Frame, err error) {
 	return f, err
 }
 
-// echoSockets echoes messages, executes the commands "close" and "ping", and reports closed sockets.
+// echoSockets echoes messages and reports closed sockets.
 type echoSockets struct {
 	web.SocketBase
 	closed chan error
 }
 
 func (e *echoSockets) Message(s web.Socket, kind web.Kind, message []byte) {
-	switch string(message) {
-	case "close":
-		s.Close(4001, "as asked")
-	case "ping":
-		s.Ping()
-		s.WriteText("pinged")
-	default:
-		if err := s.Write(kind, message); err != nil {
-			s.Close(web.CloseInternal, err.Error())
-		}
+	if err := s.Write(kind, message); err != nil {
+		s.Close(web.CloseInternal, err.Error())
 	}
 }
 
@@ -75,35 +67,27 @@ func newEchoServer() (*echoSockets, *web.HTTP) {
 	return e, &web.HTTP{Handler: mux}
 }
 
+// TestWebWithCoderClient exchanges messages of all sizes and in fragments, compressed and not.
 func TestWebWithCoderClient(t *testing.T) {
 	e, h := newEchoServer()
+	modes := map[string]websocket.CompressionMode{
+		"plain": websocket.CompressionDisabled, "deflate": websocket.CompressionNoContextTakeover, "deflate with contexts offered": websocket.CompressionContextTakeover,
+	}
 	runUnderWeb(t, h, nil, func(t *testing.T, addr string) {
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
-		connect := func(t *testing.T, path string, o *websocket.DialOptions) (*websocket.Conn, http.Header) {
-			t.Helper()
-			c, res, err := websocket.Dial(ctx, "ws://"+addr+path, o)
-			testkit.NoError(t, err)
-			c.SetReadLimit(-1)
-			return c, res.Header
-		}
-		want := func(t *testing.T, c *websocket.Conn, kind websocket.MessageType, message string) {
-			t.Helper()
-			if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
-				t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
-			}
-		}
-		for name, mode := range map[string]websocket.CompressionMode{
-			"plain": websocket.CompressionDisabled, "deflate": websocket.CompressionNoContextTakeover, "deflate with contexts offered": websocket.CompressionContextTakeover,
-		} {
-			t.Run(name, func(t *testing.T) {
-				for _, path := range []string{"/plain", "/deflate"} {
-					c, head := connect(t, path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
+		for name, mode := range modes {
+			for _, path := range []string{"/plain", "/deflate"} {
+				t.Run(name+path, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+					defer cancel()
+					c, res, err := websocket.Dial(ctx, "ws://"+addr+path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
+					testkit.NoError(t, err)
+					c.SetReadLimit(-1)
 					if c.Subprotocol() != "chat" {
 						t.Errorf("the subprotocol is %q", c.Subprotocol())
 					}
-					if deflate := head.Get("Sec-WebSocket-Extensions") != ""; deflate != (path == "/deflate" && mode != websocket.CompressionDisabled) {
-						t.Errorf("%s: the extensions are %q", path, head["Sec-Websocket-Extensions"])
+					extensions := res.Header.Get("Sec-WebSocket-Extensions")
+					if (extensions != "") != (path == "/deflate" && mode != websocket.CompressionDisabled) {
+						t.Errorf("the extensions are %q", extensions)
 					}
 					for _, size := range sizes {
 						for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
@@ -112,7 +96,9 @@ func TestWebWithCoderClient(t *testing.T) {
 								message = strings.ToValidUTF8(message, "")
 							}
 							testkit.NoError(t, c.Write(ctx, kind, []byte(message)))
-							want(t, c, kind, message)
+							if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
+								t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
+							}
 						}
 					}
 					w, err := c.Writer(ctx, websocket.MessageText)
@@ -128,33 +114,9 @@ func TestWebWithCoderClient(t *testing.T) {
 						t.Errorf("the closing handshake: %v", err)
 					}
 					e.waitClosed(t, 4000, "enough")
-				}
-			})
+				})
+			}
 		}
-		t.Run("pings", func(t *testing.T) {
-			pinged := make(chan bool, 1)
-			c, _ := connect(t, "/plain", &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { pinged <- true; return true }})
-			c.Write(ctx, websocket.MessageText, []byte("ping"))
-			want(t, c, websocket.MessageText, "pinged")
-			<-pinged
-			c.CloseRead(ctx)
-			for range 3 {
-				testkit.NoError(t, c.Ping(ctx))
-			}
-			c.Close(websocket.StatusNormalClosure, "")
-			e.waitClosed(t, 1000, "")
-		})
-		t.Run("the server closes", func(t *testing.T) {
-			c, _ := connect(t, "/deflate", nil)
-			c.Write(ctx, websocket.MessageText, []byte("close"))
-			var is websocket.CloseError
-			if _, _, err := c.Read(ctx); !errors.As(err, &is) || is.Code != 4001 || is.Reason != "as asked" {
-				t.Errorf("the end is %v", err)
-			}
-			if why := <-e.closed; why != nil {
-				t.Errorf("Closed(%v)", why)
-			}
-		})
 	})
 }
 
