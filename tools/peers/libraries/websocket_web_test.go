@@ -154,7 +154,12 @@ func TestWebWithGobwasClient(t *testing.T) {
 				t.Errorf("%d bytes came as %d others", size, len(got.Payload))
 			}
 		}
-		testkit.NoError(t, ws.WriteFrame(c, ws.MaskFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough")))))
+		bye := ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough"))
+		testkit.NoError(t, ws.WriteFrame(c, ws.MaskFrame(bye)))
+		if got, err := readFrame(c); got.Header != bye.Header || !bytes.Equal(got.Payload, bye.Payload) || err != nil {
+			t.Errorf("the close was answered with %+v, %v", got, err)
+		}
+		c.Close()
 		e.waitClosed(t, 4002, "enough")
 	})
 }
