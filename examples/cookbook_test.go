@@ -99,7 +99,7 @@ func TestRequests(t *testing.T) {
 	hear := func(id uint32, want string) {
 		t.Helper()
 		var head struct{ Size, ID uint32 }
-		testkit.NoError(t, binary.Read(g.R, binary.BigEndian, &head))
+		testkit.RequireNoError(t, binary.Read(g.R, binary.BigEndian, &head))
 		text := make([]byte, head.Size-4)
 		if _, err := io.ReadFull(g.R, text); err != nil || head.ID != id || string(text) != want {
 			t.Fatalf("answer to %d: %q, %v; want %q to %d", head.ID, text, err, want, id)
@@ -202,10 +202,10 @@ func TestOverload(t *testing.T) {
 func TestActivated(t *testing.T) {
 	exe := programPath(t, "activated")
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer l.Close()
 	socket, err := l.File()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer socket.Close()
 	activate := func() (p *testkit.Process, stop func()) {
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
@@ -233,7 +233,7 @@ func TestBalanced(t *testing.T) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("/readyz does not say %d", want), func() bool {
 			r, err := http.Get("http://" + health + "/readyz")
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			r.Body.Close()
 			return r.StatusCode == want
 		})
@@ -286,7 +286,7 @@ func TestQuotes(t *testing.T) {
 		quotes   int
 	}{{"../docs/cookbook.md", 16}, {"../README.md", 1}, {"../README.zh-CN.md", 1}, {"../docs/upgrade.md", 1}, {"../docs/web.md", 3}} {
 		text, err := os.ReadFile(c.document)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		parts := bytes.Split(text, []byte("<!-- quote "))
 		if len(parts)-1 != c.quotes {
 			t.Errorf("%s has %d quotes, want %d", c.document, len(parts)-1, c.quotes)

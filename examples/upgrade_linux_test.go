@@ -29,7 +29,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 	t.Helper()
 	p := &upgradingProgram{t: t, output: filepath.Join(t.TempDir(), "output")}
 	f, err := os.Create(p.output)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	cmd := exec.Command(programPath(t, name), args...)
 	cmd.Stdout, cmd.Stderr = f, f
@@ -49,7 +49,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 
 func (p *upgradingProgram) read() string {
 	text, err := os.ReadFile(p.output)
-	testkit.NoError(p.t, err)
+	testkit.RequireNoError(p.t, err)
 	return string(text)
 }
 
@@ -69,7 +69,7 @@ func (p *upgradingProgram) upgrade(conns int, use func()) {
 	p.t.Helper()
 	const expr = `upgraded pid=(\d+) connections=(\d+) lost=(\d+) took=\S+ stay=(\d+)`
 	p.count++
-	testkit.NoError(p.t, syscall.Kill(p.pid, syscall.SIGUSR2))
+	testkit.RequireNoError(p.t, syscall.Kill(p.pid, syscall.SIGUSR2))
 	for strings.Count(p.read(), "upgraded pid=") < p.count && strings.Count(p.read(), "upgrade failed") == 0 {
 		use()
 	}
@@ -115,7 +115,7 @@ func TestUpgradable(t *testing.T) {
 func TestListeners(t *testing.T) {
 	cert, key := testkit.WriteCertificate(t)
 	text, err := os.ReadFile(cert)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	client := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
 	client.RootCAs.AppendCertsFromPEM(text)
 	const any, each = "127.0.0.1:0", 5

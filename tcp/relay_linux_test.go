@@ -50,9 +50,9 @@ func TestIdleRelayMemory(t *testing.T) {
 			}
 		}
 		openRelays(few)
-		before := liveHeapBytes()
+		before := testkit.LiveHeapBytes()
 		openRelays(many - few)
-		pair := (liveHeapBytes() - before) / (many - few)
+		pair := (testkit.LiveHeapBytes() - before) / (many - few)
 		t.Logf("%d bytes a pair", pair)
 		if pair > most {
 			t.Errorf("a pair takes %d bytes, want at most %d", pair, most)

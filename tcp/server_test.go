@@ -157,22 +157,6 @@ func (s *started) waitOpen(t *testing.T, n int64) {
 	})
 }
 
-// requireNoError fails the test at once if err is not nil.
-func requireNoError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// expectNoError fails the test if err is not nil. It may be called on any goroutine.
-func expectNoError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // expectError checks that err is want and contains the words. It may be called on any goroutine.
 func expectError(t testing.TB, what string, err, want error, words ...string) {
 	t.Helper()
@@ -193,14 +177,27 @@ func expectReason(t testing.TB, what string, reasons <-chan error, want error) {
 	expectError(t, what, testkit.Receive(t, reasons, what), want)
 }
 
+// expectClosedWithoutOutput waits until the connections are closed, and checks that they have got nothing.
+func expectClosedWithoutOutput(t testing.TB, conns ...*testkit.Conn) {
+	t.Helper()
+	for i, c := range conns {
+		if got := c.ExpectClosed(); got != "" {
+			t.Errorf("connection %d of %d: got %q; want the end", i+1, len(conns), got)
+		}
+	}
+}
+
 func dial(t testing.TB, addr string) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, addr)
 }
 
 var (
-	waitFor    = testkit.WaitFor
-	eventually = testkit.WaitForFunc
+	waitFor        = testkit.WaitFor
+	eventually     = testkit.WaitForFunc
+	requireNoError = testkit.RequireNoError
+	expectNoError  = testkit.ExpectNoError
+	identity       = testkit.Identity
 )
 
 // forEachModel runs a test under every model, with two loops if it has any.
@@ -340,24 +337,16 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		const most = conns * times * 32 // a third of what a forgotten connection costs
 		var grown int64
 		for range 3 { // what has a bound, such as the goroutines that wait for use again, grows once
-			before := liveHeapBytes()
+			before := testkit.LiveHeapBytes()
 			for range times {
 				cycle()
 			}
-			if grown = liveHeapBytes() - before; grown <= most {
+			if grown = testkit.LiveHeapBytes() - before; grown <= most {
 				return
 			}
 		}
 		t.Errorf("%d connections have left %d bytes in the heap, more than %d", conns*times, grown, most)
 	})
-}
-
-func liveHeapBytes() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // A handler may close its server.

@@ -4,12 +4,10 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -17,16 +15,6 @@ import (
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-// identity is a certificate for example.com, and a client configuration that trusts it.
-var identity = sync.OnceValues(func() (*tls.Config, *tls.Config) {
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(s.Certificate())
-	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
-})
 
 // startTLSHandler starts TLS at the line STARTTLS and echoes other lines.
 type startTLSHandler struct {

@@ -332,8 +332,6 @@ func deflateMessage(m string) string {
 
 func inflateMessage(t testing.TB, p string) string {
 	b, err := io.ReadAll(flate.NewReader(strings.NewReader(p + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, err)
 	return string(b)
 }

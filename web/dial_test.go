@@ -78,20 +78,14 @@ func TestDialSocket(t *testing.T) {
 				d := newDialedSocket()
 				d.onOpen = func(s web.Socket) {
 					for _, m := range []string{"", "protocol", strings.Repeat("x", 125), strings.Repeat("x", 126), strings.Repeat("x", 65536), long} {
-						if err := s.WriteText(m); err != nil {
-							t.Error(err)
-						}
+						testkit.ExpectNoError(t, s.WriteText(m))
 					}
-					if err := s.Ping(); err != nil {
-						t.Error(err)
-					}
+					testkit.ExpectNoError(t, s.Ping())
 				}
 				client := &web.WebSocket{Handler: d, Subprotocols: []string{"unknown", "other"}, Compression: true, MaxMessage: 1 << 20}
 				dial := web.SocketDial{URL: url + "/ws?a=b", Value: 7, TLSConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 					Header: http.Header{"sec-websocket-key": {"mine"}}}
-				if err := client.Dial(srv, dial); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, client.Dial(srv, dial))
 				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure), "message 1 ", "message 1 other", "message 1 "+strings.Repeat("x", 125),
 					"message 1 "+strings.Repeat("x", 126), "message 1 "+strings.Repeat("x", 65536), "message 1 "+long)
 				ref := testkit.Receive(t, d.refs, "the socket")
@@ -108,9 +102,7 @@ func TestDialSocket(t *testing.T) {
 				}
 				var group web.Group
 				d.onOpen = func(s web.Socket) { group.Add(s) }
-				if err := client.Dial(srv, dial); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, client.Dial(srv, dial))
 				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure))
 				testkit.WaitFor(t, "not both ends are in groups", func() bool { return group.Len() == 1 && r.group.Len() == 1 })
 				if sent, full := group.Broadcast(web.Binary, []byte(long)); sent != 1 || full != 0 {
@@ -134,14 +126,10 @@ const switching = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nCon
 func acceptHandshake(t *testing.T, l net.Listener, response string) *testkit.Conn {
 	t.Helper()
 	nc, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	c := testkit.NewConn(t, nc)
 	req, err := http.ReadRequest(c.R)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	c.Send(strings.ReplaceAll(response, "ACCEPT", wsframe.AcceptValue(req.Header.Get("Sec-WebSocket-Key"))))
 	return c
 }
@@ -152,14 +140,10 @@ func forEachDialer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, dial fu
 			s := &tcp.Server{Model: model, Handler: tcp.Base{}, Limits: tcp.Limits{CloseTimeout: time.Minute, Linger: time.Millisecond}}
 			startServer(t, s)
 			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			t.Cleanup(func() { l.Close() })
 			f(t, func() net.Listener {
-				if err := ws.Dial(s, web.SocketDial{URL: "ws://" + l.Addr().String(), Value: 7, Timeout: time.Minute}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, ws.Dial(s, web.SocketDial{URL: "ws://" + l.Addr().String(), Value: 7, Timeout: time.Minute}))
 				return l
 			})
 		})
@@ -238,19 +222,13 @@ func TestDialSocketFails(t *testing.T) {
 				t.Errorf("no Handler: %v", err)
 			}
 			l, err := net.Listen("tcp", "127.0.0.1:0") // it never accepts
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			dial := web.SocketDial{URL: "ws://" + l.Addr().String(), Value: 7, Timeout: 10 * time.Millisecond}
-			if err := ws.Dial(s, dial); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, ws.Dial(s, dial))
 			d.expect(t, "failed 7 "+tcp.ErrDialTimeout.Error())
 			l.Close()
 			dial.Timeout = 0
-			if err := ws.Dial(s, dial); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, ws.Dial(s, dial))
 			d.expect(t, "failed 7 connection refused")
 		})
 	}
@@ -339,14 +317,10 @@ func TestServerClosesFirst(t *testing.T) {
 	srv, d := &tcp.Server{Handler: tcp.Base{}}, newDialedSocket()
 	s := tcptest.NewServer(t, srv)
 	d.onOpen = func(s web.Socket) { _ = s.Close(1000, "") }
-	if err := (&web.WebSocket{Handler: d}).Dial(srv, web.SocketDial{URL: "ws://192.0.2.7/path?query", Header: http.Header{"origin": {"o"}, "host": {"h"}}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, (&web.WebSocket{Handler: d}).Dial(srv, web.SocketDial{URL: "ws://192.0.2.7/path?query", Header: http.Header{"origin": {"o"}, "host": {"h"}}}))
 	p := s.AcceptDial()
 	req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(p.Output())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	if got := fmt.Sprintln(p.Addr(), req.RequestURI, req.Host, req.Header["Origin"]); got != "192.0.2.7:80 /path?query h [o]\n" {
 		t.Errorf("the request is %s", got)
 	}

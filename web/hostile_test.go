@@ -188,9 +188,7 @@ func TestHostile(t *testing.T) {
 
 func runAttack(t *testing.T, model string, a attack) {
 	p, err := pool.New(pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { p.Close(context.Background()) })
 	s := &attackedServer{pool: p, over: make(chan struct{}), ended: make(chan struct{})}
 	if a.limits.MaxBuffered == 0 {
@@ -361,9 +359,7 @@ func newAttacks() []attack {
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int64

@@ -34,9 +34,7 @@ func newHTTP2Client(t *testing.T, config *tls.Config) (*http.Client, *http.Trans
 func get(t *testing.T, c *http.Client, url string) string {
 	t.Helper()
 	res, err := c.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil || res.ProtoMajor != 2 {
@@ -134,9 +132,7 @@ func TestHTTP2(t *testing.T) {
 				req, _ := http.NewRequest("POST", base+"/echo", io.NopCloser(bytes.NewReader(body)))
 				req.Trailer = http.Header{"X-Sent": {"sent"}}
 				res, err := c.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				if n := srv.Stats().BytesIn; n > int64(len(body))/2 {
 					t.Errorf("%d bytes are read although the client does not read the response", n)
 				}
@@ -173,9 +169,7 @@ func TestHTTP2(t *testing.T) {
 					release <- struct{}{}
 				}
 				for range clients * streams {
-					if err := <-results; err != nil {
-						t.Fatal(err)
-					}
+					testkit.RequireNoError(t, <-results)
 				}
 			})
 		}
@@ -283,9 +277,7 @@ func TestHTTP2Drain(t *testing.T) {
 			if got := testkit.Receive(t, answer, "the answer"); got != "done<nil>" {
 				t.Errorf("the active request: %q", got)
 			}
-			if err := testkit.Receive(t, ended, "the end of Shutdown"); err != nil {
-				t.Error(err)
-			}
+			testkit.ExpectNoError(t, testkit.Receive(t, ended, "the end of Shutdown"))
 			skipFrame(t, other, "\x00\x00")
 			other.Send("\x00\x00\x08\x06\x00\x00\x00\x00\x00pingping")
 			if n := readUntil(t, other, "pingping"); strings.Contains(n, "\x00\x00\x08\x07\x00") {

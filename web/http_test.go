@@ -264,9 +264,7 @@ func TestBodyBackpressure(t *testing.T) {
 		go func() { _, err := c.Write(body); sent <- err }()
 		read <- struct{}{}
 		expectBody(t, c, string(body))
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, <-sent)
 	})
 }
 
@@ -407,9 +405,7 @@ func TestDeadlines(t *testing.T) {
 					t.Errorf("a write ended with %v", err)
 				}
 				res, err := http.ReadResponse(c.R, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				if _, err := io.Copy(io.Discard, res.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("a response that is cut off ends with %v, want %v", err, io.ErrUnexpectedEOF)
 				}
@@ -421,9 +417,7 @@ func TestDeadlines(t *testing.T) {
 // TestNoWorker checks that the answer is 503 while the pool is full.
 func TestNoWorker(t *testing.T) {
 	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
 	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -3,7 +3,6 @@ package web_test
 import (
 	"net/http"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -50,13 +49,9 @@ func TestIdleMemory(t *testing.T) {
 					var answer [1024]byte
 					for range count {
 						fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-						if err != nil {
-							t.Fatal(err)
-						}
+						testkit.RequireNoError(t, err)
 						fds = append(fds, fd)
-						if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
-							t.Fatal(err)
-						}
+						testkit.RequireNoError(t, unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}))
 						if _, err := unix.Write(fd, []byte(r.request)); err != nil {
 							t.Fatal(err)
 						}
@@ -66,9 +61,9 @@ func TestIdleMemory(t *testing.T) {
 					}
 				}
 				ask(warm)
-				before := liveHeapBytes()
+				before := testkit.LiveHeapBytes()
 				ask(n)
-				each := (liveHeapBytes() - before) / n
+				each := (testkit.LiveHeapBytes() - before) / n
 				t.Logf("%d bytes of heap for each of %d", each, n)
 				if each > r.most {
 					t.Errorf("%d bytes of heap for each; expected at most %d", each, r.most)
@@ -76,12 +71,4 @@ func TestIdleMemory(t *testing.T) {
 			})
 		}
 	}
-}
-
-func liveHeapBytes() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

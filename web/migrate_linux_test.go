@@ -160,9 +160,7 @@ type upgradeChain struct {
 func startUpgradeChain(t *testing.T, model string, maxConns int) *upgradeChain {
 	t.Helper()
 	stdin, stop, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	cmd := serverCommand(model, maxConns, 0)
 	cmd.Stdin, cmd.Stderr = stdin, nil
 	p := testkit.Start(t, cmd)
@@ -326,9 +324,7 @@ func TestMoves(t *testing.T) {
 				c := testkit.Dial(t, s.addr)
 				c.Send(getRequests("/events"))
 				res, err := http.ReadResponse(c.R, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				events = append(events, bufio.NewReader(res.Body))
 			}
 			for up := range 2 {
@@ -357,9 +353,7 @@ func TestMoves(t *testing.T) {
 				s.waitProcessEnd(s.upgradeServer())
 				stop.Store(true)
 				for range busy {
-					if err := testkit.Receive(t, results, "the end of a busy client"); err != nil {
-						t.Error(err)
-					}
+					testkit.ExpectNoError(t, testkit.Receive(t, results, "the end of a busy client"))
 				}
 				if n := s.getNumber("/open"); n != sockets+streams+1 {
 					t.Fatalf("upgrade %d: %d connections are open, want %d", up, n, sockets+streams+1)
@@ -382,9 +376,7 @@ func TestMoves(t *testing.T) {
 				}
 			}
 			for _, m := range busy {
-				if err := m.exchangeMessage(); err != nil {
-					t.Error(err)
-				}
+				testkit.ExpectNoError(t, m.exchangeMessage())
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -50,9 +51,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			head, err := parseFrameHead([]byte(c.frames), socketOptions{deflate: c.deflate})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			for cut := 1; cut < len(c.frames)-head.n; cut++ {
 				v := newEchoWebSocket().handlerFor(socketOptions{"p", c.deflate, false})
 				p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {

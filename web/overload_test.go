@@ -22,9 +22,7 @@ func TestOverloadShedsQueuedRequests(t *testing.T) {
 
 func testShedsQueuedRequests(t *testing.T, model string) {
 	p, err := pool.New(pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { p.Close(context.Background()) })
 	entered, release := make(chan struct{}), make(chan struct{})
 	open := sync.OnceFunc(func() { close(release) })
@@ -98,9 +96,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	defer http2.CloseIdleConnections()
 	getHTTP2 := func(path string) int {
 		res, err := http2.Get("http://" + addr + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		_, _ = io.Copy(io.Discard, res.Body)
 		res.Body.Close()
 		return res.StatusCode

@@ -47,9 +47,7 @@ func TestALPN(t *testing.T) {
 					}
 					continue
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				if got := nc.ConnectionState().NegotiatedProtocol; got != want {
 					t.Errorf("disabled %v, %q: %q is used with a client that offers %q; want %q", disabled, configured, got, offered, want)
 				}
@@ -122,9 +120,7 @@ func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	startServer(t, &tcp.Server{Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
 	nc, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	c := testkit.NewConn(t, nc)
 	c.Send(getRequests("/"))
 	expectBody(t, c, `"@"`)

@@ -29,9 +29,7 @@ func TestHandlerKeepsRequest(t *testing.T) {
 			kept := make(chan keptRequest, 100)
 			h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
-				if err != nil {
-					t.Error(err)
-				}
+				testkit.ExpectNoError(t, err)
 				w.Header().Set("Content-Type", r.Header.Get("X"))
 				kept <- keptRequest{r, w.Header(), string(body)}
 				_, _ = io.WriteString(w, r.URL.Path)

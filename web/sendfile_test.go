@@ -16,17 +16,13 @@ import (
 func TestFiles(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789abcdef"), 20<<10)
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(path, content, 0o600))
 	release := make(chan struct{})
 	m := http.NewServeMux()
 	m.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) })
 	m.HandleFunc("/flush", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, path)
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, http.NewResponseController(w).Flush())
 		<-release
 	})
 	m.HandleFunc("/panic", func(w http.ResponseWriter, r *http.Request) {

@@ -237,9 +237,7 @@ func TestUpgradeByHandler(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		http.SetCookie(w, &http.Cookie{Name: "a", Value: "b"})
 		w = wrappedWriter{w}
-		if err := ws.Upgrade(w, q, "the value"); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, ws.Upgrade(w, q, "the value"))
 		if err := ws.Upgrade(w, q, nil); !errors.Is(err, web.ErrNoUpgrade) {
 			t.Errorf("a second upgrade: %v", err)
 		}

@@ -96,9 +96,7 @@ func (w *randomWalk) String() string {
 // must be done and have released its resources. The seed is the subtest's name.
 func TestExchangeWalk(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, make([]byte, 50<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, make([]byte, 50<<10), 0o600))
 	transitions.seen = make(map[string]int)
 	all, ran := countTransitions(), uint64(0)
 	for seed := uint64(0); seed < 200 || len(transitions.seen) < all && ran >= seed && seed < 2000; seed++ {
@@ -129,9 +127,7 @@ func countTransitions() (n int) {
 func startRandomWalk(t *testing.T, seed uint64, file string) *randomWalk {
 	w := &randomWalk{T: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), file: file, permits: make(chan struct{}, 1000)}
 	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, FixedLimit: true, KeepQueued: true, FIFO: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { _, _ = p.Close(context.Background()) })
 	mux := http.NewServeMux()
 	mux.HandleFunc("/pool/{script}", w.runScript)

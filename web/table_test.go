@@ -66,9 +66,7 @@ func normalizeDates(s string) string { return dates.ReplaceAllString(s, "$1: D")
 
 func newTestHandlers(t testing.TB) http.Handler {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte("0123456789abcdef"), 4<<10), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte("0123456789abcdef"), 4<<10), 0o666))
 	m := http.NewServeMux()
 	handle := func(path string, f http.HandlerFunc) { m.HandleFunc(path, f) }
 	handle("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello, world\n") })

@@ -93,9 +93,7 @@ func TestResponseWriterAfterReturn(t *testing.T) {
 	c.Send(request) // so that the first exchange is done
 	c.ReadResponse()
 	f, err := os.Open(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	w := <-kept
 	if err := (<-contexts).Err(); err != context.Canceled { // orders the following after the end of the request

@@ -43,7 +43,7 @@ func TestServeHTTP(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 				defer cancel()
 				cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
-				testkit.NoError(t, err)
+				testkit.RequireNoError(t, err)
 				c := grpc_testing.NewBenchmarkServiceClient(cc)
 				checkCalls(t, ctx, c, 1)
 				cc.Close()

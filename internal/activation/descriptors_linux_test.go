@@ -84,9 +84,7 @@ func reportListeners() (r childReport) {
 func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	cmd := exec.CommandContext(t.Context(), exe)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LISTEN_") }), env...)
 	// with the race detector a process exits a second late, to report races in other goroutines; the
@@ -111,13 +109,9 @@ func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 
 func dupFile(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	f, err := from.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -125,9 +119,7 @@ func dupFile(t *testing.T, from interface{ File() (*os.File, error) }, err error
 func newSocket(t *testing.T, family, kind, protocol int) *os.File {
 	t.Helper()
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	f := os.NewFile(uintptr(fd), "socket")
 	t.Cleanup(func() { f.Close() })
 	return f
@@ -136,9 +128,7 @@ func newSocket(t *testing.T, family, kind, protocol int) *os.File {
 func listenAt(t *testing.T, network, addr string) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -150,9 +140,7 @@ func TestListeners(t *testing.T) {
 	files := []*os.File{dupFile(t, tcp.(*net.TCPListener), nil), dupFile(t, local.(*net.UnixListener), nil)}
 	for _, l := range []net.Listener{tcp, local} {
 		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		testkit.NewConn(t, c).Send("hello " + l.Addr().Network())
 	}
 	r := runChild(t, files, "LISTEN_FDS=2", "LISTEN_FDNAMES=web:admin")
@@ -198,15 +186,11 @@ func TestListenersRefuses(t *testing.T) {
 	datagrams := dupFile(t, udp, err)
 	defer udp.Close()
 	conn, err := net.Dial("tcp", tcp.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	connected := dupFile(t, conn.(*net.TCPConn), nil)
 	defer conn.Close()
 	pipe, other, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer pipe.Close()
 	defer other.Close()
 	packets := newSocket(t, unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)

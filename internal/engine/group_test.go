@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
@@ -192,10 +193,7 @@ func broadcastAndCheck(t *testing.T, g *Group, want map[Ref]bool, owners []*mail
 	n := 0
 	for _, o := range owners {
 		for c, got := range o.takeByConn() {
-			text := ""
-			for _, s := range got {
-				text += s
-			}
+			text := strings.Join(got, "")
 			if text == "" { // of a value
 				continue
 			}
@@ -273,11 +271,7 @@ func TestGroupMail(t *testing.T) {
 	wantErr(t, "Send", refs[1].Send([]byte("you,")), nil)
 	broadcast(0)
 	for c, got := range o.takeByConn() {
-		all := ""
-		for _, s := range got {
-			all += s
-		}
-		want := text
+		all, want := strings.Join(got, ""), text
 		switch c {
 		case refs[0].c:
 			want = text[:len(all)]

@@ -293,15 +293,11 @@ func (s *sim) checkFinalCounters(n Counts, refused int) {
 		closed += n.ClosedBy(why)
 	}
 	s.check(closed == int64(s.closes), "counted %d closed, Closed was called %d times", closed, s.closes)
-	dialled := 0
+	dialled, accepted := 0, 0
 	for _, l := range s.past {
 		if l.dialled {
 			dialled++
-		}
-	}
-	accepted := 0
-	for _, l := range s.past {
-		if l.opened && !l.dialled {
+		} else if l.opened {
 			accepted++
 		}
 	}

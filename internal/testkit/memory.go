@@ -21,3 +21,12 @@ func LimitMemory(t testing.TB, maxBytes int64) (restoreAndFill func()) {
 		runtime.GC()
 	}
 }
+
+// LiveHeapBytes returns the size of the heap after garbage collections that include finalizers.
+func LiveHeapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

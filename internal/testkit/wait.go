@@ -40,10 +40,18 @@ func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 	}
 }
 
-// NoError ends the test if err is not nil.
-func NoError(t testing.TB, err error) {
+// RequireNoError fails the test at once if err is not nil.
+func RequireNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// ExpectNoError fails the test if err is not nil. It may be called on any goroutine.
+func ExpectNoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -77,7 +75,7 @@ func (h *counterHandler) RestoreState(r io.Reader) error {
 }
 
 func TestMigrateTo(t *testing.T) {
-	config, roots := certificate()
+	config, roots := testkit.Identity()
 	for _, secure := range []bool{false, true} {
 		old, current := &counterHandler{}, &counterHandler{}
 		newServer := func(h *counterHandler) *tcptest.Server {
@@ -91,9 +89,7 @@ func TestMigrateTo(t *testing.T) {
 		dial := func(s *tcptest.Server) *tcptest.Peer {
 			p := s.Dial()
 			if secure {
-				if err := p.StartTLS(roots); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, p.StartTLS(roots))
 			}
 			return p
 		}
@@ -141,15 +137,6 @@ func TestMigrateTo(t *testing.T) {
 	}
 }
 
-// certificate returns the configurations of a server and of a client that trusts it.
-func certificate() (server, client *tls.Config) {
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	roots := s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
-}
-
 // upgradable starts TLS after the line STARTTLS, and echoes other lines.
 type upgradable struct{ config *tls.Config }
 
@@ -166,7 +153,7 @@ func (h upgradable) Message(c *tcp.Conn, line []byte) {
 }
 
 func TestStartTLS(t *testing.T) {
-	server, client := certificate()
+	server, client := testkit.Identity()
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(upgradable{server})})
 	dial := func() *tcptest.Peer {
 		p := s.Dial()
@@ -175,9 +162,7 @@ func TestStartTLS(t *testing.T) {
 		return p
 	}
 	p := dial()
-	if err := p.StartTLS(client); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, p.StartTLS(client))
 	long := strings.Repeat("x", 50_000) + "\n"
 	p.Expect("secure\n")
 	p.Send(long)
@@ -236,7 +221,7 @@ func (h dialedHandler) DialFailed(d tcp.Dial, err error) {
 }
 
 func TestAcceptDial(t *testing.T) {
-	server, client := certificate()
+	server, client := testkit.Identity()
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(dialer{client}), Limits: tcp.Limits{MaxConns: 7}})
 	for _, prefix := range []string{"", "tls "} {
 		p := s.Dial()
@@ -246,9 +231,7 @@ func TestAcceptDial(t *testing.T) {
 			t.Errorf("dialed %v", target.Addr())
 		}
 		if prefix != "" {
-			if err := target.StartTLS(server); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, target.StartTLS(server))
 		}
 		target.Expect("and more")
 		target.Send("answer")

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
@@ -163,9 +164,7 @@ func TestHeld(t *testing.T) {
 	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = held })
 	p := s.Dial()
 	for _, size := range []int{held, 100} {
-		if err := d.refs[0].Send(make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, d.refs[0].Send(make([]byte, size)))
 		s.Advance(0)
 	}
 	expectOutput(t, p, string(make([]byte, held)))
@@ -213,9 +212,7 @@ func TestGroupAndBroadcast(t *testing.T) {
 	if n := srv.Stats().Open; n != 3 {
 		t.Errorf("Stats has %d connections", n)
 	}
-	if err := srv.CloseConns(bob.Addr()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, srv.CloseConns(bob.Addr()))
 	bob.ExpectClosed(tcp.ErrClosedByOperator)
 }
 
@@ -276,9 +273,7 @@ func TestShutdown(t *testing.T) {
 			shutdown()
 		}
 		p.ExpectClosed(tcp.ErrServerClosed)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, <-ended)
 	}
 }
 
@@ -299,9 +294,7 @@ func TestEntry(t *testing.T) {
 	s.Advance(time.Second)
 	third.Expect("hello\n")
 	s.Dial().ExpectClosed(tcp.ErrTooManyConns)
-	if err := srv.PauseAccepting(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, srv.PauseAccepting())
 	waits := s.Dial()
 	s.Advance(time.Minute)
 	expectOpen(t, waits)

@@ -248,12 +248,10 @@ func postControl(t *testing.T, url string) (answer *http.Response, text string) 
 	r := newControlRequest(url)
 	r.RequestURI = ""
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, err)
 	return answer, string(all)
 }
 

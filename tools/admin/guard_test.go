@@ -130,7 +130,7 @@ func TestListHasButtons(t *testing.T) {
 	for _, b := range buttons {
 		action, _, _ := strings.Cut(b, `"`)
 		to, err := base.Parse(action)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		if strings.Contains(action, "seconds") {
 			to.RawQuery = "seconds=0" // nothing is recorded, which is told with 400
 		}

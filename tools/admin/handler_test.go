@@ -204,7 +204,7 @@ func TestTraceOneAtATime(t *testing.T) {
 
 // TestTraceOfTheProgram has the program itself trace already.
 func TestTraceOfTheProgram(t *testing.T) {
-	testkit.NoError(t, trace.Start(io.Discard))
+	testkit.RequireNoError(t, trace.Start(io.Discard))
 	defer trace.Stop()
 	w := requestAndExpect(t, Handler(Config{Source: newFakeSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
 	if w.Header().Get("Content-Disposition") != "" {

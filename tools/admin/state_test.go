@@ -230,7 +230,7 @@ func TestRouteTable(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	workers, err := pool.New(pool.Config{Max: 1})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	srv := &tcp.Server{Handler: &web.HTTP{Handler: mux, Pool: workers}}
 	addr, stop := testserver.Start(t, srv)
 	c := testkit.Dial(t, addr)

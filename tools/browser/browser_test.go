@@ -163,7 +163,7 @@ func (b *tab) write(selector, text string) {
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	testkit.NoError(b.t, chromedp.Do(b.ctx, steps...))
+	testkit.RequireNoError(b.t, chromedp.Do(b.ctx, steps...))
 }
 
 // until waits for an expression to be true, which it has to be within a minute.

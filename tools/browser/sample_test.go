@@ -74,8 +74,8 @@ func saved(t *testing.T, p *page.Page) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "page.html")
 	f, err := os.Create(name)
-	testkit.NoError(t, err)
-	testkit.NoError(t, p.WriteHTML(f))
-	testkit.NoError(t, f.Close())
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, p.WriteHTML(f))
+	testkit.RequireNoError(t, f.Close())
 	return "file://" + filepath.ToSlash(name)
 }

@@ -46,7 +46,7 @@ var newObject = map[string]func() any{
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return c
 }
 
@@ -98,7 +98,7 @@ func render(t *testing.T, values map[string]any) (objects, error) {
 func example(t *testing.T, name string) map[string]any {
 	t.Helper()
 	values, err := chartutil.ReadValuesFile(filepath.Join(chartDir, "ci", name))
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return values
 }
 
@@ -114,7 +114,7 @@ func get[T any](t *testing.T, made objects, name string) T {
 func mustRender(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	made, err := render(t, values)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return made
 }
 

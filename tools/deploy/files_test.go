@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 func binary(t *testing.T) string {
 	t.Helper()
 	path, err := built()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return path
 }
 
@@ -76,7 +76,7 @@ func myriad(t *testing.T, args ...string) string {
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	units, err := filepath.Glob("systemd/*.s*")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	var copies []string
 	for _, unit := range units {
 		if strings.HasSuffix(unit, ".conf") {
@@ -84,7 +84,7 @@ func TestUnits(t *testing.T) {
 		}
 		to := filepath.Join(dir, filepath.Base(unit))
 		text := strings.ReplaceAll(read(t, unit), "/usr/local/bin/myriad", binary(t))
-		testkit.NoError(t, os.WriteFile(to, []byte(text), 0o600))
+		testkit.RequireNoError(t, os.WriteFile(to, []byte(text), 0o600))
 		copies = append(copies, to)
 	}
 	if len(copies) != 3 {
@@ -106,10 +106,10 @@ func TestUnits(t *testing.T) {
 // The image is of one static program, run by a user without rights, and starts without a shell.
 func TestDockerfile(t *testing.T) {
 	f, err := os.Open("Dockerfile")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	parsed, err := parser.Parse(f)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	var warned []string
 	stages, _, err := instructions.Parse(parsed.AST, linter.New(&linter.Config{
 		Warn: func(rule, _, _, text string, _ []parser.Range) { warned = append(warned, rule+": "+text) },
@@ -151,7 +151,7 @@ func TestDockerfile(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}", "./tools/myriad")
 	list.Dir = "../.."
 	out, err := list.Output()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	for path := range strings.FieldsSeq(string(out)) {
 		top, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, "github.com/myriad-go/myriad"), "/"), "/")
 		if top != "" && !strings.Contains(allowed, "\n!"+top+"\n") {
@@ -213,7 +213,7 @@ func expressions(t *testing.T) map[string]string {
 			Rules []struct{ Alert, Expr string }
 		}
 	}
-	testkit.NoError(t, yaml.Unmarshal([]byte(read(t, rulesFile)), &rules))
+	testkit.RequireNoError(t, yaml.Unmarshal([]byte(read(t, rulesFile)), &rules))
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			found["alert "+r.Alert] = r.Expr
@@ -258,7 +258,7 @@ type dashboardFile struct {
 
 func dashboard(t *testing.T) (d dashboardFile) {
 	t.Helper()
-	testkit.NoError(t, json.Unmarshal([]byte(read(t, chartDir+"/files/dashboard.json")), &d))
+	testkit.RequireNoError(t, json.Unmarshal([]byte(read(t, chartDir+"/files/dashboard.json")), &d))
 	return d
 }
 
@@ -271,7 +271,7 @@ func TestMetricsExist(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(new(root.Server), nil), metrics.NewHubCollector(new(hub.Hub), nil))
 	families, err := r.Gather()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -328,7 +328,7 @@ func TestRules(t *testing.T) {
 		fmt.Fprintf(&all, "  - record: r:r%d\n    expr: %q\n", i, expr)
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yaml")
-	testkit.NoError(t, os.WriteFile(file, all.Bytes(), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(file, all.Bytes(), 0o600))
 	if said, err := run(t, "promtool", "check", "rules", file); err != nil {
 		t.Errorf("the dashboard's expressions: %v: %s", err, said)
 	}

@@ -63,7 +63,7 @@ func TestChanges(t *testing.T) {
 // TestApply makes what can be made, says so, passes over the rest, and can be undone.
 func TestApply(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a b")
-	testkit.NoError(t, os.WriteFile(file, []byte("10\n"), 0o644))
+	testkit.RequireNoError(t, os.WriteFile(file, []byte("10\n"), 0o644))
 	changes := []Change{
 		{Cgroup, file, "10", "20"},
 		{Nofile, "nofile", "1024", "5000"},

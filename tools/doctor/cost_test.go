@@ -12,7 +12,7 @@ func TestCosts(t *testing.T) {
 	f.Machine.CPUs, f.Process.Nofile = 8, Rlimit{Soft: -1, Hard: -1}
 	cost := func(p Plan) Cost {
 		c, err := PredictCosts(f, p)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		return c
 	}
 	server := cost(Plan{Connections: 1_000_000, Side: Server, Model: epoll})

@@ -274,7 +274,7 @@ func TestWalls(t *testing.T) {
 				test.change(f)
 			}
 			before, err := examineAndCheck(f, test.plan)
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			w := before.findWall(test.wall)
 			switch {
 			case w == nil:

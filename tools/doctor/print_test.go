@@ -33,14 +33,14 @@ func TestPrinted(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		for _, format := range Formats {
-			testkit.NoError(t, l.writeTemplate(&got, format))
+			testkit.RequireNoError(t, l.writeTemplate(&got, format))
 		}
 		path := filepath.Join("testdata", "print-"+name+".txt")
 		if *update {
-			testkit.NoError(t, os.WriteFile(path, got.Bytes(), 0o644))
+			testkit.RequireNoError(t, os.WriteFile(path, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(path)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		if got.String() != string(want) {
 			t.Errorf("%s is now:\n%s\nand was:\n%s", path, &got, want)
 		}

@@ -24,7 +24,7 @@ import (
 func mustRead(t testing.TB, pid int) *Facts {
 	t.Helper()
 	f, err := Read(pid)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return f
 }
 
@@ -39,7 +39,7 @@ func TestRead(t *testing.T) {
 		{"nofile", unix.RLIMIT_NOFILE, f.Process.Nofile}, {"memlock", unix.RLIMIT_MEMLOCK, f.Process.Memlock}, {"nproc", unix.RLIMIT_NPROC, f.Process.Nproc},
 	} {
 		var r unix.Rlimit
-		testkit.NoError(t, unix.Getrlimit(limit.resource, &r))
+		testkit.RequireNoError(t, unix.Getrlimit(limit.resource, &r))
 		// No limit is all ones there.
 		if want := (Rlimit{int64(r.Cur), int64(r.Max)}); limit.got != want {
 			t.Errorf("%s is %+v, getrlimit says %+v", limit.name, limit.got, want)
@@ -93,7 +93,7 @@ func newNamespace(t *testing.T) *faults.Namespace {
 		t.Skip("a network namespace takes root")
 	}
 	n, err := faults.NewNamespace()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return n
 }
 
@@ -152,7 +152,7 @@ func TestReadNetwork(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	if got := mustRead(t, 0).Sysctls["net.ipv4.ip_local_port_range"]; got != outside.Sysctls["net.ipv4.ip_local_port_range"] {
 		t.Errorf("outside ip_local_port_range has become %q", got)
 	}
@@ -173,7 +173,7 @@ func TestReadMachineWide(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 }
 
 // startChild starts a process that does nothing until the test ends.
@@ -190,7 +190,7 @@ func TestReadOther(t *testing.T) {
 		t.Skip("a network namespace takes root")
 	}
 	pid := startChild(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
-	testkit.NoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil))
+	testkit.RequireNoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil))
 	f := mustRead(t, pid)
 	if f.Process.PID != pid || f.Process.Nofile != (Rlimit{100, 200}) || f.Process.Open < 3 || !isUnknown(f, "GOMEMLIMIT") {
 		t.Errorf("got %+v, unknown %q", f.Process, f.Unknown)

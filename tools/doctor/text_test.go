@@ -38,13 +38,13 @@ func TestWriteText(t *testing.T) {
 		{"text-fits", Plan{Connections: 1000, Side: Server, Model: epoll}, nil},
 	} {
 		var got bytes.Buffer
-		testkit.NoError(t, mustExamine(t, test.plan, test.change).WriteText(&got))
+		testkit.RequireNoError(t, mustExamine(t, test.plan, test.change).WriteText(&got))
 		file := filepath.Join("testdata", test.golden+".txt")
 		if *update {
-			testkit.NoError(t, os.WriteFile(file, got.Bytes(), 0o644))
+			testkit.RequireNoError(t, os.WriteFile(file, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(file)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		if got.String() != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", test.golden, got.String(), want)
 		}
@@ -114,7 +114,7 @@ func TestCommandsAfterChanges(t *testing.T) {
 		}},
 	} {
 		var out strings.Builder
-		testkit.NoError(t, mustExamine(t, test.plan, test.change).WriteText(&out))
+		testkit.RequireNoError(t, mustExamine(t, test.plan, test.change).WriteText(&out))
 		if !strings.Contains(out.String(), "\n"+test.want+"\n") {
 			t.Errorf("%s: no line %q in\n%s", test.name, test.want, &out)
 		}
@@ -131,7 +131,7 @@ func TestPrintedMemory(t *testing.T) {
 			"kubernetes": `\n          memory: (\d+)Mi\n`, "docker": `--memory is given, it needs (\d+)m:`, "systemd": `MemoryMax= is set, it needs (\d+)M:`,
 		} {
 			var out strings.Builder
-			testkit.NoError(t, WriteSettings(&out, format, r))
+			testkit.RequireNoError(t, WriteSettings(&out, format, r))
 			found := regexp.MustCompile(line).FindStringSubmatch(out.String())
 			if found == nil {
 				t.Errorf("%d connections: no line %s in\n%s", n, line, &out)

@@ -52,7 +52,7 @@ func TestBroadcasts(t *testing.T) {
 			}
 			for range 3 {
 				c, err := app.ConnForLines(testkit.Dial(t, s.addr), name)
-				testkit.NoError(t, err)
+				testkit.RequireNoError(t, err)
 				conns = append(conns, testkit.NewConn(t, c))
 				conns[len(conns)-1].ExchangeLine("hello", "hello") // so that it has been accepted
 			}

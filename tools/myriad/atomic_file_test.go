@@ -18,13 +18,13 @@ func TestAtomicFile(t *testing.T) {
 			dir := t.TempDir()
 			path, want := filepath.Join(dir, "report.html"), old
 			if old != "" {
-				testkit.NoError(t, os.WriteFile(path, []byte(old), 0o604))
+				testkit.RequireNoError(t, os.WriteFile(path, []byte(old), 0o604))
 				link := filepath.Join(t.TempDir(), "link")
-				testkit.NoError(t, os.Symlink(path, link))
+				testkit.RequireNoError(t, os.Symlink(path, link))
 				path = link
 			}
 			o, err := createAtomicFile(path)
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			io.WriteString(o.temp, whole)
 			if err := o.commitUnlessFailed(failure); err != failure {
 				t.Errorf("commit(%v): %v", failure, err)

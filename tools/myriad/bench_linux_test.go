@@ -117,12 +117,12 @@ func startBench(t *testing.T, args ...string) *benchProcess {
 func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	for _, path := range all {
 		env, _ := os.ReadFile(path) // none when it has ended
 		if slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+b.tmp) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			pids = append(pids, pid)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func TestSubjectsParse(t *testing.T) {
 	for _, name := range scenario.BuiltInNames() {
 		s, err := probe.ScenarioReader.ReadBuiltIn(name)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		if s, err = (scenario.Options{}).ApplyForThisMachine(s); err != nil {
 			t.Fatal(err)
 		}
@@ -48,9 +48,9 @@ func TestSubjectsParse(t *testing.T) {
 func readReport(t *testing.T, dir string) *result.Set {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, "report.json"))
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	set, err := result.ReadSet(f)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return set
 }

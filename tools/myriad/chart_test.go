@@ -46,7 +46,7 @@ func readFigure(t *testing.T, report, workload, column, subject string) (text st
 			index = slices.Index(cells, column)
 		} else if index > 0 && cells[0] == subject {
 			value, err := strconv.ParseFloat(strings.ReplaceAll(cells[index], ",", ""), 64)
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			return cells[index], value
 		}
 	}
@@ -79,11 +79,11 @@ func drawReadmeChart(t *testing.T, text string, theme int) string {
 func TestDocumentsChart(t *testing.T) {
 	const dir = "../../docs/results/readme"
 	text, err := os.ReadFile(dir + ".txt")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	for file, theme := range map[string]int{dir + "-light.svg": report.LightTheme, dir + "-dark.svg": report.DarkTheme} {
 		chart := drawReadmeChart(t, string(text), theme)
 		if *update {
-			testkit.NoError(t, os.WriteFile(file, []byte(chart), 0o644))
+			testkit.RequireNoError(t, os.WriteFile(file, []byte(chart), 0o644))
 		}
 		if text, err := os.ReadFile(file); err != nil || string(text) != chart {
 			t.Errorf("%s, %v, does not have the figures of %s.txt; run go test ./tools/myriad -run DocumentsChart -update", file, err, dir)

@@ -104,7 +104,7 @@ func startSubscribers(t *testing.T, node, addr string) (all []*tally) {
 		return text, err
 	}
 	_, err := frame()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	count("Redis", func() (string, error) { return redis.R.ReadString('\n') })
 	count("events", func() (string, error) { return events.R.ReadString('\n') })
 	count("WebSocket", frame)
@@ -184,7 +184,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
 	var shown struct{ Stats hub.Stats }
 	_, text := httpGet(t, srv.admin+"/hub")
-	testkit.NoError(t, json.Unmarshal([]byte(text), &shown))
+	testkit.RequireNoError(t, json.Unmarshal([]byte(text), &shown))
 	return *shown.Stats.Cluster
 }
 
@@ -192,7 +192,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 func startNATS(t *testing.T) (addr string) {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", MaxPending: 4 << 20})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(s.Close)
 	return s.Addr().String()
 }
@@ -201,7 +201,7 @@ func startNATS(t *testing.T) (addr string) {
 func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	pass := func(to, from net.Conn) {
 		defer to.Close()
@@ -379,7 +379,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
 		draining, err := strconv.Atoi(strings.Fields(said)[0])
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		start(i)
 		// The publisher, if it was here, is no subscriber.
 		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })

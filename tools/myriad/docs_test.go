@@ -23,7 +23,7 @@ func readDocuments(t *testing.T) map[string]string {
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			texts[file] = string(text)
 		}
 	}

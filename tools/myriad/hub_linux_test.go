@@ -36,7 +36,7 @@ func writeUsersFile(t *testing.T, text string) string {
 
 func overwriteFile(t *testing.T, path, text string) {
 	t.Helper()
-	testkit.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // A hub serves both protocols on one port, and tells the operator of itself.
@@ -46,7 +46,7 @@ func TestHub(t *testing.T) {
 	exchangeRESP(c, "PUBLISH a 1\r\n", ":0")
 	exchangeRESP(c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
 	answer, err := http.Post("http://"+s.addr+"/publish?topic=a", "text/plain", strings.NewReader("22"))
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	answer.Body.Close()
 	exchangeRESP(c, "", "*3|$7|message|$1|a|$2|22")
 	if status, text := httpGet(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
@@ -97,7 +97,7 @@ func TestHubTLS(t *testing.T) {
 	clear := testkit.Dial(t, s.addr)
 	exchangeRESP(clear, "AUTH alice a\r\nSUBSCRIBE a\r\n", "+OK|*3|$9|subscribe|$1|a|:1")
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	secured := testkit.DialTLS(t, lines[1][1], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
 	exchangeRESP(secured, "PUBLISH a 1\r\n", ":1")
 	exchangeRESP(clear, "", "*3|$7|message|$1|a|$1|1")
@@ -121,9 +121,9 @@ func TestHubClusterTLS(t *testing.T) {
 	expiredCert, expiredKey := testkit.WriteCertificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	both := filepath.Join(t.TempDir(), "both.pem")
 	ours, err := os.ReadFile(cert)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	theirs, err := os.ReadFile(otherCert)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	overwriteFile(t, both, string(ours)+string(theirs))
 	secured := func(cert, key, ca string) string {
 		return fmt.Sprintf(" --cluster-cert %s --cluster-key %s --cluster-ca %s", cert, key, ca)

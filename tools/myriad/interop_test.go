@@ -56,10 +56,10 @@ func TestInterop(t *testing.T) {
 				var stdout testkit.Buffer
 				cmd.Stdout = &stdout
 				in, err := cmd.StdinPipe()
-				testkit.NoError(t, err)
+				testkit.RequireNoError(t, err)
 				p := testkit.Start(t, cmd)
 				_, err = io.WriteString(in, c.input)
-				testkit.NoError(t, err)
+				testkit.RequireNoError(t, err)
 				wantCode := 0
 				if program == "openssl" { // it neither waits for the answer nor always ends when its input ends
 					testkit.WaitFor(t, "the answer", func() bool { return len(stdout.String()) >= len(c.want) })

@@ -207,7 +207,7 @@ func tryGet(url string) (status int, text string, err error) {
 func httpGet(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	status, text, err := tryGet(url)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return status, text
 }
 

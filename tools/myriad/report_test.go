@@ -67,14 +67,14 @@ func TestReportBadInput(t *testing.T) {
 		"{\"phase\":\"done\"}\n":         "line 1: event \"done\" has no result",
 		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "longer than 4194304 bytes",
 	} {
-		testkit.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 		invokeCommand(t, "report", "--format", "html", "--out", out, path).checkOutcome(t, fmt.Sprintf("%.40q", text), 2, path+": ", says)
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%.40q: there is a report", text)
 		}
 	}
 	// A run that is cut off meets no expectation, and has no result.
-	testkit.NoError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n{\"phase\""), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n{\"phase\""), 0o600))
 	(&reportCase{[]string{"--format", "html", "--out", out, path}, 0, nil}).runAndCheck(t)
 	(&reportCase{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).runAndCheck(t)
 	(&reportCase{[]string{"--format", "json", path}, 1, []string{"no final result"}}).runAndCheck(t)
@@ -94,9 +94,9 @@ func writeSingleBenchReport(t *testing.T, name string, rates ...float64) string 
 	r.Runs = append(r.Runs, result.Run{Workload: "echo", Subject: "net", Round: len(rates) + 1, Error: "broken"})
 	path := filepath.Join(t.TempDir(), name)
 	f, err := os.Create(path)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer f.Close()
-	testkit.NoError(t, (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f))
+	testkit.RequireNoError(t, (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f))
 	return path
 }
 
@@ -121,9 +121,9 @@ func TestReportBenches(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "before")
 	text, err := os.ReadFile(a)
-	testkit.NoError(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
+	testkit.RequireNoError(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
 	(&reportCase{[]string{dir}, 0, []string{"Myriad bench: test"}}).runAndCheck(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
-	testkit.NoError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
 	(&reportCase{[]string{bad}, 2, []string{bad + `: format is "myriad-bench-7"`}}).runAndCheck(t)
 }

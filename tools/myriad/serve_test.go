@@ -60,21 +60,21 @@ const secret = "0123456789abcdef"
 func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	testkit.NoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
 	return path
 }
 
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	r.Header.Set(admin.ActionHeader, "1")
 	r.Header.Set(admin.TokenHeader, token)
 	answer, err := http.DefaultClient.Do(r)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	return answer.StatusCode, string(all)
 }
 

@@ -31,7 +31,7 @@ type tutorial struct {
 func newTutorial(t *testing.T) *tutorial {
 	const headings = 7 // before the first section, the five steps, and Next
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer l.Close()
 	text := readDocuments(t)["../../docs/getting-started.md"]
 	s := &tutorial{t: t, dir: t.TempDir(), addr: l.Addr().String()}
@@ -52,18 +52,18 @@ func (s *tutorial) writeFiles(step int) {
 
 func (s *tutorial) writeFile(name, text string) {
 	examples, err := filepath.Abs("../../examples")
-	testkit.NoError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	file := filepath.Join(s.dir, name)
-	testkit.NoError(s.t, os.WriteFile(file, []byte(text), 0o600))
+	testkit.RequireNoError(s.t, os.WriteFile(file, []byte(text), 0o600))
 	s.overlay.Replace[filepath.Join(examples, "tutorial", name)] = file
 }
 
 func (s *tutorial) runGo(args ...string) {
 	s.t.Helper()
 	list, err := json.Marshal(s.overlay)
-	testkit.NoError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	overlay := filepath.Join(s.dir, "overlay.json")
-	testkit.NoError(s.t, os.WriteFile(overlay, list, 0o600))
+	testkit.RequireNoError(s.t, os.WriteFile(overlay, list, 0o600))
 	cmd := exec.Command("go", append([]string{args[0], "-overlay", overlay}, append(args[1:], "./tutorial")...)...)
 	cmd.Dir = "../../examples"
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -78,7 +78,7 @@ func (s *tutorial) start() (p *testkit.Process, stop func()) {
 	cmd := exec.Command(s.dir + "/chat")
 	cmd.Dir = s.dir
 	output, err := os.Create(s.dir + "/output") // a file, because the program's successor writes to it, too
-	testkit.NoError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	defer output.Close()
 	cmd.Stdout, cmd.Stderr = output, output
 	p = testkit.Start(s.t, cmd)
@@ -99,7 +99,7 @@ func (s *tutorial) start() (p *testkit.Process, stop func()) {
 
 func (s *tutorial) read(name string) string {
 	text, err := os.ReadFile(filepath.Join(s.dir, name))
-	testkit.NoError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	return string(text)
 }
 
@@ -174,7 +174,7 @@ func TestTutorial(t *testing.T) {
 	upgraded := regexp.MustCompile(`upgraded pid=(\d+) connections=1 lost=0`)
 	testkit.WaitForFunc(t, func() bool { return upgraded.MatchString(s.read("output")) }, func() string { return "no upgrade in " + s.read("output") })
 	successor, err := strconv.Atoi(upgraded.FindStringSubmatch(s.read("output"))[1])
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer syscall.Kill(successor, syscall.SIGKILL)
 	ann.ExchangeLine("still here", "Ann: still here")
 	s.dialTLS().ExchangeLine("Eve", "Hello, Eve.")

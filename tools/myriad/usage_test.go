@@ -12,10 +12,10 @@ import (
 // is none it is the one that was meant: the nearest, or the one that does what a short flag of wrk, hey or ab does.
 func TestWrongUse(t *testing.T) {
 	table, err := os.ReadFile("testdata/usage.txt")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	dir := t.TempDir()
 	x := dir + "/x"
-	testkit.NoError(t, os.WriteFile(x, []byte("nothing\n"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(x, []byte("nothing\n"), 0o600))
 	fill := strings.NewReplacer("{x}", x, "{no}", dir+"/none/none", "{d}", t.TempDir(), "{t}", "127.0.0.1:1")
 	for text := range strings.Lines(fill.Replace(string(table))) {
 		line, says, found := strings.Cut(strings.TrimSpace(text), " = ")

@@ -72,9 +72,7 @@ func TestEcho(t *testing.T) {
 				done <- err
 			}()
 			c.Expect(large)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			testkit.ExpectNoError(t, <-done)
 			r.stop(t)
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("got %q behind the end", got)
@@ -105,7 +103,7 @@ func TestApps(t *testing.T) {
 // TestWeb checks that fasthttp answers as the app web does.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
-	testkit.NoError(t, os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600))
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600))
 	c := testkit.Dial(t, startCommand(t, "--server", "fasthttp", "--app", "web", "--files", dir).addr)
 	for _, row := range []struct{ head, body, want string }{
 		{"GET /", "", hello}, {"GET /pipeline", "", "ok"}, {"GET /wait", "", "ok"}, {"GET /compute", "", "ok"},
@@ -164,7 +162,7 @@ func TestHTTP(t *testing.T) {
 
 func TestWrongUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer ln.Close()
 	for _, c := range []struct {
 		args []string
@@ -197,7 +195,7 @@ func TestTLS(t *testing.T) {
 	cert, key := testkit.WriteCertificate(t)
 	r := startCommand(t, "--server", "nbio", "--app", "echo", "--tls-cert", cert, "--tls-key", key)
 	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true})
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	defer c.Close()
 	for _, text := range []string{"a", strings.Repeat("x", 40<<10)} {
 		got := make([]byte, len(text))

@@ -121,9 +121,7 @@ func testShutdownRate(b *testEnv) {
 
 func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*client) {
 	s = b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients = s.dialMany(n)
 	s.wantOpened(n)
 	return s, clients
 }

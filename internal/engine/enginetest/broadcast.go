@@ -27,15 +27,8 @@ var castCases = []testCase{
 // broadcast broadcasts p, and retries while there is no space.
 func (s *server) broadcast(p []byte) {
 	s.t.Helper()
-	for {
-		switch err := s.BroadcastToAllWorkers(p); {
-		case err == nil:
-			return
-		case !errors.Is(err, engine.ErrFull):
-			s.t.Errorf("Broadcast: %v", err)
-			return
-		}
-		runtime.Gosched()
+	if err := retryWhileFull(func() error { return s.BroadcastToAllWorkers(p) }); err != nil {
+		s.t.Errorf("Broadcast: %v", err)
 	}
 }
 
@@ -47,10 +40,9 @@ func broadcastMessage(i, size int) []byte {
 func testBroadcastToAll(b *testEnv) {
 	const n, messages = 30, 60
 	s := b.startServer(newEchoScript())
-	clients := make([]*client, n)
-	for i := range clients {
-		clients[i] = s.dial()
-		clients[i].exchange("hello")
+	clients := s.dialMany(n)
+	for _, c := range clients {
+		c.exchange("hello")
 	}
 	var want bytes.Buffer
 	var sizes []int

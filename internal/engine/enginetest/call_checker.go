@@ -66,8 +66,13 @@ func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *connRe
 	}
 }
 
+// recordOpened enters the call that opens a connection, which is Restore in the process that takes it over.
+func (w *callChecker) recordOpened(c *engine.Conn) (leave func()) {
+	return w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })
+}
+
 func (w *callChecker) Opened(c *engine.Conn) {
-	defer w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
+	defer w.recordOpened(c)()
 	if w.script.Opened != nil {
 		w.script.Opened(c)
 	}

@@ -70,10 +70,13 @@ func (c *client) shrinkSocketBuffers() {
 	}
 }
 
-// tryExpect reads len(want) bytes and compares them. It may be called on any goroutine.
-func (c *client) tryExpect(want string) error {
+// tryExpect is readAndCompare for a client.
+func (c *client) tryExpect(want string) error { return readAndCompare(c, want) }
+
+// readAndCompare reads len(want) bytes and compares them. It may be called on any goroutine.
+func readAndCompare(r io.Reader, want string) error {
 	got := make([]byte, len(want))
-	n, err := io.ReadFull(c, got)
+	n, err := io.ReadFull(r, got)
 	if err != nil {
 		return fmt.Errorf("client: got %d bytes, %s, then %w; want %s", n, abbreviate(got[:n]), err, abbreviate([]byte(want)))
 	}

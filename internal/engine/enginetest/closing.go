@@ -19,23 +19,19 @@ var closeCases = []testCase{
 	{"close in Opened", testCloseInOpened},
 	{"close with output owed and input unread", testCloseLingers},
 	{"close while paused with input unread", testCloseWhilePaused},
-	{"client that never closes", testLingerExpires},
+	{"client that never closes", testCloseExpires},
 	{"close after the client", testCloseAfterPeer},
-	{"close after a client that never closes", testCloseAfterPeerExpires},
 	{"clients that flood while the server closes", testCloseFloodingPeer},
 	{"client that never closes, beside slow handlers", testLingerBesideSlowHandler},
 }
 
 func testResetWithUnsentOutput(b *testEnv) {
 	const owed = 8 << 20
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(make([]byte, owed))
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 3 * owed / 2 }))
+	s := b.startServer(answerWith(testPattern(owed)), limited(func(l *engine.Limits) { l.MaxUnsent = 3 * owed / 2 }))
 	c := s.dial()
 	c.shrinkSocketBuffers()
 	c.Send("g")
-	c.Expect("\x00")
+	c.Expect(string(testPattern(1)))
 	c.Reset()
 	s.wantClosed(syscall.ECONNRESET)
 }
@@ -104,19 +100,35 @@ func testCloseWhilePaused(b *testEnv) {
 	s.wantClosed(nil)
 }
 
-func testLingerExpires(b *testEnv) {
+// testCloseExpires has a client that never closes: Linger ends an orderly close, and CloseTimeout ends one that leaves the
+// end to the client.
+func testCloseExpires(b *testEnv) {
 	const limit = 200 * time.Millisecond
-	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
-		c.WriteString("goodbye")
-		c.CloseWith(nil)
-	}}, limited(func(l *engine.Limits) { l.Linger = limit }))
-	begin := time.Now()
-	c := s.dial()
-	c.ExpectEOF("goodbye")
-	c.Send("but I stay")
-	s.wantClosed(nil)
-	if took := time.Since(begin); took < limit {
-		b.Errorf("closed after %v, Linger is %v", took, limit)
+	for _, row := range []struct {
+		end   func(c *engine.Conn)
+		limit func(l *engine.Limits)
+		why   error
+	}{
+		{func(c *engine.Conn) { c.CloseWith(nil) }, func(l *engine.Limits) { l.Linger = limit }, nil},
+		{func(c *engine.Conn) { c.CloseAfterPeer(io.ErrNoProgress) }, func(l *engine.Limits) { l.CloseTimeout = limit }, io.ErrNoProgress},
+	} {
+		s := b.startServer(&Script{Opened: func(c *engine.Conn) {
+			c.WriteString("goodbye")
+			row.end(c)
+		}}, limited(row.limit))
+		begin := time.Now()
+		c := s.dial()
+		if row.why == nil {
+			c.ExpectEOF("goodbye")
+			c.Send("but I stay")
+		}
+		s.wantClosed(row.why)
+		if took := time.Since(begin); took < limit {
+			b.Errorf("closed for %v after %v, the limit is %v", row.why, took, limit)
+		}
+		if row.why != nil {
+			c.ExpectEOF("goodbye")
+		}
 	}
 }
 
@@ -141,19 +153,6 @@ func testCloseAfterPeer(b *testEnv) {
 	}
 	c.Close()
 	s.wantClosed(io.ErrNoProgress)
-}
-
-func testCloseAfterPeerExpires(b *testEnv) {
-	const limit = 200 * time.Millisecond
-	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.CloseAfterPeer(io.ErrNoProgress) }},
-		limited(func(l *engine.Limits) { l.CloseTimeout = limit }))
-	begin := time.Now()
-	c := s.dial()
-	s.wantClosed(io.ErrNoProgress)
-	if took := time.Since(begin); took < limit {
-		b.Errorf("closed after %v, CloseTimeout is %v", took, limit)
-	}
-	c.ExpectEOF("")
 }
 
 func (c *client) sendUntilError() {
@@ -194,16 +193,7 @@ func testLingerBesideSlowHandler(b *testEnv) {
 	for range 2 {
 		c := s.dial()
 		c.Send("s")
-		go func() {
-			for p := []byte("s"); ; {
-				if _, err := c.Read(p); err != nil {
-					return
-				}
-				if _, err := c.Write(p); err != nil {
-					return
-				}
-			}
-		}()
+		go io.Copy(c, c)
 	}
 	s.wantOpened(2)
 	s.dial().Send("c")

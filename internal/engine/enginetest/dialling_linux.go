@@ -171,15 +171,19 @@ func testDialAfterSharedSocket(b *testEnv) {
 
 // newNeverAcceptingListener returns a listener with the shortest possible backlog.
 func newNeverAcceptingListener(b *testEnv) netip.AddrPort {
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	b.requireNoError(err)
-	b.Cleanup(func() { syscall.Close(fd) })
-	b.requireNoError(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	if err := syscall.Listen(fd, 0); err != nil {
-		b.Fatal(err)
-	}
+	fd := listenWithShortestQueue(b, syscall.AF_INET, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
 	addr, err := syscall.Getsockname(fd)
 	b.requireNoError(err)
 	at := addr.(*syscall.SockaddrInet4)
 	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
+}
+
+// listenWithShortestQueue listens with a socket of a domain, from which nobody accepts.
+func listenWithShortestQueue(b *testEnv, domain int, at syscall.Sockaddr) (fd int) {
+	fd, err := syscall.Socket(domain, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	b.requireNoError(err)
+	b.Cleanup(func() { syscall.Close(fd) })
+	b.requireNoError(syscall.Bind(fd, at))
+	b.requireNoError(syscall.Listen(fd, 0))
+	return fd
 }

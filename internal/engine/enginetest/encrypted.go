@@ -3,17 +3,12 @@ package enginetest
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
@@ -41,20 +36,10 @@ var layerCases = []testCase{
 }
 
 var cert = sync.OnceValue(func() tls.Certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "site.test"}, DNSNames: []string{"site.test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		panic(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	return s.TLS.Certificates[0]
 })
 
 func clientTLS() *tls.Config {
@@ -108,11 +93,7 @@ func exchangeTLS(c *tls.Conn, p []byte) error {
 		_, err := c.Write(p)
 		errs <- err
 	}()
-	got := make([]byte, len(p))
-	if _, err := io.ReadFull(c, got); err != nil {
-		return fmt.Errorf("client: reading: %w", err)
-	}
-	if err := compareBytes(got, p); err != nil {
+	if err := readAndCompare(c, string(p)); err != nil {
 		return err
 	}
 	return <-errs
@@ -367,20 +348,10 @@ func testTLSManyConns(b *testEnv) {
 	for _, r := range s.wantOpened(n) {
 		b.checkNoError(r.Send([]byte("for you\n")))
 	}
-	want := "for you\n"
-	for _, c := range conns {
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
-			b.Errorf("from Send: %q, %v", got, err)
-		}
-	}
 	large := testPattern(200_000)
 	s.broadcast(large)
 	for _, c := range conns {
-		got := make([]byte, len(large))
-		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, large) {
-			b.Errorf("from the broadcast: %v", err)
-		}
+		b.checkNoError(readAndCompare(c, "for you\n"+string(large)))
 		c.Close()
 	}
 	s.awaitClosed(n)

@@ -175,6 +175,14 @@ func Limits() engine.Limits {
 	}
 }
 
+// Kill stops an engine by force and waits for its end.
+func Kill(e engine.Engine) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = e.Stop(ctx) // reports that connections were aborted
+	e.Wait()
+}
+
 // checkLeaks fails the test if it or its cases leave goroutines or descriptors behind.
 func checkLeaks(t *testing.T) {
 	running := testkit.GoroutineIDs()

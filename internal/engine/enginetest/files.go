@@ -103,12 +103,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 		for range 2 {
 			_, err := io.WriteString(stream, "x")
 			b.requireNoError(err)
-			got := make([]byte, len(want)+len("posted"))
-			n, err := io.ReadFull(stream, got)
-			if err != nil {
-				b.Fatalf("client: %d bytes, then %v", n, err)
-			}
-			b.requireNoError(compareBytes(got, []byte(want+"posted")))
+			b.requireNoError(readAndCompare(stream, want+"posted"))
 		}
 	}
 	if at, err := f.Seek(0, io.SeekCurrent); at != offset || err != nil {

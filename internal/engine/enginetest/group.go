@@ -34,7 +34,6 @@ var fanCases = []testCase{
 	{"what was missed in a group is reported", testMissedInGroup},
 	{"no message of a group behind an answer to who has left", testLeaveGroup},
 	{"a value that is not sent is replaced", testLatestToSlowReader},
-	{"a value to a connection whose handler takes long is replaced", testLatestToBusyHandler},
 	{"a value before the end", testLatestAtClose},
 }
 
@@ -353,26 +352,6 @@ func testLatestToSlowReader(b *testEnv) {
 	if err := ref.AnnounceLatest(latest, 1); err != engine.ErrClosed {
 		b.Errorf("Publish to one that has closed: %v, want %v", err, engine.ErrClosed)
 	}
-}
-
-func testLatestToBusyHandler(b *testEnv) {
-	const values = 50
-	s, held, ref, release := b.blockHandler(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
-	var topic engine.LatestValue
-	latest := engine.NewSubscriptionToLaterValues(&topic)
-	for i := range values {
-		s.sendLatest(&topic, ref, latest, broadcastMessage(i, 0))
-	}
-	got := held.startReader(b)
-	release()
-	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
-	if n, r := got.n.Load(), s.Counters()[engine.Replaced]; n != 1 || r != values-1 {
-		b.Errorf("got %d values, %d were replaced; want 1, %d", n, r, values-1)
-	}
-	s.sendLatest(&topic, ref, latest, broadcastMessage(values, 0))
-	testkit.WaitFor(b, "a later value does not come", func() bool { return got.last.Load() == values })
-	held.CloseWrite()
-	testkit.Receive(b, got.done, "the end")
 }
 
 // testLatestAtClose sends EOF while values arrive. Values set before the connection began to close

@@ -27,7 +27,6 @@ func init() {
 		{"hand over to nobody", testExportToDeadProcess},
 		{"hand over in part", testExportPartially},
 		{"hand over that ends while a connection is saved", testExportCloseInSave},
-		{"hand over to who has room for some", testExportToFullEngine},
 		{"hand over to who has room for just all", testExportExactCapacity},
 		{"two hand over to who has room for just all", testExportBothWays},
 		{"hand over with mail on its way", testExportWithPostedRequests},
@@ -59,11 +58,10 @@ func withSaveAndRestore(cfg *engine.Config) {
 // startSuccessor starts an engine that imports connections. Its callChecker treats them as opened.
 func (b *testEnv) startSuccessor(script *Script, changes ...with) *server {
 	return b.startServer(script, append([]with{func(cfg *engine.Config) {
-		w := cfg.Handler.(*callChecker)
 		withSaveAndRestore(cfg)
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
+			cfg.Handler.(*callChecker).recordOpened(c)()
 			return restore(c, state)
 		}
 	}}, changes...)...)
@@ -166,10 +164,7 @@ func testExport(b *testEnv) {
 func testExportWithOutput(b *testEnv) {
 	const n, size = 2, 8 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
-	from := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(testPattern(size))
-		return len(in)
-	}}, limited(big))
+	from := b.startServer(answerWith(testPattern(size)), limited(big))
 	to := b.startSuccessor(newEchoScript(), limited(big))
 	clients := from.dialMany(n)
 	for _, c := range clients {
@@ -189,30 +184,24 @@ func testExportUnderLoad(b *testEnv) {
 	const n = 50
 	from := b.startServer(lines(), withSaveAndRestore)
 	to := b.startSuccessor(lines())
-	stop, ended := make(chan struct{}), make(chan error, n)
+	var over atomic.Bool
+	ended := make(chan error, n)
 	for range n {
 		c := from.dial()
 		go func() {
 			line := strings.Repeat("x", 100) + "\n"
-			for {
-				select {
-				case <-stop:
-					ended <- nil
-					return
-				default:
-				}
-				if err := errors.Join(c.tryWrite(line), c.tryExpect(line)); err != nil {
-					ended <- err
-					return
-				}
+			var err error
+			for err == nil && !over.Load() {
+				err = errors.Join(c.tryWrite(line), c.tryExpect(line))
 			}
+			ended <- err
 		}()
 	}
 	from.wantOpened(n)
 	from.exportConnsTo(b, to, n)
 	before := to.Counters()[engine.BytesIn]
 	to.wantBytesIn(int(before) + 10_000)
-	close(stop)
+	over.Store(true)
 	for range n {
 		b.checkNoError(testkit.Receive(b, ended, "the end of a client"))
 	}
@@ -235,21 +224,6 @@ func testExportToDeadProcess(b *testEnv) {
 		c.Send("\n")
 		c.Expect("b1\n")
 	}
-	b.requireNoError(from.PauseAccept(false))
-}
-
-// testExportToFullEngine exports to an engine with space for some: the others must stay.
-func testExportToFullEngine(b *testEnv) {
-	const n, room = 30, 10
-	from := b.startServer(lines())
-	to := b.startSuccessor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
-	clients := from.dialMany(n)
-	from.wantOpened(n)
-	from.exportConnsTo(b, to, room)
-	for _, c := range clients {
-		c.exchange("a\n")
-	}
-	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
 	b.requireNoError(from.PauseAccept(false))
 }
 
@@ -328,21 +302,16 @@ func testExportWithBroadcasts(b *testEnv) {
 	to := b.startSuccessor(lines())
 	clients := from.dialMany(n)
 	from.wantOpened(n)
-	stop, casting := make(chan struct{}), sync.WaitGroup{}
+	var over atomic.Bool
+	var casting, reading sync.WaitGroup
 	for range 2 {
 		casting.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
-					runtime.Gosched()
-				}
+			for !over.Load() {
+				_ = from.BroadcastToAllWorkers(testPattern(1000)) // fails without space or connections
+				runtime.Gosched()
 			}
 		})
 	}
-	var reading sync.WaitGroup
 	for _, c := range clients {
 		reading.Go(func() {
 			if _, err := io.Copy(io.Discard, c); err != nil {
@@ -351,7 +320,7 @@ func testExportWithBroadcasts(b *testEnv) {
 		})
 	}
 	from.exportConnsTo(b, to, n)
-	close(stop)
+	over.Store(true)
 	casting.Wait()
 	for _, r := range to.wantOpened(n) {
 		b.requireNoError(r.Close())

@@ -36,9 +36,8 @@ func testExportState(b *testEnv) {
 		}
 	})
 	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
-		w := cfg.Handler.(*callChecker)
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
+			cfg.Handler.(*callChecker).recordOpened(c)()
 			if len(state) == 0 {
 				return nil
 			}

@@ -12,7 +12,7 @@ var outputCases = []testCase{
 	{"head and body to slow readers, with Send from outside", func(b *testEnv) { testHeadsAndBodies(b, false) }},
 	{"head and body with TLS", func(b *testEnv) { testHeadsAndBodies(b, true) }},
 	{"reading pauses for a client that does not read", testReadingPausesAtHighWater},
-	{"answers owed when the client has half-closed", testOutputAfterHalfClose},
+	{"answers owed when the client has half-closed", func(b *testEnv) { testOutputOwedAtEnd(b, false) }},
 }
 
 func testReadingPausesAtHighWater(b *testEnv) {
@@ -49,21 +49,30 @@ func testReadingPausesAtHighWater(b *testEnv) {
 	s.wantClosed(io.EOF)
 }
 
-func testOutputAfterHalfClose(b *testEnv) {
+// testOutputOwedAtEnd half-closes a client, or stops the engine, while almost all of a large answer is unsent.
+func testOutputOwedAtEnd(b *testEnv, stop bool) {
 	const owed = 8 << 20
 	answer := testPattern(owed)
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(answer)
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
-	c := s.dial()
+	s := b.startServer(answerWith(answer), limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
+	c, idle := s.dial(), s.dial()
 	c.shrinkSocketBuffers()
 	c.Send("g")
 	s.wantBytesIn(1)
-	c.CloseWrite()
-	if s.Loops() > 0 {
-		s.wantEndedCalls(1) // while almost everything is unsent
+	s.wantOpened(2)
+	if !stop {
+		c.CloseWrite()
+		if s.Loops() > 0 {
+			s.wantEndedCalls(1)
+		}
+		c.ExpectEOF(string(answer))
+		s.wantClosed(io.EOF)
+		return
 	}
+	done := s.stop(background(b))
+	idle.ExpectEOF("") // Stop is under way
+	idle.Close()
 	c.ExpectEOF(string(answer))
-	s.wantClosed(io.EOF)
+	c.Close()
+	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }

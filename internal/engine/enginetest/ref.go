@@ -109,15 +109,10 @@ func testRefManyConcurrently(b *testEnv) {
 		c.WriteString("hello")
 	}})
 	var looking sync.WaitGroup
-	end := make(chan struct{})
+	var over atomic.Bool
 	for i := range last {
 		looking.Go(func() {
-			for {
-				select {
-				case <-end:
-					return
-				default:
-				}
+			for !over.Load() {
 				runtime.Gosched()
 				r := last[i].Load()
 				if r == nil {
@@ -136,11 +131,7 @@ func testRefManyConcurrently(b *testEnv) {
 		})
 	}
 	for range rounds {
-		var clients [8]*client
-		for i := range clients {
-			clients[i] = s.dial()
-		}
-		for i, c := range clients {
+		for i, c := range s.dialMany(8) {
 			c.Expect("hello")
 			if i%2 == 0 {
 				c.Reset()
@@ -149,6 +140,6 @@ func testRefManyConcurrently(b *testEnv) {
 			}
 		}
 	}
-	close(end)
+	over.Store(true)
 	looking.Wait()
 }

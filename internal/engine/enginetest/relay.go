@@ -126,6 +126,15 @@ func (t target) acceptRelayed() *client {
 	return &client{testkit.NewConn(t.b, nc), t.b}
 }
 
+// startRelayed starts a relay, whose target accepts, with one client.
+func (b *testEnv) startRelayed(near bool, changes ...with) (r *relayServer, c, up *client) {
+	b.Helper()
+	t := newTarget(b)
+	r = b.startRelay(t.addr(), near, changes...)
+	c = r.dial()
+	return r, c, t.acceptRelayed()
+}
+
 func testRelayLargeData(b *testEnv, near bool) {
 	const size = 2 << 20
 	r := b.startRelay(echoServer(b), near)
@@ -144,10 +153,7 @@ func testRelayLargeData(b *testEnv, near bool) {
 func testRelayToSlowReader(b *testEnv, near bool) {
 	const size = 12 << 20
 	for _, toTarget := range []bool{false, true} {
-		t := newTarget(b)
-		r := b.startRelay(t.addr(), near)
-		c := r.dial()
-		up := t.acceptRelayed()
+		r, c, up := b.startRelayed(near)
 		from, to := up, c
 		if toTarget {
 			from, to = c, up
@@ -209,10 +215,7 @@ func testRelayClose(b *testEnv, near bool) {
 			up.Close()
 		},
 	} {
-		t := newTarget(b)
-		r := b.startRelay(t.addr(), near)
-		c := r.dial()
-		up := t.acceptRelayed()
+		r, c, up := b.startRelayed(near)
 		c.exchangeWith(up, "before\n")
 		end(r, up)
 		c.ExpectClosed()
@@ -244,12 +247,9 @@ func testRelayWithClosedConn(b *testEnv, near bool) {
 }
 
 func testRelayTimeouts(b *testEnv, near bool) {
-	t := newTarget(b)
-	r := b.startRelay(t.addr(), near, func(cfg *engine.Config) {
+	r, c, up := b.startRelayed(near, func(cfg *engine.Config) {
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 4, MaxMissed: 2, Send: func(c *engine.Conn) { c.WriteString("beat\n") }}
 	})
-	c := r.dial()
-	up := t.acceptRelayed()
 	c.exchangeWith(up, "before\n")
 	b.checkNoError(r.BroadcastToAllWorkers([]byte("to all\n")))
 	c.SetReadDeadline(time.Now().Add(short))
@@ -263,10 +263,7 @@ func testRelayTimeouts(b *testEnv, near bool) {
 // testRelayOneWay sends in one direction for longer than IdleTimeout, and then waits for the
 // timeout.
 func testRelayOneWay(b *testEnv, near bool) {
-	t := newTarget(b)
-	r := b.startRelay(t.addr(), near, func(cfg *engine.Config) { cfg.Limits.IdleTimeout = 2 * short })
-	c := r.dial()
-	up := t.acceptRelayed()
+	r, c, up := b.startRelayed(near, limited(func(l *engine.Limits) { l.IdleTimeout = 2 * short }))
 	c.exchangeWith(up, "before\n")
 	for began := time.Now(); time.Since(began) < 4*short; time.Sleep(short / 4) {
 		c.Send("word\n")
@@ -280,10 +277,7 @@ func testRelayOneWay(b *testEnv, near bool) {
 }
 
 func testRelayStop(b *testEnv, near bool) {
-	t := newTarget(b)
-	r := b.startRelay(t.addr(), near)
-	c := r.dial()
-	up := t.acceptRelayed()
+	r, c, up := b.startRelayed(near)
 	c.exchangeWith(up, "before\n")
 	done := r.stop(b.Context())
 	c.exchangeWith(up, "meanwhile\n")

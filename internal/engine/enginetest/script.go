@@ -32,6 +32,14 @@ func newEchoScript() *Script {
 	}}
 }
 
+// answerWith returns a script that uses all input and writes answer.
+func answerWith(answer []byte) *Script {
+	return &Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(answer)
+		return len(in)
+	}}
+}
+
 // testPattern returns n bytes with a long period, which must not be changed.
 func testPattern(n int) []byte { return longPattern()[:n:n] }
 

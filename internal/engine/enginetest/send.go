@@ -27,6 +27,16 @@ var mailCases = []testCase{
 
 const senders = 10
 
+// retryWhileFull calls send until there is room.
+func retryWhileFull(send func() error) error {
+	for {
+		if err := send(); !errors.Is(err, engine.ErrFull) {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
 // sendNumbered sends n messages "sender:number" from each of ten goroutines until ErrClosed. It
 // returns how many were accepted of each.
 func sendNumbered(b *testEnv, n int, send func([]byte) error) (accepted []int) {
@@ -35,17 +45,14 @@ func sendNumbered(b *testEnv, n int, send func([]byte) error) (accepted []int) {
 	for s := range senders {
 		wg.Go(func() {
 			for accepted[s] < n {
-				switch err := send(fmt.Appendf(nil, "%d:%d\n", s, accepted[s])); {
-				case err == nil:
-					accepted[s]++
-				case errors.Is(err, engine.ErrFull):
-					runtime.Gosched()
-				case errors.Is(err, engine.ErrClosed):
+				message := fmt.Appendf(nil, "%d:%d\n", s, accepted[s])
+				if err := retryWhileFull(func() error { return send(message) }); errors.Is(err, engine.ErrClosed) {
 					return
-				default:
+				} else if err != nil {
 					b.Errorf("Send: %v", err)
 					return
 				}
+				accepted[s]++
 			}
 		})
 	}

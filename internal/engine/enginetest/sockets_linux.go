@@ -42,13 +42,7 @@ func dialAbstract(b *testEnv) {
 func testDialFullUnixQueue(b *testEnv) {
 	const n = 20
 	path := tempUnixPath(b)
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	b.requireNoError(err)
-	b.Cleanup(func() { syscall.Close(fd) })
-	b.requireNoError(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
-	if err := syscall.Listen(fd, 0); err != nil {
-		b.Fatal(err)
-	}
+	listenWithShortestQueue(b, syscall.AF_UNIX, &syscall.SockaddrUnix{Name: path})
 	s := b.startServer(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
 	b.requireNoError(s.Dial(engine.DialRequest{Path: path, Count: n}))
 	const room = 1 // capacity of a queue of length 0

@@ -18,9 +18,9 @@ import (
 var stopCases = []testCase{
 	{"Stop with idle connections, and half a message received", func(b *testEnv) { testStopWithIdleConns(b, "") }},
 	{"Draining says goodbye", func(b *testEnv) { testStopWithIdleConns(b, "goodbye\n") }},
-	{"Stop with output owed to a slow reader", testStopWithUnsentOutput},
-	{"Stop with a message on its way", testStopWithUnreadInput},
-	{"Stop with a PROXY header on its way", testStopWithUnreadHeader},
+	{"Stop with output owed to a slow reader", func(b *testEnv) { testOutputOwedAtEnd(b, true) }},
+	{"Stop with a message on its way", func(b *testEnv) { testStopWithUnreadInput(b, false) }},
+	{"Stop with a PROXY header on its way", func(b *testEnv) { testStopWithUnreadInput(b, true) }},
 	{"Stop while clients flood", testStopWhileFlooded},
 	{"Stop when its context ends", testStopCutOff},
 	{"Stop when connections end before they are told", testStopAfterAllClosed},
@@ -96,48 +96,34 @@ func testStopWithIdleConns(b *testEnv, goodbye string) {
 	}
 }
 
-func testStopWithUnsentOutput(b *testEnv) {
-	const owed = 8 << 20
-	answer := testPattern(owed)
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		if in[0] == 'g' {
-			c.Write(answer)
+// testStopWithUnreadInput stops with messages, and PROXY headers before them, that the server may not have read. They
+// must be answered or ignored, but each client must see EOF and no partial answer.
+func testStopWithUnreadInput(b *testEnv, proxied bool) {
+	const n = 20
+	s := b.startServer(lines(), b.withLayers(proxied, false))
+	clients := s.dialMany(n)
+	header, messages := "", strings.Repeat("a line of some length\n", 500)
+	if proxied {
+		header, messages = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n", "hello\n"
+		testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Handshaking] == n })
+	} else {
+		s.wantOpened(n)
+	}
+	for _, c := range clients {
+		c.Send(header + messages)
+	}
+	done := s.stop(background(b))
+	for _, c := range clients {
+		got, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(messages, string(got)) || len(got) > 0 && got[len(got)-1] != '\n' {
+			b.Errorf("client: %s, %v; want whole answers or none, and an orderly end", abbreviate(got), err)
 		}
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
-	c, idle := s.dial(), s.dial()
-	c.shrinkSocketBuffers()
-	c.Send("g")
-	s.wantBytesIn(1)
-	s.wantOpened(2)
-	done := s.stop(background(b))
-	idle.ExpectEOF("") // Stop is under way
-	idle.Close()
-	c.ExpectEOF(string(answer))
-	c.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
-	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
-}
-
-// testStopWithUnreadInput stops with messages that the server may not have read. They must be
-// answered or ignored, but the client must see EOF and no partial answer.
-func testStopWithUnreadInput(b *testEnv) {
-	s := b.startServer(lines())
-	c := s.dial()
-	s.wantOpened(1)
-	messages := strings.Repeat("a line of some length\n", 500)
-	c.Send(messages)
-	done := s.stop(background(b))
-	got, err := io.ReadAll(c)
-	if err != nil {
-		b.Errorf("client: %v after %d bytes, want an orderly end", err, len(got))
+		c.Close()
 	}
-	if !strings.HasPrefix(messages, string(got)) || len(got) > 0 && got[len(got)-1] != '\n' {
-		b.Errorf("client: got %s, want whole answers", abbreviate(got))
-	}
-	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
-	s.wantClosed(engine.ErrServerClosed)
+	if !proxied {
+		s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
+	}
 }
 
 func testStopCutOff(b *testEnv) {
@@ -236,26 +222,6 @@ func testCallsAfterStop(b *testEnv) {
 			b.Errorf("%s after Stop: %v, want %v", call, err, engine.ErrClosed)
 		}
 	}
-}
-
-// testStopWithUnreadHeader stops with a PROXY header and first message that the server may not have
-// read.
-func testStopWithUnreadHeader(b *testEnv) {
-	const n = 20
-	s := b.startServer(lines(), b.withLayers(true, false))
-	clients := s.dialMany(n)
-	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Handshaking] == n })
-	for _, c := range clients {
-		c.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
-	}
-	done := s.stop(background(b))
-	for _, c := range clients {
-		if got, err := io.ReadAll(c); err != nil || len(got) > 0 && string(got) != "hello\n" {
-			b.Errorf("client: %q, %v; want a whole answer or none, and an orderly end", got, err)
-		}
-		c.Close()
-	}
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
 // testStopWhileFlooded stops while clients keep sending, which must not delay it.

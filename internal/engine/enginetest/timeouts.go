@@ -53,19 +53,15 @@ func testSilenceTimeouts(b *testEnv) {
 		why   error
 		cause engine.Cause
 		limit func(l *engine.Limits)
-		with  with
+		with  []with
 		talk  func(s *server) (*client, io.Reader)
 	}{
 		{engine.ErrFirstByteTimeout, engine.ClosedFirstByte, func(l *engine.Limits) { l.FirstByteTimeout = short }, nil, plain("", "")},
 		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, nil, plain("hello\nhalf a mess", "hello\n")},
-		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, tls, part},
+		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, []with{tls}, part},
 		{engine.ErrIdleTimeout, engine.ClosedIdle, func(l *engine.Limits) { l.IdleTimeout = short }, nil, plain("hello\n", "hello\n")},
 	} {
-		with := []with{limited(c.limit)}
-		if c.with != nil {
-			with = append(with, c.with)
-		}
-		s := b.startServer(lines(), with...)
+		s := b.startServer(lines(), append(c.with, limited(c.limit))...)
 		start := time.Now()
 		peer, in := c.talk(s)
 		_, _ = io.Copy(io.Discard, in) // until EOF or a reset
@@ -217,10 +213,7 @@ func testAnsweredHeartbeats(b *testEnv) {
 // testHeartbeatBehindOutput does not read until heartbeats are due. They must not come within the unsent output.
 func testHeartbeatBehindOutput(b *testEnv) {
 	output := strings.Repeat("x", 16<<20)
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		_, _ = c.WriteString(output)
-		return len(in)
-	}}, func(cfg *engine.Config) {
+	s := b.startServer(answerWith([]byte(output)), func(cfg *engine.Config) {
 		cfg.Limits.MaxUnsent, cfg.Limits.HighWater = 64<<20, 32<<20
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 2, MaxMissed: 255, Message: []byte("ping\n"), Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
 	})

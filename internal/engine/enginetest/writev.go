@@ -2,10 +2,8 @@ package enginetest
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -84,19 +82,12 @@ func testHeadsAndBodies(b *testEnv, encrypted bool) {
 func sendSmallMessages(ref engine.Ref) error {
 	for i := range notes {
 		note := binary.BigEndian.AppendUint32(frameHead('n', 4), uint32(i))
-		for {
-			send := func() error { return ref.Send(note) }
-			if i%2 == 0 {
-				send = func() error { return ref.Sendv([][]byte{note[:5], note[5:]}) }
-			}
-			err := send()
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, engine.ErrFull) {
-				return fmt.Errorf("note %d: %w", i, err)
-			}
-			runtime.Gosched()
+		send := func() error { return ref.Send(note) }
+		if i%2 == 0 {
+			send = func() error { return ref.Sendv([][]byte{note[:5], note[5:]}) }
+		}
+		if err := retryWhileFull(send); err != nil {
+			return fmt.Errorf("note %d: %w", i, err)
 		}
 	}
 	return nil

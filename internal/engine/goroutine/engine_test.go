@@ -1,12 +1,12 @@
 package goroutine
 
 import (
-	"context"
 	"log/slog"
 	"testing"
 	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
@@ -28,23 +28,14 @@ func (h *recordingHandler) Closed(_ *engine.Conn, why error)       { h.closed <-
 func startTestEngine(t *testing.T, h engine.Handler, change func(*engine.Config)) *goroutineEngine {
 	t.Helper()
 	cfg := engine.Config{
-		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Log: slog.New(slog.DiscardHandler),
-		Limits: engine.Limits{
-			MaxConns: 1000, MaxMessage: 64 << 10, MaxUnsent: 1 << 20, MaxMail: 1024, MaxMailBytes: 16 << 20,
-			CloseTimeout: 10 * testkit.Timeout, Linger: 10 * testkit.Timeout,
-		},
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: enginetest.Limits(), Log: slog.New(slog.DiscardHandler),
 	}
 	change(&cfg)
 	e, err := startEngine(cfg)
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = e.Stop(ctx) // reports that connections were aborted
-		e.Wait()
-	})
+	t.Cleanup(func() { enginetest.Kill(e) })
 	return e.(*goroutineEngine)
 }
 

@@ -1,8 +1,6 @@
 package loop
 
 import (
-	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -25,13 +23,10 @@ func (s *waitRecorder) WaitForEvents(limit time.Duration) {
 // A loop that sleeps after a burst wakes to free the buffers, and then sleeps without a limit.
 func TestTrimAfterBurst(t *testing.T) {
 	s := &waitRecorder{sleeps: make(chan time.Duration, 100)}
-	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+	startLoop(t, 0, func(l *Loop) Driver {
 		s.loop = l
 		return s
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	awaitSleep := func() time.Duration { return testkit.Receive(t, s.sleeps, "a wait of the loop") }
 	if limit := awaitSleep(); limit >= 0 {
 		t.Errorf("a loop without buffers waits for %v, want no limit", limit)
@@ -55,8 +50,5 @@ func TestTrimAfterBurst(t *testing.T) {
 	s.loop.enqueueCallAndWake(func() { spare <- s.loop.buffers.NeedsTrim() })
 	if <-spare {
 		t.Error("the loop waits without a limit although it has spare buffers")
-	}
-	if err := e.Stop(context.Background()); err != nil {
-		t.Error(err)
 	}
 }

@@ -41,6 +41,20 @@ func (r *idleDriver) WaitForEvents(limit time.Duration) {
 	r.poll.Wait(limit)
 }
 
+// startLoop starts a loop that is stopped when the test ends.
+func startLoop(t *testing.T, spin time.Duration, newDriver func(l *Loop) Driver) {
+	t.Helper()
+	e, err := Start(engine.Config{Loops: 1, Spin: spin, Log: slog.New(slog.DiscardHandler)}, newDriver)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A loop that spins polls for events without blocking, and notices that it must stop. After its spin time it
 // blocks; a loop that does not spin blocks after one poll.
 func TestSpinForEvents(t *testing.T) {
@@ -53,21 +67,15 @@ func TestSpinForEvents(t *testing.T) {
 		{time.Hour, 1000, 0},
 	} {
 		r := &idleDriver{}
-		e, err := Start(engine.Config{Loops: 1, Spin: test.spin, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+		startLoop(t, test.spin, func(l *Loop) Driver {
 			r.loop = l
 			return r
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		testkit.WaitForFunc(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
 			return fmt.Sprintf("spin %v: %d polls and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
 		})
 		if waits := r.waits.Load(); waits != test.waits {
 			t.Errorf("spin %v: %d waits before it was stopped, want %d", test.spin, waits, test.waits)
-		}
-		if err := e.Stop(context.Background()); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -1,13 +1,10 @@
 package loop
 
 import (
-	"context"
-	"log/slog"
 	"runtime"
 	"sync/atomic"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
@@ -39,13 +36,10 @@ func (r *goroutineStarter) HandleEvents() (handled, left bool) {
 func TestYieldToGoroutines(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r := &goroutineStarter{}
-	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+	startLoop(t, 0, func(l *Loop) Driver {
 		r.loop = l
 		return r
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	testkit.WaitFor(t, "the loop does not sleep when nothing is left to do", func() bool { return r.waits.Load() > 0 })
 	if n := r.waitsWhileBusy.Load(); n > 0 {
 		t.Errorf("the loop slept %d times while goroutines had work", n)
@@ -53,8 +47,5 @@ func TestYieldToGoroutines(t *testing.T) {
 	// A turn polls twice and yields once in between.
 	if n := r.polledIdle.Load(); n < goroutinesStarted/4 {
 		t.Errorf("of %d goroutines, %d had finished when the loop continued, want about %d", goroutinesStarted, n, goroutinesStarted/2)
-	}
-	if err := e.Stop(context.Background()); err != nil {
-		t.Error(err)
 	}
 }

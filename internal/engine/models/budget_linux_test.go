@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"net"
 	"runtime"
 	"runtime/metrics"
@@ -95,13 +94,9 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		limits.MaxConns, limits.MaxBuffered, limits.MaxMail = clients, int(budget), clients
 		limits.HighWater, limits.LowWater = 64<<10, 32<<10
 		h := &streamer{piece: make([]byte, 32<<10), start: make(chan struct{}), opened: make(chan engine.Ref)}
-		e, err := m.Start(engine.Config{
-			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: loops,
-			Socket: engine.Socket{SendBuffer: 4 << 10}, Log: slog.New(slog.DiscardHandler),
+		e := startEngineWithLimits(t, m, engine.Config{
+			Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: loops, Socket: engine.Socket{SendBuffer: 4 << 10},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var refs []engine.Ref
 		for range clients {
 			connectRaw(t, e.Addr())
@@ -138,9 +133,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		testkit.WaitFor(t, "it does not come to rest while loops are held up", rests)
 		close(release)
 		testkit.WaitFor(t, "it does not come to rest", func() bool { return rests() && last.ClosedBy(engine.ClosedBudget) > 0 })
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = e.Stop(ctx) // what it says of ctx is what was asked for
+		enginetest.Kill(e)
 		h.running.Wait()
 		if n := e.Counters()[engine.Buffered]; n != 0 {
 			t.Errorf("%d bytes are counted at the end, want 0", n)
@@ -170,21 +163,12 @@ func TestBudgetOfBusyConnections(t *testing.T) {
 		limits.MaxBuffered = clients * each * piece / 4
 		h := &blockingHandler{opened: make(chan engine.Ref), release: make(chan struct{})}
 		p := &droppingPool{}
-		e, err := m.Start(engine.Config{
-			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Pool: p, Log: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := startEngineWithLimits(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Pool: p})
 		var refs []engine.Ref
-		var conns []net.Conn
+		var conns []*testkit.Conn
 		for range clients {
-			c, err := net.Dial("tcp", e.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			c.Write([]byte("x"))
+			c := dial(t, e)
+			c.Send("x")
 			conns, refs = append(conns, c), append(refs, testkit.Receive(t, h.opened, "a connection"))
 		}
 		testkit.WaitFor(t, "some handlers do not run", func() bool { return e.Counters()[engine.BytesIn] == clients })

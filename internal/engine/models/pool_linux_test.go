@@ -55,11 +55,7 @@ func TestDroppedAtOnce(t *testing.T) {
 		const n = 200
 		p := &droppingPool{}
 		e := p.startEngine(t, m, nil)
-		conns := make([]*testkit.Conn, n)
-		for i := range conns {
-			conns[i] = dial(t, e)
-			conns[i].ExchangeLine("hello", "hello")
-		}
+		conns := dialAndGreet(t, e, n)
 		p.setDropping(true)
 		for i, c := range conns {
 			c.Send(fmt.Sprintf("%d\n", i))
@@ -101,11 +97,7 @@ func TestEndsWhileDropped(t *testing.T) {
 		const n = 20
 		p := &droppingPool{}
 		e := p.startEngine(t, m, nil)
-		conns := make([]*testkit.Conn, n)
-		for i := range conns {
-			conns[i] = dial(t, e)
-			conns[i].ExchangeLine("hello", "hello")
-		}
+		conns := dialAndGreet(t, e, n)
 		p.setDropping(true)
 		for _, c := range conns[:n/2] {
 			c.Send("dropped\n")

@@ -1,7 +1,6 @@
 package models_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -74,18 +73,23 @@ func startEngineWithLimits(t *testing.T, m engine.Model, cfg engine.Config) engi
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = e.Stop(ctx) // what it says of ctx is what was asked for
-		e.Wait()
-	})
+	t.Cleanup(func() { enginetest.Kill(e) })
 	return e
 }
 
 func dial(t *testing.T, e engine.Engine) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, e.Addr().String())
+}
+
+// dialAndGreet opens n connections, each of which is served.
+func dialAndGreet(t *testing.T, e engine.Engine, n int) (conns []*testkit.Conn) {
+	t.Helper()
+	for range n {
+		conns = append(conns, dial(t, e))
+		conns[len(conns)-1].ExchangeLine("hello", "hello")
+	}
+	return conns
 }
 
 // limitDescriptors sets the process's descriptor limit until the end of the test.

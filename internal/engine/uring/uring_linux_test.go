@@ -1,7 +1,6 @@
 package uring
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -60,15 +59,8 @@ func startTestEngine(t *testing.T, h *handler) engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { killEngine(e) })
+	t.Cleanup(func() { enginetest.Kill(e) })
 	return e
-}
-
-func killEngine(e engine.Engine) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	e.Stop(ctx)
-	e.Wait()
 }
 
 func dialEngine(t *testing.T, e engine.Engine) *testkit.Conn {
@@ -117,7 +109,7 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 		}
 		writing.Wait()
 	}
-	killEngine(e)
+	enginetest.Kill(e)
 	if h.driver.buffers.provided < initialBuffers || h.driver.buffers.provided > maxBuffers {
 		t.Errorf("%d buffers were given, want %d to %d", h.driver.buffers.provided, initialBuffers, maxBuffers)
 	}

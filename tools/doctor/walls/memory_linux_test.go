@@ -49,7 +49,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	idle.waitForOutput("ready")
 	testkit.WaitFor(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
@@ -144,7 +144,7 @@ func (p *process) unreadByConn() (conns map[int]int) {
 	had := len(p.stdout.String())
 	p.writeByte()
 	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
-	testkit.NoError(p.w.t, json.Unmarshal([]byte(p.stdout.String()[had:]), &conns))
+	testkit.RequireNoError(p.w.t, json.Unmarshal([]byte(p.stdout.String()[had:]), &conns))
 	return conns
 }
 

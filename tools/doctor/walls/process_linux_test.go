@@ -26,7 +26,7 @@ func (w *testNamespace) startStage(s stage) *process {
 	w.t.Helper()
 	s.Nofile, s.Groups = w.stage.Nofile, w.stage.Groups
 	text, err := json.Marshal(s)
-	testkit.NoError(w.t, err)
+	testkit.RequireNoError(w.t, err)
 	cmd := exec.Command("/proc/self/exe")
 	// The race detector would hold up each exit by a second.
 	cmd.Env = append(os.Environ(), envStage+"="+string(text), "GORACE=atexit_sleep_ms=0")

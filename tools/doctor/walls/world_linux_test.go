@@ -52,9 +52,7 @@ func newTestNamespace(t *testing.T) *testNamespace {
 	}()
 	t.Cleanup(func() {
 		close(w.calls)
-		if err := errors.Join(<-entered, network.Close()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, errors.Join(<-entered, network.Close()))
 	})
 	return w
 }
@@ -68,14 +66,14 @@ func (w *testNamespace) callInNamespace(f func() error) error {
 func (w *testNamespace) setSysctl(name, value string) {
 	w.t.Helper()
 	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
-	testkit.NoError(w.t, w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }))
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }))
 }
 
 // examineProcess asks the doctor, within the world, about a process, 0 for one that the world would start.
 func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report {
 	w.t.Helper()
 	var report *doctor.Report
-	testkit.NoError(w.t, w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		facts, err := doctor.Read(pid)
 		if err != nil {
 			return err
@@ -94,7 +92,7 @@ func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	if len(changes) == 0 {
 		w.t.Fatal("the doctor has nothing to change")
 	}
-	testkit.NoError(w.t, w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
 	}))
@@ -129,7 +127,7 @@ func (w *testNamespace) servedConns() int { return w.readMetric("myriad_connecti
 // readMetric asks the server for one of its metrics.
 func (w *testNamespace) readMetric(name string) (value int) {
 	w.t.Helper()
-	testkit.NoError(w.t, w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		conn, err := net.Dial("tcp", admin)
 		if err != nil {
 			return err

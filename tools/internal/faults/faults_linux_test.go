@@ -138,7 +138,7 @@ func testCutLink(s *testServer) {
 	for i := range 2 * n {
 		c := testkit.Dial(s, s.addr.String())
 		c.ExchangeLine([]string{"hold", "hello"}[i%2], []string{"hold", "hello"}[i%2])
-		testkit.NoError(s, dropPackets(c.Conn, 1))
+		testkit.RequireNoError(s, dropPackets(c.Conn, 1))
 	}
 	var p pushResult
 	s.sendOrder("push", &p)
@@ -205,7 +205,7 @@ func testNoWallClock(t *testing.T) {
 			}
 			return err
 		})
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 	}
 	if files < 50 {
 		t.Errorf("only %d files were looked at", files)
@@ -409,7 +409,7 @@ func testNoDescriptors(s *testServer) {
 	s.waitEachClientAnswered()
 	cpu := func() time.Duration {
 		taken, err := sample.TakeSample(sample.CPU, s.process.Process.Pid)
-		testkit.NoError(s, err)
+		testkit.RequireNoError(s, err)
 		return taken.Processes[0].CPU()
 	}
 	begun, before, used := time.Now(), s.readStats().AcceptErrors, cpu()
@@ -554,8 +554,8 @@ func TestOrders(t *testing.T) {
 				victim := testkit.Dial(s, s.addr.String())
 				victim.Send("pid\n")
 				pid, err := strconv.Atoi(victim.ReadLine())
-				testkit.NoError(s, err)
-				testkit.NoError(s, unix.Kill(pid, unix.SIGKILL))
+				testkit.RequireNoError(s, err)
+				testkit.RequireNoError(s, unix.Kill(pid, unix.SIGKILL))
 				victim.ExpectClosed()
 				s.waitForStats("the worker is started again, and its clients are back", func(st tcp.Stats) bool {
 					return st.Restarts == 1 && st.Processes == 2 && st.Open == 30
@@ -639,7 +639,7 @@ func TestHonestClientsDetectErrors(t *testing.T) {
 			}()
 			return ours, nil
 		}}
-		testkit.NoError(t, h.Start())
+		testkit.RequireNoError(t, h.Start())
 		h.ended.Wait()
 		if got := h.Stop(); got.First == nil || got.Wrong != want.Wrong || got.Lost != want.Lost || got.Answers > 0 {
 			t.Errorf("answered %q: %+v, want %+v", answer, got, want)

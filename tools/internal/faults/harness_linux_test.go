@@ -148,12 +148,12 @@ func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 		sp.Drain = 40 * time.Second
 	}
 	settings, err := json.Marshal(sp)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	cmd.Env = append(os.Environ(), specEnv+"="+string(settings), "GORACE=atexit_sleep_ms=0 halt_on_error=1")
 	orders, err := cmd.StdinPipe()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	answers, err := cmd.StdoutPipe()
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	s := &testServer{
 		TB: t, process: testkit.Start(t, cmd), spec: sp,
 		orders: orders, answers: json.NewDecoder(answers), timer: answers.(*os.File),
@@ -187,7 +187,7 @@ func (s *testServer) readServerHeap() (h heapUsage) { s.sendOrder("memory", &h);
 func (s *testServer) startHonestClients(h *HonestClients) {
 	s.Helper()
 	s.clients, h.Addr = h, s.addr.String()
-	testkit.NoError(s, h.Start())
+	testkit.RequireNoError(s, h.Start())
 	s.Cleanup(func() { h.Stop() })
 	s.waitEachClientAnswered()
 	s.heapBefore, s.before, s.statsBefore = s.readServerHeap(), s.readFootprint(), s.readStats()
@@ -252,7 +252,7 @@ func (s *testServer) stopServer() {
 func (s *testServer) readFootprint() Footprint {
 	s.Helper()
 	f, err := ReadFootprint(s.process.Process.Pid)
-	testkit.NoError(s, err)
+	testkit.RequireNoError(s, err)
 	return f
 }
 
@@ -261,7 +261,7 @@ func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	if w.Interval == 0 {
 		w.Interval = 100 * time.Millisecond
 	}
-	testkit.NoError(s, w.Start())
+	testkit.RequireNoError(s, w.Start())
 	s.Cleanup(w.Stop)
 	return w
 }

@@ -112,7 +112,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	entries, err := os.ReadDir(checkout)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	visible := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") })
 	if len(visible) > maxEntries {
 		t.Errorf("%d entries at the top level, %v; expected at most %d", len(visible), visible, maxEntries)

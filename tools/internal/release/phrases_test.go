@@ -20,7 +20,7 @@ var quoted = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`|\"[^\"\n]*\"|“[^”]*
 func readPhrases(t *testing.T) *regexp.Regexp {
 	t.Helper()
 	list, err := os.ReadFile("phrases.txt")
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	var all []string
 	for line := range strings.Lines(string(list)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -103,7 +103,7 @@ func TestPhrases(t *testing.T) {
 		}
 		return nil
 	}
-	testkit.NoError(t, fs.WalkDir(os.DirFS(checkout), ".", list))
+	testkit.RequireNoError(t, fs.WalkDir(os.DirFS(checkout), ".", list))
 }
 
 // findPhrases returns what matches in p, each as a passage.

@@ -141,7 +141,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		var kept []string
 		for range 3 {
 			body, _, err := get("/hello")
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			if !strings.HasPrefix(body, "hello from "+strings.SplitN(url, "//", 2)[1]+" to 127.0.0.1:") {
 				t.Errorf("got %q", body)
 			}
@@ -158,7 +158,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		req, _ := http.NewRequest("POST", url+"/sum", struct{ io.Reader }{&numberStream{end: 8 << 20}}) // chunked
 		req.Trailer = http.Header{"Said": {"this"}}
 		resp, err := client.Do(req)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		summed, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if string(summed) != want || resp.Trailer.Get("Heard") != "this" {
@@ -172,7 +172,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	})
 	t.Run("both directions at once", func(t *testing.T) {
 		resp, err := client.Post(url+"/echo", "text/plain", struct{ io.Reader }{&numberStream{end: 8 << 20}})
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		defer resp.Body.Close()
 		got, err := io.ReadAll(resp.Body)
 		all, _ := io.ReadAll(&numberStream{end: 8 << 20})
@@ -183,7 +183,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	t.Run("what is flushed comes at once", func(t *testing.T) {
 		r, w := io.Pipe()
 		resp, err := client.Post(url+"/drip", "text/plain", r)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		defer resp.Body.Close()
 		lines := bufio.NewReader(resp.Body)
 		for i := range 3 {
@@ -225,7 +225,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 		ctx, cancel := context.WithCancel(context.Background())
 		req, _ := http.NewRequestWithContext(ctx, "GET", url+"/gone", nil)
 		resp, err := client.Do(req)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		cancel()
 		resp.Body.Close()
 		testkit.Receive(t, gone, "the handler does not hear of it")

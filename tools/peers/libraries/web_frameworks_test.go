@@ -36,7 +36,7 @@ const longText = "A line that is repeated until it is worth compressing.\n"
 // newFrameworks returns handlers of frameworks, middleware and net/http by path.
 func newFrameworks(t *testing.T) http.Handler {
 	dir := t.TempDir()
-	testkit.NoError(t, os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte(longText), 2000), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte(longText), 2000), 0o600))
 	mux := http.NewServeMux()
 
 	c := chi.NewRouter()
@@ -83,7 +83,7 @@ func newFrameworks(t *testing.T) http.Handler {
 	behind := httptest.NewServer(mux)
 	t.Cleanup(behind.Close)
 	target, err := url.Parse(behind.URL)
-	testkit.NoError(t, err)
+	testkit.RequireNoError(t, err)
 	mux.Handle("/proxy/", http.StripPrefix("/proxy", httputil.NewSingleHostReverseProxy(target)))
 	return mux
 }
@@ -111,7 +111,7 @@ func TestFrameworks(t *testing.T) {
 			for _, r := range requests {
 				ask := func(base string) string {
 					req, err := http.NewRequestWithContext(t.Context(), r.method, base+r.path, strings.NewReader(r.body))
-					testkit.NoError(t, err)
+					testkit.RequireNoError(t, err)
 					if name, value, ok := strings.Cut(r.field, ": "); ok {
 						req.Header.Set(name, value)
 					}
@@ -158,7 +158,7 @@ func TestGinStreamEnds(t *testing.T) {
 	})
 	runUnderWeb(t, &web.HTTP{Handler: g}, nil, func(t *testing.T, addr string) {
 		res, err := newClient(t, nil).Get("http://" + addr)
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		res.Body.Read(make([]byte, 1))
 		res.Body.Close()
 		if !<-gone {

@@ -28,7 +28,7 @@ func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testin
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		t.Cleanup(func() { p.Close(context.Background()) })
 		test(t, startServer(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
@@ -73,7 +73,7 @@ func TestWebCurl(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	all, _ := io.ReadAll(&numberStream{end: 3 << 20})
-	testkit.NoError(t, os.WriteFile(file, all, 0o600))
+	testkit.RequireNoError(t, os.WriteFile(file, all, 0o600))
 	mux := http.NewServeMux()
 	mux.Handle("/", newTestHandler(nil))
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })

@@ -51,12 +51,12 @@ func TestWebSocket(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		c, _, err := websocket.Dial(ctx, "ws://"+addr, &websocket.DialOptions{CompressionMode: websocket.CompressionDisabled})
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		c.SetReadLimit(-1)
 		for _, size := range []int{0, 125, 126, 65535, 65536, 8 << 20} {
 			for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
 				msg := []byte(strings.Repeat("x", size))
-				testkit.NoError(t, c.Write(ctx, kind, msg))
+				testkit.RequireNoError(t, c.Write(ctx, kind, msg))
 				if k, got, err := c.Read(ctx); k != kind || !bytes.Equal(got, msg) || err != nil {
 					t.Fatalf("%d bytes: got %v of %d, %v", size, k, len(got), err)
 				}

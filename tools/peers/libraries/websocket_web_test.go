@@ -80,7 +80,7 @@ func TestWebWithCoderClient(t *testing.T) {
 					ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 					defer cancel()
 					c, res, err := websocket.Dial(ctx, "ws://"+addr+path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
-					testkit.NoError(t, err)
+					testkit.RequireNoError(t, err)
 					c.SetReadLimit(-1)
 					if c.Subprotocol() != "chat" {
 						t.Errorf("the subprotocol is %q", c.Subprotocol())
@@ -95,14 +95,14 @@ func TestWebWithCoderClient(t *testing.T) {
 							if kind == websocket.MessageText {
 								message = strings.ToValidUTF8(message, "")
 							}
-							testkit.NoError(t, c.Write(ctx, kind, []byte(message)))
+							testkit.RequireNoError(t, c.Write(ctx, kind, []byte(message)))
 							if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
 								t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
 							}
 						}
 					}
 					w, err := c.Writer(ctx, websocket.MessageText)
-					testkit.NoError(t, err)
+					testkit.RequireNoError(t, err)
 					for i := range 100 { // one fragment each
 						fmt.Fprintf(w, "%099d ", i)
 					}
@@ -128,7 +128,7 @@ func TestWebWithGobwasClient(t *testing.T) {
 		defer cancel()
 		d := ws.Dialer{Protocols: []string{"other", "chat.v2"}, Extensions: []httphead.Option{wsflate.DefaultParameters.Option()}}
 		c, early, hs, err := d.Dial(ctx, "ws://"+addr+"/deflate")
-		testkit.NoError(t, err)
+		testkit.RequireNoError(t, err)
 		defer c.Close()
 		if early != nil || hs.Protocol != "chat.v2" || len(hs.Extensions) != 1 {
 			t.Fatalf("agreed on %+v, with early data: %v", hs, early != nil)
@@ -138,24 +138,24 @@ func TestWebWithGobwasClient(t *testing.T) {
 		for _, size := range sizes {
 			message := bytes.Repeat([]byte("compress me "), size/12+1)[:size]
 			f, err := wsflate.CompressFrame(ws.NewBinaryFrame(message))
-			testkit.NoError(t, err)
-			testkit.NoError(t, ws.WriteFrame(c, ws.MaskFrameInPlace(f)))
+			testkit.RequireNoError(t, err)
+			testkit.RequireNoError(t, ws.WriteFrame(c, ws.MaskFrameInPlace(f)))
 			got, err := readFrame(c)
-			testkit.NoError(t, err)
+			testkit.RequireNoError(t, err)
 			small, err := wsflate.IsCompressed(got.Header)
 			if small != (size >= 512) || err != nil {
 				t.Errorf("%d bytes came compressed: %t, %v", size, small, err)
 			}
 			if small {
 				got, err = wsflate.DecompressFrame(got)
-				testkit.NoError(t, err)
+				testkit.RequireNoError(t, err)
 			}
 			if !bytes.Equal(got.Payload, message) {
 				t.Errorf("%d bytes came as %d others", size, len(got.Payload))
 			}
 		}
 		bye := ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough"))
-		testkit.NoError(t, ws.WriteFrame(c, ws.MaskFrame(bye)))
+		testkit.RequireNoError(t, ws.WriteFrame(c, ws.MaskFrame(bye)))
 		if got, err := readFrame(c); got.Header != bye.Header || !bytes.Equal(got.Payload, bye.Payload) || err != nil {
 			t.Errorf("the close was answered with %+v, %v", got, err)
 		}
@@ -225,7 +225,7 @@ func TestWebDialsCoderServer(t *testing.T) {
 				testserver.Start(t, srv)
 				d := &dialedEcho{t: t, closed: make(chan error, 1)}
 				ws := &web.WebSocket{Handler: d, MaxMessage: 1 << 20, Subprotocols: []string{"other", "chat"}, Compression: true}
-				testkit.NoError(t, ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}))
+				testkit.RequireNoError(t, ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}))
 				if why := testkit.Receive(t, d.closed, "Closed"); why != nil {
 					t.Errorf("closed for %v", why)
 				}
