@@ -100,9 +100,7 @@ func TestRequests(t *testing.T) {
 	hear := func(id uint32, want string) {
 		t.Helper()
 		var head struct{ Size, ID uint32 }
-		if err := binary.Read(g.R, binary.BigEndian, &head); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, binary.Read(g.R, binary.BigEndian, &head))
 		text := make([]byte, head.Size-4)
 		if _, err := io.ReadFull(g.R, text); err != nil || head.ID != id || string(text) != want {
 			t.Fatalf("answer to %d: %q, %v; want %q to %d", head.ID, text, err, want, id)
@@ -205,14 +203,10 @@ func TestOverload(t *testing.T) {
 func TestActivated(t *testing.T) {
 	exe := programPath(t, "activated")
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer l.Close()
 	socket, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer socket.Close()
 	activate := func() (p *testkit.Process, stop func()) {
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
@@ -240,9 +234,7 @@ func TestBalanced(t *testing.T) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("/readyz does not say %d", want), func() bool {
 			r, err := http.Get("http://" + health + "/readyz")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			r.Body.Close()
 			return r.StatusCode == want
 		})
@@ -287,24 +279,6 @@ type socketEcho struct {
 func (h socketEcho) Message(s web.Socket, kind web.Kind, m []byte) { _ = s.Write(kind, m) }
 func (h socketEcho) Closed(_ web.Socket, why error)                { h.closed <- why }
 
-// TestSizes keeps the cookbook's programs short. The upgradable one may be longer, because it saves what it knows.
-func TestSizes(t *testing.T) {
-	for _, name := range []string{"async/main", "export/main", "announce/main", "requests/main", "heartbeat/main", "activated/main", "balanced/main", "tested/main", "login/main", "proxy/main",
-		"waiting/main", "overload/main", "listeners/main_linux", "upgradable/main_linux", "game/main", "ratelimit/main"} {
-		text, err := os.ReadFile(name + ".go")
-		if err != nil {
-			t.Fatal(err)
-		}
-		limit := 60
-		if name == "upgradable/main_linux" {
-			limit = 110
-		}
-		if lines := bytes.Count(text, []byte("\n")); lines > limit {
-			t.Errorf("%s has %d lines, want %d at most", name, lines, limit)
-		}
-	}
-}
-
 // TestQuotes checks that documents quote files literally: a code block after a comment with a file's name
 // is part of that file.
 func TestQuotes(t *testing.T) {
@@ -313,9 +287,7 @@ func TestQuotes(t *testing.T) {
 		quotes   int
 	}{{"../docs/cookbook.md", 16}, {"../README.md", 1}, {"../README.zh-CN.md", 1}, {"../docs/upgrade.md", 1}, {"../docs/web.md", 3}} {
 		text, err := os.ReadFile(c.document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		parts := bytes.Split(text, []byte("<!-- quote "))
 		if len(parts)-1 != c.quotes {
 			t.Errorf("%s has %d quotes, want %d", c.document, len(parts)-1, c.quotes)

@@ -3,9 +3,7 @@ package examples
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/tcp"
 )
 
 // upgradingProgram is an example that upgrades at SIGUSR2. Its processes write to one file.
@@ -32,9 +29,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 	t.Helper()
 	p := &upgradingProgram{t: t, output: filepath.Join(t.TempDir(), "output")}
 	f, err := os.Create(p.output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	cmd := exec.Command(programPath(t, name), args...)
 	cmd.Stdout, cmd.Stderr = f, f
@@ -54,9 +49,7 @@ func startUpgradingProgram(t *testing.T, name string, args ...string) *upgrading
 
 func (p *upgradingProgram) read() string {
 	text, err := os.ReadFile(p.output)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.RequireNoError(p.t, err)
 	return string(text)
 }
 
@@ -76,9 +69,7 @@ func (p *upgradingProgram) upgrade(conns int, use func()) {
 	p.t.Helper()
 	const expr = `upgraded pid=(\d+) connections=(\d+) lost=(\d+) took=\S+ stay=(\d+)`
 	p.count++
-	if err := syscall.Kill(p.pid, syscall.SIGUSR2); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.RequireNoError(p.t, syscall.Kill(p.pid, syscall.SIGUSR2))
 	for strings.Count(p.read(), "upgraded pid=") < p.count && strings.Count(p.read(), "upgrade failed") == 0 {
 		use()
 	}
@@ -89,128 +80,101 @@ func (p *upgradingProgram) upgrade(conns int, use func()) {
 	}
 }
 
-func forEachModel(t *testing.T, f func(t *testing.T, model string)) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) { f(t, model) })
-	}
-}
-
 // TestUpgradable checks that nobody notices two upgrades of the chat room, not even in the middle of a line.
 func TestUpgradable(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string) {
-		p := startUpgradingProgram(t, "upgradable", "-addr", "127.0.0.1:0", "-model", model)
-		addr := p.waitForOutput(`chat on (\S+)\n`, 1)[0][1]
-		ann, bob, new := testkit.Dial(t, addr), testkit.Dial(t, addr), testkit.Dial(t, addr)
-		new.Expect("Your name?\n")
-		ann.Expect("Your name?\n")
-		ann.ExchangeLine("Ann", "Welcome, Ann.")
-		bob.Expect("Your name?\n")
-		bob.ExchangeLine("Bob", "Welcome, Bob.")
-		history := ""
-		say := func(from, to *testkit.Conn, text, want string) {
-			t.Helper()
-			from.Send(text)
-			from.Expect(want)
-			to.Expect(want)
-			history += want
-		}
-		say(ann, bob, "hello\nhal", "Ann: hello\n")
-		p.upgrade(3, runtime.Gosched)
-		say(ann, bob, "f\n", "Ann: half\n")
-		say(bob, ann, "hi\n", "Bob: hi\n")
-		p.upgrade(3, runtime.Gosched)
-		say(bob, ann, "still here\n", "Bob: still here\n")
-		new.Send("Eve\n")
-		new.Expect("Welcome, Eve.\n" + history)
-		for _, c := range []*testkit.Conn{ann, bob, new} {
-			c.Close()
-		}
-	})
+	p := startUpgradingProgram(t, "upgradable", "-addr", "127.0.0.1:0")
+	addr := p.waitForOutput(`chat on (\S+)\n`, 1)[0][1]
+	ann, bob, new := testkit.Dial(t, addr), testkit.Dial(t, addr), testkit.Dial(t, addr)
+	new.Expect("Your name?\n")
+	ann.Expect("Your name?\n")
+	ann.ExchangeLine("Ann", "Welcome, Ann.")
+	bob.Expect("Your name?\n")
+	bob.ExchangeLine("Bob", "Welcome, Bob.")
+	history := ""
+	say := func(from, to *testkit.Conn, text, want string) {
+		t.Helper()
+		from.Send(text)
+		from.Expect(want)
+		to.Expect(want)
+		history += want
+	}
+	say(ann, bob, "hello\nhal", "Ann: hello\n")
+	p.upgrade(3, runtime.Gosched)
+	say(ann, bob, "f\n", "Ann: half\n")
+	say(bob, ann, "hi\n", "Bob: hi\n")
+	p.upgrade(3, runtime.Gosched)
+	say(bob, ann, "still here\n", "Bob: still here\n")
+	new.Send("Eve\n")
+	new.Expect("Welcome, Eve.\n" + history)
+	for _, c := range []*testkit.Conn{ann, bob, new} {
+		c.Close()
+	}
 }
 
 // TestListeners upgrades a server of lines, TLS, HTTP, WebSockets and the operator's page, with clients of each.
 func TestListeners(t *testing.T) {
-	cert, key, client := writeCertificate(t)
-	forEachModel(t, func(t *testing.T, model string) {
-		const any, each = "127.0.0.1:0", 5
-		p := startUpgradingProgram(t, "listeners", "-lines", any, "-tls", any, "-web", any, "-admin", any, "-cert", cert, "-key", key, "-model", model)
-		at := p.waitForOutput(`listening on (\S+)\n`, 4)
-		var checks, httpChecks []func() // an HTTP connection moves only between two requests
-		var servedBy string             // the last answer of the HTTP handler
-		add := func(to *[]func(), connect func() *testkit.Conn, check func(c *testkit.Conn)) {
-			for range each {
-				c := connect()
-				t.Cleanup(func() { c.Close() })
-				check(c)
-				*to = append(*to, func() { check(c) })
+	cert, key := testkit.WriteCertificate(t)
+	text, err := os.ReadFile(cert)
+	testkit.RequireNoError(t, err)
+	client := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
+	client.RootCAs.AppendCertsFromPEM(text)
+	const any, each = "127.0.0.1:0", 5
+	p := startUpgradingProgram(t, "listeners", "-lines", any, "-tls", any, "-web", any, "-admin", any, "-cert", cert, "-key", key)
+	at := p.waitForOutput(`listening on (\S+)\n`, 4)
+	var checks, httpChecks []func() // an HTTP connection moves only between two requests
+	var servedBy string             // the last answer of the HTTP handler
+	add := func(to *[]func(), connect func() *testkit.Conn, check func(c *testkit.Conn)) {
+		for range each {
+			c := connect()
+			t.Cleanup(func() { c.Close() })
+			check(c)
+			*to = append(*to, func() { check(c) })
+		}
+	}
+	dial := func(i int) func() *testkit.Conn { return func() *testkit.Conn { return testkit.Dial(t, at[i][1]) } }
+	get := func(path string) func(c *testkit.Conn) {
+		return func(c *testkit.Conn) {
+			c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			res, body := c.ReadResponse()
+			if res.StatusCode != 200 {
+				t.Fatalf("GET %s: %s", path, res.Status)
+			}
+			if path == "/" {
+				servedBy = body
 			}
 		}
-		dial := func(i int) func() *testkit.Conn { return func() *testkit.Conn { return testkit.Dial(t, at[i][1]) } }
-		get := func(path string) func(c *testkit.Conn) {
-			return func(c *testkit.Conn) {
-				c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
-				res, body := c.ReadResponse()
-				if res.StatusCode != 200 {
-					t.Fatalf("GET %s: %s", path, res.Status)
-				}
-				if path == "/" {
-					servedBy = body
-				}
-			}
-		}
-		add(&checks, dial(0), func(c *testkit.Conn) {
-			c.Send("line\nli") // the next one is complete later
-			if got := c.ReadLine(); got != "line by lines" && got != "liline by lines" {
-				t.Fatalf("got %q from the port for lines", got)
-			}
-		})
-		add(&checks, func() *testkit.Conn { return testkit.DialTLS(t, at[1][1], client) }, func(c *testkit.Conn) { c.ExchangeLine("line", "line by tls") })
-		add(&httpChecks, dial(2), get("/"))
-		add(&checks, func() *testkit.Conn {
-			c := dial(2)()
-			c.HandshakeWebSocket("/socket", "")
-			return c
-		}, func(c *testkit.Conn) {
-			c.Send(testkit.MaskedFrame(testkit.FIN|1, "message"))
-			if _, payload, err := testkit.ReadFrame(c.R); err != nil || payload != "message" {
-				t.Fatalf("a WebSocket got %q, %v", payload, err)
-			}
-		})
-		add(&httpChecks, dial(3), get("/stats"))
-		run := func(all []func()) func() {
-			return func() {
-				for _, check := range all {
-					check()
-				}
-			}
-		}
-		for range 2 {
-			p.upgrade(len(checks)+len(httpChecks), run(checks))
-			run(append(checks, httpChecks...))()
-			if want := fmt.Sprintf("served by %d\n", p.pid); servedBy != want {
-				t.Errorf("the handler says %q, want %q", servedBy, want)
-			}
+	}
+	add(&checks, dial(0), func(c *testkit.Conn) {
+		c.Send("line\nli") // the next one is complete later
+		if got := c.ReadLine(); got != "line by lines" && got != "liline by lines" {
+			t.Fatalf("got %q from the port for lines", got)
 		}
 	})
-}
-
-// writeCertificate writes a certificate for example.com, and returns a client configuration that trusts it.
-func writeCertificate(t *testing.T) (cert, key string, client *tls.Config) {
-	t.Helper()
-	s := httptest.NewUnstartedServer(nil)
-	s.StartTLS()
-	defer s.Close()
-	private, err := x509.MarshalPKCS8PrivateKey(s.TLS.Certificates[0].PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: s.Certificate().Raw}, key: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
+	add(&checks, func() *testkit.Conn { return testkit.DialTLS(t, at[1][1], client) }, func(c *testkit.Conn) { c.ExchangeLine("line", "line by tls") })
+	add(&httpChecks, dial(2), get("/"))
+	add(&checks, func() *testkit.Conn {
+		c := dial(2)()
+		c.HandshakeWebSocket("/socket", "")
+		return c
+	}, func(c *testkit.Conn) {
+		c.Send(testkit.MaskedFrame(testkit.FIN|1, "message"))
+		if _, payload, err := testkit.ReadFrame(c.R); err != nil || payload != "message" {
+			t.Fatalf("a WebSocket got %q, %v", payload, err)
+		}
+	})
+	add(&httpChecks, dial(3), get("/stats"))
+	run := func(all []func()) func() {
+		return func() {
+			for _, check := range all {
+				check()
+			}
 		}
 	}
-	client = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "example.com"}
-	client.RootCAs.AddCert(s.Certificate())
-	return cert, key, client
+	for range 2 {
+		p.upgrade(len(checks)+len(httpChecks), run(checks))
+		run(append(checks, httpChecks...))()
+		if want := fmt.Sprintf("served by %d\n", p.pid); servedBy != want {
+			t.Errorf("the handler says %q, want %q", servedBy, want)
+		}
+	}
 }

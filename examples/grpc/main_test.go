@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"os/exec"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,20 +19,6 @@ import (
 
 // testTimeout limits the calls of a test.
 const testTimeout = time.Minute
-
-// clientsEnv is the variable that makes a process of these tests a client of the address in it.
-const clientsEnv = "MYRIAD_GRPC_CLIENTS_OF"
-
-func TestMain(m *testing.M) {
-	if addr := os.Getenv(clientsEnv); addr != "" {
-		if err := runIdleClients(addr); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
 
 type echoService struct {
 	grpc_testing.UnimplementedBenchmarkServiceServer
@@ -164,87 +145,4 @@ func exchangeStream(ctx context.Context, c grpc_testing.BenchmarkServiceClient, 
 		return fmt.Errorf("the end of a stream: %v; want io.EOF", err)
 	}
 	return nil
-}
-
-const idleConns = 300
-
-// runIdleClients opens idle connections, with one call each, and keeps them until standard input ends.
-func runIdleClients(addr string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	for n := range idleConns {
-		cc, c, err := newClient(addr)
-		if err != nil {
-			return err
-		}
-		defer cc.Close()
-		if _, err := c.UnaryCall(ctx, newRequest(n, 100)); err != nil {
-			return err
-		}
-	}
-	fmt.Println("ready")
-	_, err := io.Copy(io.Discard, os.Stdin)
-	return err
-}
-
-// measureIdleMemory returns the heap and stack memory for each idle client of a server in this process.
-func measureIdleMemory(t *testing.T, addr string) (heap, stacks int64) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	clients := exec.CommandContext(ctx, os.Args[0])
-	clients.Env = append(os.Environ(), clientsEnv+"="+addr)
-	in, err := clients.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := clients.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	heap, stacks = readMemory()
-	if err := clients.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if strings.TrimSpace(line) != "ready" {
-		t.Fatalf("the clients say %q, %v", line, err)
-	}
-	h, s := readMemory()
-	in.Close()
-	if err := clients.Wait(); err != nil {
-		t.Error(err)
-	}
-	return (h - heap) / idleConns, (s - stacks) / idleConns
-}
-
-func readMemory() (heap, stacks int64) {
-	for range 3 { // the second cycle clears sync.Pools
-		runtime.GC()
-	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc), int64(m.StackInuse)
-}
-
-// TestIdleMemory compares idle connections with those of package net: neither keeps a read buffer.
-func TestIdleMemory(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newEchoServer()
-	go g.Serve(l)
-	onNet, stacks := measureIdleMemory(t, l.Addr().String())
-	g.Stop()
-	t.Logf("package net: %d bytes of heap a connection, and %d of stacks", onNet, stacks)
-	for _, model := range append(tcp.Models(), tcp.Auto) {
-		t.Run(model, func(t *testing.T) {
-			heap, stacks := measureIdleMemory(t, startServer(t, model))
-			t.Logf("%d bytes of heap a connection, and %d of stacks", heap, stacks)
-			if most := onNet + 4<<10; heap > most {
-				t.Errorf("%d bytes of heap a connection; want at most %d, 4 KiB more than package net", heap, most)
-			}
-		})
-	}
 }

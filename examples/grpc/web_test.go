@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
 	"google.golang.org/grpc"
@@ -35,21 +35,15 @@ func TestServeHTTP(t *testing.T) {
 			"http": insecure.NewCredentials(), "https": credentials.NewTLS(&tls.Config{RootCAs: roots}),
 		} {
 			t.Run(model+" "+scheme, func(t *testing.T) {
-				up, ended := make(chan string, 1), make(chan error, 1)
-				srv := &tcp.Server{Addr: "127.0.0.1:0", Model: model, Handler: &web.HTTP{Handler: mux, UnencryptedHTTP2: true},
-					Log: slog.New(slog.DiscardHandler), Listening: func(a net.Addr) { up <- a.String() }}
+				srv := &tcp.Server{Model: model, Handler: &web.HTTP{Handler: mux, UnencryptedHTTP2: true}}
 				if scheme == "https" {
 					srv.TLSConfig = &tls.Config{Certificates: secure.TLS.Certificates}
 				}
+				addr, _ := testserver.Start(t, srv)
 				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 				defer cancel()
-				serving, stop := context.WithCancel(ctx)
-				go func() { ended <- srv.ListenAndServe(serving) }()
-				addr := <-up
 				cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				c := grpc_testing.NewBenchmarkServiceClient(cc)
 				checkCalls(t, ctx, c, 1)
 				cc.Close()
@@ -58,10 +52,6 @@ func TestServeHTTP(t *testing.T) {
 					t.Errorf("a request that is not gRPC: %v, %v", res, err)
 				}
 				client.CloseIdleConnections()
-				stop()
-				if err := <-ended; err != nil {
-					t.Errorf("the server ends with %v", err)
-				}
 			})
 		}
 	}

@@ -118,12 +118,6 @@ func checkEscaping(t *testing.T, text string) {
 	}
 }
 
-func TestHostileText(t *testing.T) {
-	for _, text := range hostile {
-		checkEscaping(t, text)
-	}
-}
-
 func FuzzPage(f *testing.F) {
 	for _, text := range hostile {
 		f.Add(text)

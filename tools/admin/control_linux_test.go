@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -13,52 +12,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// checkEcho has a text echoed.
 func checkEcho(c *testkit.Conn, text string) {
 	c.Send(text)
 	c.Expect(text)
-}
-
-// TestControlRealServer gives every order to a server that runs, under every model.
-func TestControlRealServer(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			server := &tcp.Server{Model: model}
-			addr := startEchoServer(t, server)
-			h := Handler(Config{Source: server, Token: testToken, Log: slog.New(slog.DiscardHandler)})
-			give := func(what string) {
-				t.Helper()
-				if w := serveRequest(h, newControlRequest("/control/"+what)); w.Code != http.StatusOK {
-					t.Fatalf("%s: %d, %q", what, w.Code, w.Body)
-				}
-			}
-			stays, goes := testkit.Dial(t, addr), testkit.Dial(t, addr)
-			checkEcho(stays, "hello")
-			checkEcho(goes, "hello")
-			give("close?remote=" + goes.LocalAddr().String())
-			if n, err := goes.Read(make([]byte, 1)); err == nil {
-				t.Errorf("the closed one got %d bytes", n)
-			}
-			give("pause")
-			testkit.WaitFor(t, "accepting pauses", func() bool { return server.Stats().AcceptingPaused })
-			late := testkit.Dial(t, addr)
-			checkEcho(stays, "hello")
-			if open := server.Stats().Open; open != 1 {
-				t.Errorf("%d are open while accepting is paused, want 1", open)
-			}
-			requestAndExpect(t, h, "GET", "/", 200, "Accepting is paused")
-			give("resume")
-			checkEcho(late, "hello")
-			give("drain") // with a recorder it returns when all have ended
-			if _, err := stays.Read(make([]byte, 1)); err != io.EOF {
-				t.Errorf("after the drain: %v, want the end of file", err)
-			}
-			requestAndExpect(t, h, "GET", "/readyz", 503, "draining")
-			if w := serveRequest(h, newControlRequest("/control/pause")); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "shutting down") {
-				t.Errorf("pause after the drain: %d, %q", w.Code, w.Body)
-			}
-		})
-	}
 }
 
 // Behind a proxy the table has the proxy's addresses, as the kernel does, and its button

@@ -243,20 +243,15 @@ func TestCloseHeldUp(t *testing.T) {
 	})
 }
 
-// postControl gives an order over the network.
 func postControl(t *testing.T, url string) (answer *http.Response, text string) {
 	t.Helper()
 	r := newControlRequest(url)
 	r.RequestURI = ""
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, err)
 	return answer, string(all)
 }
 

@@ -19,9 +19,7 @@ import (
 func startFlight(t *testing.T, cfg FlightConfig) *Flight {
 	t.Helper()
 	f, err := StartFlight(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(f.Stop)
 	return f
 }
@@ -54,9 +52,7 @@ func TestFlightDumps(t *testing.T) {
 func TestFlightRefuses(t *testing.T) {
 	src := newFakeSource(tcp.Stats{})
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, nil, 0o600))
 	for name, cfg := range map[string]FlightConfig{
 		"Source":             {Dir: t.TempDir()},
 		"Lag is -1ns":        {Lag: -1},
@@ -155,16 +151,12 @@ func TestWatch(t *testing.T) {
 func TestDumpsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	mine := filepath.Join(dir, "mine.trace")
-	if err := os.WriteFile(mine, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(mine, nil, 0o600))
 	var paths []string
 	now := time.Unix(1e9, 0)
 	for range maxDumps + 2 {
 		path, err := removeExcessAndWriteDump(dir, now, &fakeDump{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		paths = append(paths, path)
 		now = now.Add(time.Millisecond)
 	}

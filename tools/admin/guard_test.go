@@ -6,12 +6,12 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -93,33 +93,11 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// TestOtherSitesCauseNothing has another site ask for a collection of garbage, and for
-// what is not there.
-func TestOtherSitesCauseNothing(t *testing.T) {
+// TestOtherSitesOfNothing has another site ask for what is not there.
+func TestOtherSitesOfNothing(t *testing.T) {
 	h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Log: slog.New(slog.DiscardHandler)})
-	collections := func(method string, header map[string]string) uint32 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		r := requestFor(method+" /debug/pprof/heap", header)
-		r.URL.RawQuery = "gc=1"
-		serveRequest(h, r)
-		runtime.ReadMemStats(&after)
-		return after.NumForcedGC - before.NumForcedGC
-	}
-	other := map[string]string{"Sec-Fetch-Site": "cross-site"}
-	for _, method := range []string{"GET", "HEAD", "POST"} {
-		if n := collections(method, other); n != 0 {
-			t.Errorf("another site's %s has collected garbage %d times", method, n)
-		}
-	}
-	if n := collections("GET", map[string]string{"User-Agent": "Mozilla/5.0"}); n != 0 {
-		t.Errorf("a browser's GET has collected garbage %d times", n)
-	}
-	if collections("POST", map[string]string{"Sec-Fetch-Site": "same-origin"}) == 0 || collections("GET", nil) == 0 {
-		t.Error("the button or a program has collected no garbage")
-	}
 	for _, pattern := range []string{"GET /none", "GET //healthz", "GET /healthz/", "OPTIONS /debug/trace", "PUT /"} {
-		if w := serveRequest(h, requestFor(pattern, other)); w.Code != 403 {
+		if w := serveRequest(h, requestFor(pattern, map[string]string{"Sec-Fetch-Site": "cross-site"})); w.Code != 403 {
 			t.Errorf("%s: got %d, %q; want 403", pattern, w.Code, w.Body)
 		}
 	}
@@ -152,9 +130,7 @@ func TestListHasButtons(t *testing.T) {
 	for _, b := range buttons {
 		action, _, _ := strings.Cut(b, `"`)
 		to, err := base.Parse(action)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		if strings.Contains(action, "seconds") {
 			to.RawQuery = "seconds=0" // nothing is recorded, which is told with 400
 		}

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -182,7 +184,7 @@ func TestTraceOneAtATime(t *testing.T) {
 	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
 	w := newNotifyingWriter()
 	r := httptest.NewRequest("GET", "/debug/trace?seconds=60", nil)
-	ctx, cancel := requestContext(r)
+	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -202,9 +204,7 @@ func TestTraceOneAtATime(t *testing.T) {
 
 // TestTraceOfTheProgram has the program itself trace already.
 func TestTraceOfTheProgram(t *testing.T) {
-	if err := trace.Start(io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, trace.Start(io.Discard))
 	defer trace.Stop()
 	w := requestAndExpect(t, Handler(Config{Source: newFakeSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
 	if w.Header().Get("Content-Disposition") != "" {

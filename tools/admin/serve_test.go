@@ -15,11 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// requestContext is the context of a request, to be ended early.
-func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithCancel(r.Context())
-}
-
 // testServe is a Serve that runs.
 type testServe struct {
 	addr string
@@ -57,19 +52,13 @@ func (s *testServe) stop(t *testing.T) {
 func (s *testServe) httpGet(t *testing.T, path, host string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequest("GET", "http://"+s.addr+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	r.Close, r.Host = true, host
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
 	b, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return answer.StatusCode, string(b)
 }
 
@@ -152,9 +141,7 @@ func TestServeRefuses(t *testing.T) {
 func TestRecordingEndsWithServe(t *testing.T) {
 	s := startServe(t, ":0")
 	r, err := http.Get("http://" + s.addr + "/debug/trace?seconds=60")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer r.Body.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	began := time.Now()
@@ -170,9 +157,7 @@ func TestRecordingEndsWithServe(t *testing.T) {
 // TestEndWaitsForHandlers has an answer that goes on after it was cut off.
 func TestEndWaitsForHandlers(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	inside, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
@@ -200,9 +185,7 @@ func TestEndWaitsForHandlers(t *testing.T) {
 	case <-time.After(50 * time.Millisecond): // it can't be waited for that nothing happens
 	}
 	close(leave)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, <-done)
 	select {
 	case <-left:
 	default:

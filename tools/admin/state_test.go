@@ -32,7 +32,6 @@ func findCell(t *testing.T, p *page.Page, caption, line string, column int) stri
 	return ""
 }
 
-// findTable finds a table by its caption.
 func findTable(t *testing.T, p *page.Page, caption string) *page.Table {
 	t.Helper()
 	for _, s := range p.Sections {
@@ -220,7 +219,6 @@ func (listenerSource) ListenerStats() []tcp.ListenerStats {
 	return []tcp.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
 }
 
-// The page tells of each listener.
 func TestListenerTable(t *testing.T) {
 	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).refreshIfDueAndBuildPage(time.Now())
 	if got, want := findTable(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
@@ -228,14 +226,11 @@ func TestListenerTable(t *testing.T) {
 	}
 }
 
-// The page shows where HTTP handlers run.
 func TestRouteTable(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 	workers, err := pool.New(pool.Config{Max: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	srv := &tcp.Server{Handler: &web.HTTP{Handler: mux, Pool: workers}}
 	addr, stop := testserver.Start(t, srv)
 	c := testkit.Dial(t, addr)

@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// startEchoServer serves under a model until the test ends.
 func startEchoServer(t *testing.T, s *tcp.Server) string {
 	t.Helper()
 	s.Limits.Linger = 50 * time.Millisecond

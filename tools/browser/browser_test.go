@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // One browser serves all tests: TestMain starts it, ends it and waits for its end. Each
@@ -82,7 +84,6 @@ func open(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *t
 	return b
 }
 
-// visit opens an address.
 func visit(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	if browser == nil {
@@ -140,7 +141,6 @@ func (b *tab) quiet(server string, exceptions ...string) {
 	}
 }
 
-// media has a page be light or dark.
 func media(scheme string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -163,9 +163,7 @@ func (b *tab) write(selector, text string) {
 
 func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, steps...); err != nil {
-		b.t.Fatal(err)
-	}
+	testkit.RequireNoError(b.t, chromedp.Do(b.ctx, steps...))
 }
 
 // until waits for an expression to be true, which it has to be within a minute.

@@ -150,9 +150,7 @@ func TestHubPage(t *testing.T) {
 // TestHubToken has a page say who its reader is, and tell of a wrong token.
 func TestHubToken(t *testing.T) {
 	users, err := hub.ReadUsers(strings.NewReader("user default off\nuser ann on >secret +@pubsub &a*\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	b, _, _ := openHub(t, &hub.Hub{Users: users})
 	b.until(`document.querySelector("#unlisted").textContent.includes("authentication required")`)
 	b.write("#token", "wrong\r")

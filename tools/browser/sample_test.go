@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // sample has every kind of part, and a chart of every kind of axis and series. n changes
@@ -73,14 +74,8 @@ func saved(t *testing.T, p *page.Page) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "page.html")
 	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.WriteHTML(f); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, p.WriteHTML(f))
+	testkit.RequireNoError(t, f.Close())
 	return "file://" + filepath.ToSlash(name)
 }

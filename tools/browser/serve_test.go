@@ -36,9 +36,7 @@ func build(command string) (string, error) { return testserver.Build(built, "../
 func start(t *testing.T, command string, args ...string) *testkit.Process {
 	t.Helper()
 	program, err := programs[command]()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return testkit.Start(t, exec.Command(program, args...))
 }
 
@@ -46,9 +44,7 @@ func start(t *testing.T, command string, args ...string) *testkit.Process {
 func startLive(t *testing.T, admin string) liveServer {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(secret, []byte(liveToken), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(secret, []byte(liveToken), 0o600))
 	p := start(t, "./tools/myriad", "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", admin,
 		"--admin-control", "--admin-token-file", secret)
 	return liveServer{p.WaitForOutput(`serving.* on (\S+)`)[1], p.WaitForOutput(`metrics.* on (\S+)\n`)[1]}
@@ -66,9 +62,7 @@ func (b *tab) allow(button string) {
 // follows the new process.
 func TestUpgradeFromPage(t *testing.T) {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.9.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255)) // nobody else's
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	l.Close()
 	s := startLive(t, l.Addr().String())
 	const n = 5
@@ -78,9 +72,7 @@ func TestUpgradeFromPage(t *testing.T) {
 	p.allow(`button[data-post="control/upgrade"]`)
 	p.until(fmt.Sprintf(`document.getElementById("_said").textContent.match(/^process \d+ has taken over with %d connections in .*; 0 are lost$/) !== null`, n))
 	next, err := os.FindProcess(eval[int](p, `parseInt(document.getElementById("_said").textContent.split(" ")[1])`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { next.Kill() })
 	p.until(`document.getElementById("_state").textContent.startsWith("live")`)
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
@@ -122,13 +114,9 @@ func (s liveServer) stats(t *testing.T) (stats struct {
 }) {
 	t.Helper()
 	answer, err := http.Get(s.admin + "stats")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(&stats); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, json.NewDecoder(answer.Body).Decode(&stats))
 	return stats
 }
 

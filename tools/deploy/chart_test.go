@@ -21,6 +21,8 @@ import (
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 const chartDir = "helm/myriad"
@@ -44,9 +46,7 @@ var newObject = map[string]func() any{
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return c
 }
 
@@ -98,9 +98,7 @@ func render(t *testing.T, values map[string]any) (objects, error) {
 func example(t *testing.T, name string) map[string]any {
 	t.Helper()
 	values, err := chartutil.ReadValuesFile(filepath.Join(chartDir, "ci", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return values
 }
 
@@ -116,9 +114,7 @@ func get[T any](t *testing.T, made objects, name string) T {
 func mustRender(t *testing.T, values map[string]any) objects {
 	t.Helper()
 	made, err := render(t, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return made
 }
 

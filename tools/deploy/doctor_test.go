@@ -10,6 +10,7 @@ import (
 	core "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
@@ -33,22 +34,16 @@ func machine() *doctor.Facts {
 func printed(t *testing.T, format string) string {
 	t.Helper()
 	r, err := doctor.Examine(machine(), doctor.Plan{Connections: 100_000, Side: doctor.Server})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var out strings.Builder
-	if err := doctor.WriteSettings(&out, format, r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, doctor.WriteSettings(&out, format, r))
 	return out.String()
 }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return string(text)
 }
 
@@ -102,9 +97,7 @@ func TestLimitsAreTheDoctors(t *testing.T) {
 		t.Errorf("the Dockerfile does not say nofile=%s", descriptors)
 	}
 	var want core.Pod
-	if err := yaml.Unmarshal([]byte(printed(t, "kubernetes")), &want); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, yaml.Unmarshal([]byte(printed(t, "kubernetes")), &want))
 	p, _ := pod(t, mustRender(t, example(t, "serve-values.yaml")))
 	memory := want.Spec.Containers[0].Resources.Limits.Memory()
 	if r := p.Containers[0].Resources; memory.IsZero() || r.Limits.Memory().Cmp(*memory) != 0 || r.Requests.Memory().Cmp(*memory) != 0 {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/pool"
 	root "github.com/myriad-go/myriad/tcp"
@@ -58,13 +59,10 @@ func TestMain(m *testing.M) {
 func binary(t *testing.T) string {
 	t.Helper()
 	path, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return path
 }
 
-// myriad is what the command prints.
 func myriad(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(binary(t), args...).CombinedOutput()
@@ -78,9 +76,7 @@ func myriad(t *testing.T, args ...string) string {
 func TestUnits(t *testing.T) {
 	dir := t.TempDir()
 	units, err := filepath.Glob("systemd/*.s*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var copies []string
 	for _, unit := range units {
 		if strings.HasSuffix(unit, ".conf") {
@@ -88,9 +84,7 @@ func TestUnits(t *testing.T) {
 		}
 		to := filepath.Join(dir, filepath.Base(unit))
 		text := strings.ReplaceAll(read(t, unit), "/usr/local/bin/myriad", binary(t))
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.WriteFile(to, []byte(text), 0o600))
 		copies = append(copies, to)
 	}
 	if len(copies) != 3 {
@@ -112,14 +106,10 @@ func TestUnits(t *testing.T) {
 // The image is of one static program, run by a user without rights, and starts without a shell.
 func TestDockerfile(t *testing.T) {
 	f, err := os.Open("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer f.Close()
 	parsed, err := parser.Parse(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var warned []string
 	stages, _, err := instructions.Parse(parsed.AST, linter.New(&linter.Config{
 		Warn: func(rule, _, _, text string, _ []parser.Range) { warned = append(warned, rule+": "+text) },
@@ -161,9 +151,7 @@ func TestDockerfile(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}", "./tools/myriad")
 	list.Dir = "../.."
 	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	for path := range strings.FieldsSeq(string(out)) {
 		top, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, "github.com/myriad-go/myriad"), "/"), "/")
 		if top != "" && !strings.Contains(allowed, "\n!"+top+"\n") {
@@ -225,9 +213,7 @@ func expressions(t *testing.T) map[string]string {
 			Rules []struct{ Alert, Expr string }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, rulesFile)), &rules); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, yaml.Unmarshal([]byte(read(t, rulesFile)), &rules))
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			found["alert "+r.Alert] = r.Expr
@@ -272,9 +258,7 @@ type dashboardFile struct {
 
 func dashboard(t *testing.T) (d dashboardFile) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(read(t, chartDir+"/files/dashboard.json")), &d); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, json.Unmarshal([]byte(read(t, chartDir+"/files/dashboard.json")), &d))
 	return d
 }
 
@@ -287,9 +271,7 @@ func TestMetricsExist(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(new(root.Server), nil), metrics.NewHubCollector(new(hub.Hub), nil))
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -346,9 +328,7 @@ func TestRules(t *testing.T) {
 		fmt.Fprintf(&all, "  - record: r:r%d\n    expr: %q\n", i, expr)
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yaml")
-	if err := os.WriteFile(file, all.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, all.Bytes(), 0o600))
 	if said, err := run(t, "promtool", "check", "rules", file); err != nil {
 		t.Errorf("the dashboard's expressions: %v: %s", err, said)
 	}

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"debug/elf"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,20 +18,6 @@ import (
 func freePort(t *testing.T) int {
 	t.Helper()
 	return int(netip.MustParseAddrPort(testserver.FreeAddr(t)).Port())
-}
-
-// The program is static, as scratch has no libraries.
-func TestStatic(t *testing.T) {
-	f, err := elf.Open(binary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("the program has a segment %v: it needs a loader", p.Type)
-		}
-	}
 }
 
 // What a pod starts, starts, is ready, has the metric by which pods are scaled, and ends in

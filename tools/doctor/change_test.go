@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestCommand(t *testing.T) {
@@ -61,9 +63,7 @@ func TestChanges(t *testing.T) {
 // TestApply makes what can be made, says so, passes over the rest, and can be undone.
 func TestApply(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a b")
-	if err := os.WriteFile(file, []byte("10\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, []byte("10\n"), 0o644))
 	changes := []Change{
 		{Cgroup, file, "10", "20"},
 		{Nofile, "nofile", "1024", "5000"},

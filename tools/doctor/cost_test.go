@@ -1,6 +1,10 @@
 package doctor
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+)
 
 // What a plan takes is what the wall of memory counts with.
 func TestCosts(t *testing.T) {
@@ -8,9 +12,7 @@ func TestCosts(t *testing.T) {
 	f.Machine.CPUs, f.Process.Nofile = 8, Rlimit{Soft: -1, Hard: -1}
 	cost := func(p Plan) Cost {
 		c, err := PredictCosts(f, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		return c
 	}
 	server := cost(Plan{Connections: 1_000_000, Side: Server, Model: epoll})

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // The memory of a connection is the sum of what each side takes.
@@ -40,9 +42,7 @@ func TestMemory(t *testing.T) {
 		f.Meminfo.Free = f.Meminfo.Total/64 + base + 100*test.each
 		holds := func() int64 {
 			r, err := Examine(f, test.plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			return r.findWall("memory").Holds
 		}
 		if got := holds(); got != 100 {
@@ -79,9 +79,7 @@ func TestMemoryOfCaches(t *testing.T) {
 	each := (2520+863+197+195+123+208)*chargedShare/1000 + int64(loopConn)
 	f.Cgroup.Memory.Max, f.Cgroup.Memory.Used = 1<<30, 1<<30-processBase-epollBase-1000*each
 	r, err := Examine(f, x.p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	if got := r.findWall("cgroup-memory").Holds; got != 1000 {
 		t.Errorf("%d connections in the group, want 1000 of %d bytes", got, each)
 	}
@@ -156,14 +154,10 @@ func factsAfter(t *testing.T, f *Facts, changes []Change) *Facts {
 		Sysctls    map[string]string
 		Interfaces []Interface
 	}{f.Sysctls, f.Interfaces})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	after := *f
 	after.Sysctls, after.Interfaces = nil, nil
-	if err := json.Unmarshal(text, &after); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, json.Unmarshal(text, &after))
 	for _, c := range changes {
 		n, _ := strconv.ParseInt(c.To, 10, 64)
 		switch c.Kind {
@@ -203,7 +197,6 @@ func factsAfter(t *testing.T, f *Facts, changes []Change) *Facts {
 	return &after
 }
 
-// checkNotLowered checks that a change does not lower a setting.
 func checkNotLowered(t *testing.T, c Change) {
 	t.Helper()
 	from, to := strings.Fields(c.From), strings.Fields(c.To)

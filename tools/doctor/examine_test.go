@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // newTestFacts is a made-up machine with Linux's defaults and little memory: 2 CPUs,
@@ -272,9 +274,7 @@ func TestWalls(t *testing.T) {
 				test.change(f)
 			}
 			before, err := examineAndCheck(f, test.plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			w := before.findWall(test.wall)
 			switch {
 			case w == nil:

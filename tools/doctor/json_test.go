@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestReportJSON(t *testing.T) {
@@ -18,9 +20,7 @@ func TestReportJSON(t *testing.T) {
 		Facts: &Facts{Nodes: 1},
 	}
 	b, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	for _, want := range []string{`"holds":28231`, `"name":"conntrack"`, `"holds":null`, `"holds":0`, `"facts":{`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %s in %s", want, b)

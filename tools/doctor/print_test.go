@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -31,20 +33,14 @@ func TestPrinted(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		for _, format := range Formats {
-			if err := l.writeTemplate(&got, format); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, l.writeTemplate(&got, format))
 		}
 		path := filepath.Join("testdata", "print-"+name+".txt")
 		if *update {
-			if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, os.WriteFile(path, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		if got.String() != string(want) {
 			t.Errorf("%s is now:\n%s\nand was:\n%s", path, &got, want)
 		}

@@ -24,9 +24,7 @@ import (
 func mustRead(t testing.TB, pid int) *Facts {
 	t.Helper()
 	f, err := Read(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return f
 }
 
@@ -41,9 +39,7 @@ func TestRead(t *testing.T) {
 		{"nofile", unix.RLIMIT_NOFILE, f.Process.Nofile}, {"memlock", unix.RLIMIT_MEMLOCK, f.Process.Memlock}, {"nproc", unix.RLIMIT_NPROC, f.Process.Nproc},
 	} {
 		var r unix.Rlimit
-		if err := unix.Getrlimit(limit.resource, &r); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, unix.Getrlimit(limit.resource, &r))
 		// No limit is all ones there.
 		if want := (Rlimit{int64(r.Cur), int64(r.Max)}); limit.got != want {
 			t.Errorf("%s is %+v, getrlimit says %+v", limit.name, limit.got, want)
@@ -78,7 +74,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// isUnknown reports whether Facts.Unknown has an entry about what.
 func isUnknown(f *Facts, what string) bool {
 	return slices.ContainsFunc(f.Unknown, func(u string) bool { return strings.HasPrefix(u, what+": ") })
 }
@@ -98,9 +93,7 @@ func newNamespace(t *testing.T) *faults.Namespace {
 		t.Skip("a network namespace takes root")
 	}
 	n, err := faults.NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return n
 }
 
@@ -159,9 +152,7 @@ func TestReadNetwork(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	if got := mustRead(t, 0).Sysctls["net.ipv4.ip_local_port_range"]; got != outside.Sysctls["net.ipv4.ip_local_port_range"] {
 		t.Errorf("outside ip_local_port_range has become %q", got)
 	}
@@ -182,9 +173,7 @@ func TestReadMachineWide(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 }
 
 // startChild starts a process that does nothing until the test ends.
@@ -201,9 +190,7 @@ func TestReadOther(t *testing.T) {
 		t.Skip("a network namespace takes root")
 	}
 	pid := startChild(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil))
 	f := mustRead(t, pid)
 	if f.Process.PID != pid || f.Process.Nofile != (Rlimit{100, 200}) || f.Process.Open < 3 || !isUnknown(f, "GOMEMLIMIT") {
 		t.Errorf("got %+v, unknown %q", f.Process, f.Unknown)

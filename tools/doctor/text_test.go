@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // Three machines: a new network namespace, a client of another machine's server, and
@@ -36,19 +38,13 @@ func TestWriteText(t *testing.T) {
 		{"text-fits", Plan{Connections: 1000, Side: Server, Model: epoll}, nil},
 	} {
 		var got bytes.Buffer
-		if err := mustExamine(t, test.plan, test.change).WriteText(&got); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, mustExamine(t, test.plan, test.change).WriteText(&got))
 		file := filepath.Join("testdata", test.golden+".txt")
 		if *update {
-			if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, os.WriteFile(file, got.Bytes(), 0o644))
 		}
 		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		if got.String() != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", test.golden, got.String(), want)
 		}
@@ -118,9 +114,7 @@ func TestCommandsAfterChanges(t *testing.T) {
 		}},
 	} {
 		var out strings.Builder
-		if err := mustExamine(t, test.plan, test.change).WriteText(&out); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, mustExamine(t, test.plan, test.change).WriteText(&out))
 		if !strings.Contains(out.String(), "\n"+test.want+"\n") {
 			t.Errorf("%s: no line %q in\n%s", test.name, test.want, &out)
 		}
@@ -137,9 +131,7 @@ func TestPrintedMemory(t *testing.T) {
 			"kubernetes": `\n          memory: (\d+)Mi\n`, "docker": `--memory is given, it needs (\d+)m:`, "systemd": `MemoryMax= is set, it needs (\d+)M:`,
 		} {
 			var out strings.Builder
-			if err := WriteSettings(&out, format, r); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, WriteSettings(&out, format, r))
 			found := regexp.MustCompile(line).FindStringSubmatch(out.String())
 			if found == nil {
 				t.Errorf("%d connections: no line %s in\n%s", n, line, &out)

@@ -43,7 +43,7 @@ func TestLocalAgentsStop(t *testing.T) {
 		if len(agents) != 2 {
 			t.Fatalf("%s: %d agents, want 2", how.name, len(agents))
 		}
-		failOnError(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
+		testkit.RequireNoError(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
 		if code := p.ExitCode(); code != how.code {
 			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, &stderr, how.code)
 		}
@@ -62,7 +62,7 @@ func TestLocalAgentsStop(t *testing.T) {
 // trusts its certificate do the load. One that does not trust it, and one with another secret, say so, and take no
 // part. Then both sides meet at a server of NATS with TLS that is nobody's of the two.
 func TestAgentsEncrypted(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	s := serveLine(t, "serve --app lines")
 	agent := func(secret, at string, flags ...string) *testkit.Process {
 		t.Helper()
@@ -84,9 +84,9 @@ func TestAgentsEncrypted(t *testing.T) {
 	}
 
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer server.Close()
 	there := agent("", server.Addr().String(), "--nats-ca", cert)
 	line := "load --agents 1 -c 2 --messages 3 --nats tls://" + server.Addr().String() + " --nats-ca " + cert + " " + s.addr

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
@@ -51,7 +52,7 @@ func parseShellCommands(t *testing.T, document string) (all [][]string) {
 		script.WriteString("words\n")
 	}
 	out, err := exec.Command("bash", "-c", script.String()).Output()
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	for command := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x01\x00"), "\x01\x00") {
 		all = append(all, strings.Split(strings.TrimSuffix(command, "\x00"), "\x00"))
 	}
@@ -132,9 +133,9 @@ func TestArticles(t *testing.T) {
 		t.Skipf("no namespaces: %v: %s", err, out)
 	}
 	self, err := os.Executable()
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	files, err := filepath.Glob("../../[A-Za-z]*")
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	for file, text := range readArticles(t) {
 		for _, row := range program.FindAllStringSubmatch(text, -1) {
 			for _, server := range []string{"plain " + row[1], "serve " + row[2]} {
@@ -151,7 +152,7 @@ func TestArticles(t *testing.T) {
 			if out, err := exec.Command("cp", append([]string{"-r", "-t", dir}, files...)...).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			failOnError(t, os.Symlink(self, filepath.Join(dir, "myriad")))
+			testkit.RequireNoError(t, os.Symlink(self, filepath.Join(dir, "myriad")))
 			for _, block := range shell.FindAllStringSubmatch(text, -1) {
 				script := makeShellScript(block[1], release)
 				if script == "" {
@@ -209,15 +210,15 @@ func TestArticleTables(t *testing.T) {
 	const docs = "../../docs"
 	for name := range articles {
 		set, err := readArticleResults(docs, name)
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		if *update {
-			failOnError(t, writeArticle(docs, name, set))
+			testkit.RequireNoError(t, writeArticle(docs, name, set))
 		}
 		for _, language := range []string{"", inChinese} {
 			page, err := os.ReadFile(articlePage(docs, name, language))
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			want, chart, err := report.UpdateArticle(string(page), set, language == inChinese)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			if want != string(page) || chart == "" {
 				t.Errorf("%s%s: a table differs from docs/results/%[1]s.json, or there is no chart; run myriad article %[1]s", name, language)
 			}
@@ -236,13 +237,13 @@ func TestArticleCommand(t *testing.T) {
 	skipIfShort(t)
 	docs := t.TempDir()
 	for _, dir := range []string{"articles", "results"} {
-		failOnError(t, os.CopyFS(filepath.Join(docs, dir), os.DirFS("../../docs/"+dir)))
+		testkit.RequireNoError(t, os.CopyFS(filepath.Join(docs, dir), os.DirFS("../../docs/"+dir)))
 	}
 	read := func() (set *result.Set, prose string) {
 		set, err := readArticleResults(docs, "ten-thousand")
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		page, err := os.ReadFile(articlePage(docs, "ten-thousand", ""))
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		for line := range strings.Lines(string(page)) {
 			if strings.HasPrefix(line, "|") {
 				line = "|"
@@ -299,7 +300,7 @@ func TestChinese(t *testing.T) {
 	for file, english := range pages {
 		other := strings.TrimSuffix(file, ".md") + inChinese + ".md"
 		text, err := os.ReadFile(other)
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		commands, blocks, figures := parts(english)
 		otherCommands, otherBlocks, otherFigures := parts(string(text))
 		checkSameList(t, other+": command", commands, otherCommands)

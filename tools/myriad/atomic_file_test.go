@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // A file is written as a whole or stays as it was, with its mode, and nothing is left beside it.
@@ -16,13 +18,13 @@ func TestAtomicFile(t *testing.T) {
 			dir := t.TempDir()
 			path, want := filepath.Join(dir, "report.html"), old
 			if old != "" {
-				failOnError(t, os.WriteFile(path, []byte(old), 0o604))
+				testkit.RequireNoError(t, os.WriteFile(path, []byte(old), 0o604))
 				link := filepath.Join(t.TempDir(), "link")
-				failOnError(t, os.Symlink(path, link))
+				testkit.RequireNoError(t, os.Symlink(path, link))
 				path = link
 			}
 			o, err := createAtomicFile(path)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			io.WriteString(o.temp, whole)
 			if err := o.commitUnlessFailed(failure); err != failure {
 				t.Errorf("commit(%v): %v", failure, err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,8 +22,7 @@ func TestBench(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
-	mine := writeScenario(t, "mine", small)
-	got := invokeCommand(t, "bench", mine, "--scale", "small", "--out", out)
+	got := invokeCommand(t, "bench", "testdata/mine.toml", "--scale", "small", "--out", out)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.output())
 	}
@@ -103,38 +101,28 @@ func TestBenchHub(t *testing.T) {
 
 // benchProcess is a bench under way, whose temporary files are in a directory of its own.
 type benchProcess struct {
-	*exec.Cmd
+	*testkit.Process
 	out, tmp string
-	printed  *testkit.Buffer
 }
 
-// startBench starts a bench whose report goes to a directory.
 func startBench(t *testing.T, args ...string) *benchProcess {
 	t.Helper()
-	b := &benchProcess{out: filepath.Join(t.TempDir(), "out"), tmp: t.TempDir(), printed: &testkit.Buffer{}}
-	b.Cmd = newCommandProcess(t, append(append([]string{"bench"}, args...), "--out", b.out)...)
-	b.Env = append(b.Env, "TMPDIR="+b.tmp)
-	b.Stdout, b.Stderr = b.printed, b.printed
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return b
+	out, tmp := filepath.Join(t.TempDir(), "out"), t.TempDir()
+	cmd := newCommandProcess(t, append(append([]string{"bench"}, args...), "--out", out)...)
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	return &benchProcess{testkit.Start(t, cmd), out, tmp}
 }
 
 // descendantPIDs returns the processes that the bench has started, directly or indirectly.
 func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	for _, path := range all {
 		env, _ := os.ReadFile(path) // none when it has ended
 		if slices.Contains(strings.Split(string(env), "\x00"), "TMPDIR="+b.tmp) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			pids = append(pids, pid)
 		}
 	}
@@ -172,10 +160,8 @@ func TestBenchKilled(t *testing.T) {
 	} {
 		b := startBench(t, args...)
 		testkit.WaitFor(t, word+" is at work", func() bool { return b.isProcessBusy(t, word) })
-		if err := b.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = b.Wait() // it was killed
+		b.Signal(os.Kill)
+		b.ExitCode()
 		b.waitUntilGone(t)
 	}
 }
@@ -185,19 +171,16 @@ func TestBenchInterrupted(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	b := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$")
-	testkit.WaitFor(t, "a run has ended", func() bool { return strings.Contains(b.printed.String(), "echo-1000: run 2 of 2") })
+	b.WaitForOutput("echo-1000: run 2 of 2")                         // the first has ended
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
-		if err := b.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		b.Signal(sig)
 	}
-	_ = b.Wait() // the exit code says what it returned
-	if code := b.ProcessState.ExitCode(); code != 1 {
+	if code := b.ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	for _, word := range []string{"\necho-100\n", "  net  ", "Interrupted in run 2 of 2.", "report in " + b.out, "interrupted in run 2 of 2"} {
-		if !strings.Contains(b.printed.String(), word) {
-			t.Errorf("it does not say %q: %s", word, b.printed)
+		if !strings.Contains(b.Output.String(), word) {
+			t.Errorf("it does not say %q: %s", word, b.Output)
 		}
 	}
 	if r := readReport(t, b.out).Reports[0]; len(r.Runs) != 1 || r.Runs[0].Workload != "echo-100" || !r.Runs[0].IsValid() {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
 )
 
@@ -45,7 +46,7 @@ func readFigure(t *testing.T, report, workload, column, subject string) (text st
 			index = slices.Index(cells, column)
 		} else if index > 0 && cells[0] == subject {
 			value, err := strconv.ParseFloat(strings.ReplaceAll(cells[index], ",", ""), 64)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			return cells[index], value
 		}
 	}
@@ -78,11 +79,11 @@ func drawReadmeChart(t *testing.T, text string, theme int) string {
 func TestDocumentsChart(t *testing.T) {
 	const dir = "../../docs/results/readme"
 	text, err := os.ReadFile(dir + ".txt")
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	for file, theme := range map[string]int{dir + "-light.svg": report.LightTheme, dir + "-dark.svg": report.DarkTheme} {
 		chart := drawReadmeChart(t, string(text), theme)
 		if *update {
-			failOnError(t, os.WriteFile(file, []byte(chart), 0o644))
+			testkit.RequireNoError(t, os.WriteFile(file, []byte(chart), 0o644))
 		}
 		if text, err := os.ReadFile(file); err != nil || string(text) != chart {
 			t.Errorf("%s, %v, does not have the figures of %s.txt; run go test ./tools/myriad -run DocumentsChart -update", file, err, dir)

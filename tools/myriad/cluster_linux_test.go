@@ -61,7 +61,6 @@ func (y *tally) addLine(line string) {
 	}
 }
 
-// newestFrom returns the newest number of a publisher.
 func (y *tally) newestFrom(from string) int64 {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -105,7 +104,7 @@ func startSubscribers(t *testing.T, node, addr string) (all []*tally) {
 		return text, err
 	}
 	_, err := frame()
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	count("Redis", func() (string, error) { return redis.R.ReadString('\n') })
 	count("events", func() (string, error) { return events.R.ReadString('\n') })
 	count("WebSocket", frame)
@@ -161,6 +160,13 @@ func waitForDelivery(t *testing.T, what string, p *publisher, all ...*tally) {
 	}
 }
 
+func waitForDeliveryOfEach(t *testing.T, what string, publishers []*publisher, all []*tally) {
+	t.Helper()
+	for _, p := range publishers {
+		waitForDelivery(t, what, p, all...)
+	}
+}
+
 // stopPublishersAndDrain stops the publishers and waits until all subscribers have their last messages.
 func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*tally) {
 	t.Helper()
@@ -178,7 +184,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
 	var shown struct{ Stats hub.Stats }
 	_, text := httpGet(t, srv.admin+"/hub")
-	failOnError(t, json.Unmarshal([]byte(text), &shown))
+	testkit.RequireNoError(t, json.Unmarshal([]byte(text), &shown))
 	return *shown.Stats.Cluster
 }
 
@@ -186,7 +192,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 func startNATS(t *testing.T) (addr string) {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", MaxPending: 4 << 20})
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(s.Close)
 	return s.Addr().String()
 }
@@ -195,7 +201,7 @@ func startNATS(t *testing.T) (addr string) {
 func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	pass := func(to, from net.Conn) {
 		defer to.Close()
@@ -251,14 +257,8 @@ func TestClusterFails(t *testing.T) {
 		all = append(all, startSubscribers(t, name, h.addr)...)
 		publishers = append(publishers, startPublisher(t, h.addr, name, time.Millisecond, 0))
 	}
-	everywhere := func(what string) {
-		t.Helper()
-		for _, p := range publishers {
-			waitForDelivery(t, what, p, all...)
-		}
-	}
 	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", 5*time.Millisecond, 16<<10))
-	everywhere("at first")
+	waitForDeliveryOfEach(t, "at first", publishers, all)
 
 	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there is room, and
 	// its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
@@ -271,7 +271,7 @@ func TestClusterFails(t *testing.T) {
 	})
 	cut.Unlock()
 	testkit.WaitFor(t, "hub2 is back", func() bool { return fetchClusterStats(t, hubs[1]).Connected })
-	everywhere("with hub2")
+	waitForDeliveryOfEach(t, "with hub2", publishers, all)
 
 	stopPublishersAndDrain(t, publishers, all)
 	for i, h := range hubs {
@@ -379,7 +379,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
 		draining, err := strconv.Atoi(strings.Fields(said)[0])
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		start(i)
 		// The publisher, if it was here, is no subscriber.
 		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
@@ -22,7 +23,7 @@ func readDocuments(t *testing.T) map[string]string {
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			texts[file] = string(text)
 		}
 	}

@@ -33,9 +33,9 @@ func newSmallNetwork(t *testing.T) smallNetwork {
 	if errors.Is(err, os.ErrPermission) {
 		t.Skip(err)
 	}
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { ns.Close() })
-	failOnError(t, ns.RunInside(func() error {
+	testkit.RequireNoError(t, ns.RunInside(func() error {
 		return errors.Join(os.WriteFile(portsFile, []byte("50000 50099"), 0), os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0))
 	}))
 	return smallNetwork{ns, t}
@@ -44,15 +44,14 @@ func newSmallNetwork(t *testing.T) smallNetwork {
 func (n smallNetwork) ports() string {
 	n.t.Helper()
 	var text []byte
-	failOnError(n.t, n.RunInside(func() (err error) { text, err = os.ReadFile(portsFile); return err }))
+	testkit.RequireNoError(n.t, n.RunInside(func() (err error) { text, err = os.ReadFile(portsFile); return err }))
 	return strings.Join(strings.Fields(string(text)), " ")
 }
 
-// run runs a program in the namespace.
 func (n smallNetwork) run(cmd *exec.Cmd, stdin string) (o outcome) {
 	n.t.Helper()
 	cmd.Stdin = strings.NewReader(stdin)
-	failOnError(n.t, n.RunInside(func() error { o = runToEnd(n.t, cmd); return nil }))
+	testkit.RequireNoError(n.t, n.RunInside(func() error { o = runToEnd(n.t, cmd); return nil }))
 	return o
 }
 
@@ -77,13 +76,13 @@ func TestDoctor(t *testing.T) {
 	n.run(newCommandProcess(t, "doctor", "--side", "client", "--src", "127.0.0.1"), "").checkOutcome(t, "without -n", 0, "(wanted: 1,000,000;")
 	got = n.runFew("", "--json")
 	var r doctor.Report
-	failOnError(t, json.Unmarshal([]byte(got.stdout), &r))
+	testkit.RequireNoError(t, json.Unmarshal([]byte(got.stdout), &r))
 	if got.code != 1 || r.Holds != 100 || r.First != "ports" || r.Plan.Connections != 1000 || len(r.Facts.Sysctls) == 0 {
 		t.Errorf("%d: %+v", got.code, r)
 	}
 	// What is printed for sysctl does what --fix does.
 	file := filepath.Join(t.TempDir(), "90-myriad.conf")
-	failOnError(t, os.WriteFile(file, []byte(n.runFew("", "--print", "sysctl").stdout), 0o644))
+	testkit.RequireNoError(t, os.WriteFile(file, []byte(n.runFew("", "--print", "sysctl").stdout), 0o644))
 	n.run(exec.Command("sysctl", "-p", file), "").checkOutcome(t, "sysctl -p", 0)
 	n.runFew("").checkOutcome(t, "after sysctl -p", 0)
 }
@@ -124,10 +123,10 @@ func TestDoctorFix(t *testing.T) {
 	}
 	cmd := newCommandProcess(t, append(few, "--fix")...)
 	stdin, err := cmd.StdinPipe() // on which nothing comes
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer stdin.Close()
 	var p *testkit.Process
-	failOnError(t, n.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
+	testkit.RequireNoError(t, n.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
 	p.WaitForOutput(`\[y/N\]`)
 	p.Signal(syscall.SIGINT)
 	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Output.String(), "\nmyriad: interrupted; nothing was changed\n") || n.ports() != "50000 50099" {

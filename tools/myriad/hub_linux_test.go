@@ -27,7 +27,6 @@ func exchangeRESP(c *testkit.Conn, send, want string) {
 	sendAndExpect(c, send, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")
 }
 
-// writeUsersFile writes a file of users.
 func writeUsersFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users.acl")
@@ -37,7 +36,7 @@ func writeUsersFile(t *testing.T, text string) string {
 
 func overwriteFile(t *testing.T, path, text string) {
 	t.Helper()
-	failOnError(t, os.WriteFile(path, []byte(text), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // A hub serves both protocols on one port, and tells the operator of itself.
@@ -47,7 +46,7 @@ func TestHub(t *testing.T) {
 	exchangeRESP(c, "PUBLISH a 1\r\n", ":0")
 	exchangeRESP(c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
 	answer, err := http.Post("http://"+s.addr+"/publish?topic=a", "text/plain", strings.NewReader("22"))
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	answer.Body.Close()
 	exchangeRESP(c, "", "*3|$7|message|$1|a|$2|22")
 	if status, text := httpGet(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
@@ -90,7 +89,7 @@ func TestHubReloadsUsers(t *testing.T) {
 // With --tls-addr there is a second address, with TLS, and the first is in clear. Who shows a certificate is the
 // user of its name, if the file of users has that.
 func TestHubTLS(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	users := writeUsersFile(t, "user localhost on cert +publish &a\nuser alice on >a +@all &*\n")
 	s := serveLine(t, fmt.Sprintf("hub --users %s --tls-addr 127.0.0.1:0 --tls-client-ca %s --tls-cert %[2]s --tls-key %s", users, cert, key))
 	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
@@ -98,7 +97,7 @@ func TestHubTLS(t *testing.T) {
 	clear := testkit.Dial(t, s.addr)
 	exchangeRESP(clear, "AUTH alice a\r\nSUBSCRIBE a\r\n", "+OK|*3|$9|subscribe|$1|a|:1")
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	secured := testkit.DialTLS(t, lines[1][1], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
 	exchangeRESP(secured, "PUBLISH a 1\r\n", ":1")
 	exchangeRESP(clear, "", "*3|$7|message|$1|a|$1|1")
@@ -117,14 +116,14 @@ func TestHubClusterTLS(t *testing.T) {
 	of := func(name string) func(*x509.Certificate) {
 		return func(c *x509.Certificate) { c.Subject.CommonName = name }
 	}
-	cert, key := writeCertificate(t, of("ours"))
-	otherCert, otherKey := writeCertificate(t, of("somebody else's"))
-	expiredCert, expiredKey := writeCertificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	cert, key := testkit.WriteCertificate(t, of("ours"))
+	otherCert, otherKey := testkit.WriteCertificate(t, of("somebody else's"))
+	expiredCert, expiredKey := testkit.WriteCertificate(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	both := filepath.Join(t.TempDir(), "both.pem")
 	ours, err := os.ReadFile(cert)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	theirs, err := os.ReadFile(otherCert)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	overwriteFile(t, both, string(ours)+string(theirs))
 	secured := func(cert, key, ca string) string {
 		return fmt.Sprintf(" --cluster-cert %s --cluster-key %s --cluster-ca %s", cert, key, ca)
@@ -137,14 +136,10 @@ func TestHubClusterTLS(t *testing.T) {
 		_, text := httpGet(t, "http://"+first.addr+"/topics/a")
 		return strings.Contains(text, `"subscribers":1`)
 	})
-	says := func(s *server, why string) {
-		t.Helper()
-		testkit.WaitFor(t, "word of: "+why, func() bool { return strings.Contains(s.stderr.String(), why) })
-	}
 	other := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(otherCert, otherKey, both)+join)
-	says(other, "the other hub would reject --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
+	other.waitForError(t, "the other hub would reject --cluster-cert "+otherCert+": chain is not signed by an acceptable CA")
 	serveLine(t, "hub --cluster 127.0.0.1:0"+join)
-	says(first, "first record does not look like a TLS handshake")
+	first.waitForError(t, "first record does not look like a TLS handshake")
 	if text := other.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("a hub with a certificate of somebody else says: %s", text)
 	}
@@ -173,21 +168,17 @@ func TestHubClusterSecret(t *testing.T) {
 	stranger := hub("other", join)
 	const differ = "their cluster secrets differ; expected the same secret on all servers"
 	why := "the server at " + addrOf(first) + " rejected this server: " + differ
-	testkit.WaitFor(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
-	testkit.WaitFor(t, "the first says why", func() bool {
-		return strings.Contains(first.stderr.String(), "rejected a server from 127.0.0.1: its cluster secret differs")
-	})
+	stranger.waitForError(t, why)
+	first.waitForError(t, "rejected a server from 127.0.0.1: its cluster secret differs")
 	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
 		t.Errorf("who is alone says %s", text)
 	}
 	second := hub("s3cret", join)
 	for _, s := range []*server{first, second} {
-		testkit.WaitFor(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "joined the cluster; other hubs: 1\n") })
+		s.waitForError(t, "joined the cluster; other hubs: 1\n")
 	}
 	second.stop()
-	testkit.WaitFor(t, "the first is alone again", func() bool {
-		return strings.Contains(first.stderr.String(), "no other hub of the cluster responds")
-	})
+	first.waitForError(t, "no other hub of the cluster responds")
 	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
 		t.Errorf("the stranger says %s", text)
 	}
@@ -242,7 +233,7 @@ func startResuming(t *testing.T, name string, dial func() (net.Conn, error), max
 // that move and ones that stay. Clients that stay connected, and those that reconnect with an id, of which some are
 // left in the old process, get each message once and in order.
 func TestUpgradeHubReplay(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	s := startUpgradable(t, "hub", "--replay", "t", "--replay-topic-messages", "100000", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
 	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
 	secureAddr := servingLine.FindAllStringSubmatch(s.stdout.String(), -1)[1][1]
@@ -256,13 +247,7 @@ func TestUpgradeHubReplay(t *testing.T) {
 	drained, _ := startResuming(t, "a drained client", dialSecure, math.MaxInt)
 	all = append(all, restless, drained)
 	publishers := []*publisher{startPublisher(t, s.addr, "p0", 500*time.Microsecond, 10), startPublisher(t, s.addr, "p1", 500*time.Microsecond, 10)}
-	everywhere := func(what string) {
-		t.Helper()
-		for _, p := range publishers {
-			waitForDelivery(t, what, p, all...)
-		}
-	}
-	everywhere("before")
+	waitForDeliveryOfEach(t, "before", publishers, all)
 	next := s.Process.Process
 	for nth := 1; nth <= 2; nth++ {
 		staying := testkit.DialTLS(t, secureAddr, stays)
@@ -278,7 +263,7 @@ func TestUpgradeHubReplay(t *testing.T) {
 		testkit.WaitFor(t, "it publishes", func() bool { return drained.newestFrom(fmt.Sprint("stays", nth)) > 0 })
 		next = s.signalUpgrade(t, next, nth, -1)
 		stayed.Wait()
-		everywhere(fmt.Sprint("after upgrade ", nth))
+		waitForDeliveryOfEach(t, fmt.Sprint("after upgrade ", nth), publishers, all)
 	}
 	stopPublishersAndDrain(t, publishers, all)
 	for _, y := range all {

@@ -67,7 +67,6 @@ func (w *fakeTerminal) apply(token string) {
 	}
 }
 
-// text returns the text on the terminal.
 func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
 
 // newTestView returns a view on a terminal that already has text. Its clock is set by the test.
@@ -126,7 +125,6 @@ func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal)
 	return v, w
 }
 
-// TestView has what there is to know.
 func TestView(t *testing.T) {
 	_, w := newViewWithInterval(t, wide)
 	for _, want := range []string{

@@ -63,7 +63,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Errorf("a header for a URL of a WebSocket: %s, %v", got, err)
 	}
 	path := filepath.Join(t.TempDir(), "run.json")
-	failOnError(t, os.WriteFile(path, []byte(`{"target": "http://127.0.0.1:9000/x", "connections": "2k", "src": ["127.0.0.1"], "duration": 1}`), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte(`{"target": "http://127.0.0.1:9000/x", "connections": "2k", "src": ["127.0.0.1"], "duration": 1}`), 0o600))
 	got, err := parseLoadConfig("--config", path, "-c", "5", "--src", "127.0.0.2")
 	if want := `{"target":"127.0.0.1:9000","connections":5,"src":["127.0.0.2"],"duration":"1s","message":"GET /x HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n","match":"http"}`; err != nil || got != want {
 		t.Errorf("with a file: %v\n got %s\nwant %s", err, got, want)
@@ -105,7 +105,7 @@ func TestSearchLines(t *testing.T) {
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
-	failOnError(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
 	lines, site := serveLine(t, "serve --app lines").addr, serveLine(t, "serve --app http").addr
 	sha, plain := serveLine(t, "serve --app sha").addr, serveLine(t, "plain --app lines").addr
 	for line, c := range map[string]struct {
@@ -134,13 +134,12 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// lastResult returns the result in the last event of a stream of JSON.
 func lastResult(t *testing.T, stream string) *load.Result {
 	t.Helper()
 	var last load.Event
 	for events := json.NewDecoder(strings.NewReader(stream)); events.More(); {
 		last = load.Event{}
-		failOnError(t, events.Decode(&last))
+		testkit.RequireNoError(t, events.Decode(&last))
 	}
 	return last.Result
 }
@@ -151,14 +150,14 @@ func TestLoadEvents(t *testing.T) {
 	s := serveLine(t, "serve --app lines")
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json")
-	failOnError(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
 	for _, flag := range []string{"--out=-", "--json", "--out=" + file} {
 		got := invokeLine(t, "load --config "+config+" --expect answered>21 "+flag)
 		got.checkOutcome(t, flag, 1, "FAIL answered>21: 21\n")
 		stream := got.stdout
 		if flag == "--out="+file {
 			text, err := os.ReadFile(file)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			stream = string(text)
 		}
 		if r := lastResult(t, stream); r == nil || r.Answered != 21 {
@@ -179,12 +178,12 @@ func TestLoadEvents(t *testing.T) {
 func TestReporter(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "run.jsonl")
-	failOnError(t, os.WriteFile(file, []byte("before"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(file, []byte("before"), 0o600))
 	var stderr testkit.Buffer
 	cmd := &cobra.Command{}
 	cmd.SetErr(&stderr)
 	r, err := (&outputFlags{metrics: "127.0.0.1:0", out: file, html: filepath.Join(dir, "a.html"), quiet: true}).startReporter(cmd)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	_, url, _ := strings.Cut(strings.TrimSuffix(stderr.String(), "/metrics\n"), "metrics on ")
 	for _, step := range []struct {
 		event load.Event
@@ -205,7 +204,7 @@ func TestReporter(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	failOnError(t, r.writeResultAndCheckExpectations(nil))
+	testkit.RequireNoError(t, r.writeResultAndCheckExpectations(nil))
 	if _, err := http.Get(url); err == nil {
 		t.Error("metrics are served after the run")
 	}
@@ -217,7 +216,7 @@ func TestReporter(t *testing.T) {
 
 // load speaks TLS with both kinds of server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
-	cert, key := writeCertificate(t)
+	cert, key := testkit.WriteCertificate(t)
 	for _, serve := range []string{"plain", "serve"} {
 		s := serveLine(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
 		for flags, says := range map[string]string{

@@ -40,20 +40,12 @@ func skipIfShort(t *testing.T) {
 	}
 }
 
-func failOnError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // outcome is how a command ended.
 type outcome struct {
 	code           int
 	stdout, stderr string
 }
 
-// output is what the command printed.
 func (o outcome) output() string { return o.stdout + o.stderr }
 
 // checkOutcome checks the exit code, and that the output contains all words.
@@ -83,7 +75,6 @@ func invokeLine(t *testing.T, line string) outcome {
 	return invokeCommand(t, strings.Fields(line)...)
 }
 
-// newCommandProcess is the command as a process.
 func newCommandProcess(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
@@ -92,7 +83,6 @@ func newCommandProcess(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// runToEnd runs a process to its end.
 func runToEnd(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
 	var stdout, stderr testkit.Buffer
@@ -114,7 +104,6 @@ var (
 	adminLine   = regexp.MustCompile(`(?m)^myriad: .*metrics.* on (http://[^/]+)`)
 )
 
-// readAddrs reads the addresses that the server has printed.
 func (s *server) readAddrs() *server {
 	s.addr = servingLine.FindStringSubmatch(s.stdout.String())[1]
 	if found := adminLine.FindStringSubmatch(s.stdout.String()); found != nil {
@@ -184,7 +173,6 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *server {
 	return s.readAddrs()
 }
 
-// checkStop stops the server, which must succeed.
 func (s *server) checkStop(t *testing.T) {
 	t.Helper()
 	if code := s.stop(); code != 0 {
@@ -192,13 +180,11 @@ func (s *server) checkStop(t *testing.T) {
 	}
 }
 
-// signalAndWait sends a signal to the process, waits for it and returns the exit code.
 func (s *server) signalAndWait(sig os.Signal) int {
 	s.Signal(sig)
 	return s.stop()
 }
 
-// waitForError waits until the server has written text to standard error.
 func (s *server) waitForError(t *testing.T, text string) {
 	t.Helper()
 	testkit.WaitForFunc(t, func() bool { return strings.Contains(s.stderr.String(), text) },
@@ -221,7 +207,7 @@ func tryGet(url string) (status int, text string, err error) {
 func httpGet(t *testing.T, url string) (status int, text string) {
 	t.Helper()
 	status, text, err := tryGet(url)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	return status, text
 }
 
@@ -237,7 +223,6 @@ func (s *server) waitForPage(t *testing.T, path, expr string) {
 	}, func() string { return fmt.Sprintf("%s has no %q: %.1000s", path, expr, text) })
 }
 
-// sendAndExpect sends text and checks the answer.
 func sendAndExpect(c *testkit.Conn, text, want string) {
 	c.Send(text)
 	c.Expect(want)

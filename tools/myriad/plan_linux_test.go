@@ -3,19 +3,11 @@ package main
 import (
 	"math"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/capacity"
 )
-
-// hasRaceDetector reports whether this program was built with the race detector.
-func hasRaceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}
 
 // What 5,000 connections take of a server's memory is predicted from 1,000. The kernel's is of
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
@@ -45,7 +37,7 @@ func TestPlanPredicts(t *testing.T) {
 			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Format(c.Predicted), c.Format(c.Measured), c.RelativeError()*100)
 		}
 		// The race detector changes memory use.
-		if off := p.Figures[0].RelativeError(); math.Abs(off) > 0.1 && !hasRaceDetector() {
+		if off := p.Figures[0].RelativeError(); math.Abs(off) > 0.1 && !testkit.RaceEnabled {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most 10 %%", p.To.Subject, off*100)
 		}
 	}

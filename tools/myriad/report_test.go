@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
@@ -66,14 +67,14 @@ func TestReportBadInput(t *testing.T) {
 		"{\"phase\":\"done\"}\n":         "line 1: event \"done\" has no result",
 		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "longer than 4194304 bytes",
 	} {
-		failOnError(t, os.WriteFile(path, []byte(text), 0o600))
+		testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 		invokeCommand(t, "report", "--format", "html", "--out", out, path).checkOutcome(t, fmt.Sprintf("%.40q", text), 2, path+": ", says)
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%.40q: there is a report", text)
 		}
 	}
 	// A run that is cut off meets no expectation, and has no result.
-	failOnError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n{\"phase\""), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte("{\"phase\":\"began\"}\n{\"phase\""), 0o600))
 	(&reportCase{[]string{"--format", "html", "--out", out, path}, 0, nil}).runAndCheck(t)
 	(&reportCase{[]string{"--expect", "errors==0", path}, 1, []string{"FAIL errors==0: no result"}}).runAndCheck(t)
 	(&reportCase{[]string{"--format", "json", path}, 1, []string{"no final result"}}).runAndCheck(t)
@@ -93,9 +94,9 @@ func writeSingleBenchReport(t *testing.T, name string, rates ...float64) string 
 	r.Runs = append(r.Runs, result.Run{Workload: "echo", Subject: "net", Round: len(rates) + 1, Error: "broken"})
 	path := filepath.Join(t.TempDir(), name)
 	f, err := os.Create(path)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer f.Close()
-	failOnError(t, (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f))
+	testkit.RequireNoError(t, (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f))
 	return path
 }
 
@@ -120,9 +121,9 @@ func TestReportBenches(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "before")
 	text, err := os.ReadFile(a)
-	failOnError(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
+	testkit.RequireNoError(t, errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)))
 	(&reportCase{[]string{dir}, 0, []string{"Myriad bench: test"}}).runAndCheck(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
-	failOnError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600))
 	(&reportCase{[]string{bad}, 2, []string{bad + `: format is "myriad-bench-7"`}}).runAndCheck(t)
 }

@@ -29,10 +29,9 @@ func startProcessGroup(t *testing.T, args ...string) *server {
 
 func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
 	t.Helper()
-	failOnError(t, syscall.Kill(-s.Process.Process.Pid, sig))
+	testkit.RequireNoError(t, syscall.Kill(-s.Process.Process.Pid, sig))
 }
 
-// dialWithHalfMessage returns a connection that has sent half a message.
 func dialWithHalfMessage(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -40,7 +39,6 @@ func dialWithHalfMessage(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// finishHalfMessage sends the other half and expects its answer and the end.
 func finishHalfMessage(c *testkit.Conn) {
 	c.Send(" and half\n")
 	c.ExpectEOF("half and half\n")
@@ -96,7 +94,7 @@ func TestSecondSignal(t *testing.T) {
 func TestHangupDrains(t *testing.T) {
 	cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0")
 	reader, writer, err := os.Pipe()
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	cmd.Stderr = writer
 	s := startProcess(t, cmd)
 	writer.Close()
@@ -117,15 +115,15 @@ func TestHangupReloads(t *testing.T) {
 		return string(c.Conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
 	}
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		cert, key := writeCertificate(t)
+		cert, key := testkit.WriteCertificate(t)
 		s := startProcessGroup(t, append(args, "--tls-cert", cert, "--tls-key", key)...)
 		before, children := shown(s.addr), childPIDs(t, s.Process.Process.Pid)
-		otherCert, otherKey := writeCertificate(t)
-		failOnError(t, errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)))
+		otherCert, otherKey := testkit.WriteCertificate(t)
+		testkit.RequireNoError(t, errors.Join(os.Rename(otherCert, cert), os.Rename(otherKey, key)))
 		s.signalGroup(t, syscall.SIGHUP)
 		s.waitForError(t, "hangup: certificate "+cert+" reloaded; it expires at ")
 		testkit.WaitFor(t, "the new certificate", func() bool { return shown(s.addr) != before })
-		failOnError(t, os.WriteFile(key, []byte("broken"), 0o600))
+		testkit.RequireNoError(t, os.WriteFile(key, []byte("broken"), 0o600))
 		s.Signal(syscall.SIGHUP)
 		s.waitForError(t, "hangup: cannot reload the certificate")
 		if now := childPIDs(t, s.Process.Process.Pid); !slices.Equal(now, children) {
@@ -152,7 +150,7 @@ func TestDescriptorTables(t *testing.T) {
 	s := startProcess(t, wrapInShell(newCommandProcess(t, "serve", "--addr", "127.0.0.1:0", "--model", "epoll",
 		"--max-conns", "4000", "--processes", "2"), "ulimit -n 1000"))
 	for _, pid := range childPIDs(t, s.Process.Process.Pid) {
-		failOnError(t, syscall.Kill(pid, syscall.SIGTERM))
+		testkit.RequireNoError(t, syscall.Kill(pid, syscall.SIGTERM))
 		testkit.WaitFor(t, "another worker takes its place", func() bool {
 			now := childPIDs(t, s.Process.Process.Pid)
 			return len(now) == 2 && !slices.Contains(now, pid)
@@ -163,16 +161,15 @@ func TestDescriptorTables(t *testing.T) {
 	s.checkStop(t)
 }
 
-// childPIDs returns the child processes of pid.
 func childPIDs(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // of a thread that has ended there is none
 		for _, word := range strings.Fields(string(text)) {
 			child, err := strconv.Atoi(word)
-			failOnError(t, err)
+			testkit.RequireNoError(t, err)
 			pids = append(pids, child)
 		}
 	}
@@ -184,7 +181,7 @@ func listenForNotify(t *testing.T) (socket string, manager *net.UnixConn) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { manager.Close() })
 	return socket, manager
 }

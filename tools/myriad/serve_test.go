@@ -57,30 +57,27 @@ func FuzzServeFlags(f *testing.F) {
 
 const secret = "0123456789abcdef"
 
-// writeTokenFile writes the token to a file.
 func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	failOnError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
 	return path
 }
 
-// tryPostControl sends a control request to the admin server and returns the answer.
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	r.Header.Set(admin.ActionHeader, "1")
 	r.Header.Set(admin.TokenHeader, token)
 	answer, err := http.DefaultClient.Do(r)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	return answer.StatusCode, string(all)
 }
 
-// checkAdminControl pauses, resumes and drains a server.
 func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
 	post := func(what string) {

@@ -31,7 +31,7 @@ type tutorial struct {
 func newTutorial(t *testing.T) *tutorial {
 	const headings = 7 // before the first section, the five steps, and Next
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer l.Close()
 	text := readDocuments(t)["../../docs/getting-started.md"]
 	s := &tutorial{t: t, dir: t.TempDir(), addr: l.Addr().String()}
@@ -44,7 +44,6 @@ func newTutorial(t *testing.T) *tutorial {
 	return s
 }
 
-// writeFiles writes the files of a step.
 func (s *tutorial) writeFiles(step int) {
 	for _, m := range sourceFile.FindAllStringSubmatch(s.sections[step], -1) {
 		s.writeFile(m[1], m[2])
@@ -53,18 +52,18 @@ func (s *tutorial) writeFiles(step int) {
 
 func (s *tutorial) writeFile(name, text string) {
 	examples, err := filepath.Abs("../../examples")
-	failOnError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	file := filepath.Join(s.dir, name)
-	failOnError(s.t, os.WriteFile(file, []byte(text), 0o600))
+	testkit.RequireNoError(s.t, os.WriteFile(file, []byte(text), 0o600))
 	s.overlay.Replace[filepath.Join(examples, "tutorial", name)] = file
 }
 
 func (s *tutorial) runGo(args ...string) {
 	s.t.Helper()
 	list, err := json.Marshal(s.overlay)
-	failOnError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	overlay := filepath.Join(s.dir, "overlay.json")
-	failOnError(s.t, os.WriteFile(overlay, list, 0o600))
+	testkit.RequireNoError(s.t, os.WriteFile(overlay, list, 0o600))
 	cmd := exec.Command("go", append([]string{args[0], "-overlay", overlay}, append(args[1:], "./tutorial")...)...)
 	cmd.Dir = "../../examples"
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -79,7 +78,7 @@ func (s *tutorial) start() (p *testkit.Process, stop func()) {
 	cmd := exec.Command(s.dir + "/chat")
 	cmd.Dir = s.dir
 	output, err := os.Create(s.dir + "/output") // a file, because the program's successor writes to it, too
-	failOnError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	defer output.Close()
 	cmd.Stdout, cmd.Stderr = output, output
 	p = testkit.Start(s.t, cmd)
@@ -100,7 +99,7 @@ func (s *tutorial) start() (p *testkit.Process, stop func()) {
 
 func (s *tutorial) read(name string) string {
 	text, err := os.ReadFile(filepath.Join(s.dir, name))
-	failOnError(s.t, err)
+	testkit.RequireNoError(s.t, err)
 	return string(text)
 }
 
@@ -175,7 +174,7 @@ func TestTutorial(t *testing.T) {
 	upgraded := regexp.MustCompile(`upgraded pid=(\d+) connections=1 lost=0`)
 	testkit.WaitForFunc(t, func() bool { return upgraded.MatchString(s.read("output")) }, func() string { return "no upgrade in " + s.read("output") })
 	successor, err := strconv.Atoi(upgraded.FindStringSubmatch(s.read("output"))[1])
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	defer syscall.Kill(successor, syscall.SIGKILL)
 	ann.ExchangeLine("still here", "Ann: still here")
 	s.dialTLS().ExchangeLine("Eve", "Hello, Eve.")

@@ -49,11 +49,10 @@ var tookOver = regexp.MustCompile(`process (\d+) has taken over with (\d+) conne
 // upgrade, with a number of connections, or any if that is negative.
 func (s *server) signalUpgrade(t *testing.T, from *os.Process, nth, connections int) (next *os.Process) {
 	t.Helper()
-	failOnError(t, from.Signal(syscall.SIGUSR2))
+	testkit.RequireNoError(t, from.Signal(syscall.SIGUSR2))
 	return s.waitForUpgrade(t, nth, connections)
 }
 
-// waitForUpgrade waits for the nth upgrade and returns the new process.
 func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Process) {
 	t.Helper()
 	var all [][]string
@@ -65,16 +64,16 @@ func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Pr
 		t.Errorf("upgrade %d: %s connections were taken over, want %d", nth, moved, connections)
 	}
 	pid, err := strconv.Atoi(all[nth-1][1])
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	next, err = os.FindProcess(pid)
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	return next
 }
 
 // stopSuccessor stops the new process and waits for the old one.
 func (s *server) stopSuccessor(t *testing.T, next *os.Process) {
 	t.Helper()
-	failOnError(t, next.Signal(syscall.SIGTERM))
+	testkit.RequireNoError(t, next.Signal(syscall.SIGTERM))
 	s.checkStop(t)
 }
 
@@ -84,12 +83,12 @@ func TestUpgradeOrdered(t *testing.T) {
 	file := writeTokenFile(t)
 	s := startUpgradable(t, "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
 	c := dialWithHalfMessage(t, s.addr)
-	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
+	testkit.RequireNoError(t, os.Rename(file, file+".away")) // the new process misses it
 	status, text := s.tryPostControl(t, "upgrade", secret)
 	if want := "the new process has ended: exit status 2; this process continues to serve\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
-	failOnError(t, os.Rename(file+".away", file))
+	testkit.RequireNoError(t, os.Rename(file+".away", file))
 	status, text = s.tryPostControl(t, "upgrade", secret)
 	if found := tookOver.FindStringSubmatch(text); status != http.StatusOK || found == nil || found[2] != "1" {
 		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
@@ -172,17 +171,11 @@ func TestUpgradeHubCluster(t *testing.T) {
 	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
 		publishers = append(publishers, startPublisher(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
 	}
-	everywhere := func(what string) {
-		t.Helper()
-		for _, p := range publishers {
-			waitForDelivery(t, what, p, all...)
-		}
-	}
-	everywhere("before")
+	waitForDeliveryOfEach(t, "before", publishers, all)
 	next := near.signalUpgrade(t, near.Process.Process, 1, idle+3+2)
-	everywhere("with a new process")
+	waitForDeliveryOfEach(t, "with a new process", publishers, all)
 	near.waitForPage(t, "/hub", `"All": false,`)
-	everywhere("with its own topics")
+	waitForDeliveryOfEach(t, "with its own topics", publishers, all)
 	stopPublishersAndDrain(t, publishers, all)
 	near.waitForPage(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
 	for name, of := range map[string]*server{"near": near, "far": far} {
@@ -233,10 +226,10 @@ func TestUpgradeProcesses(t *testing.T) {
 func TestUpgradeActivated(t *testing.T) {
 	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
 		l, err := net.Listen(network, addr)
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		defer l.Close()
 		file, err := l.(interface{ File() (*os.File, error) }).File()
-		failOnError(t, err)
+		testkit.RequireNoError(t, err)
 		cmd := wrapInShell(newCommandProcess(t, "serve", "--app", "lines", "--addr", "systemd:web"),
 			"export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
 		cmd.ExtraFiles = []*os.File{file}
@@ -283,7 +276,7 @@ func TestUpgradeStays(t *testing.T) {
 			}
 			conn.Close()
 			if c.name == "killed" {
-				failOnError(t, next.Kill())
+				testkit.RequireNoError(t, next.Kill())
 			} else {
 				s.Signal(syscall.SIGTERM)
 			}
@@ -300,11 +293,11 @@ func TestUpgradeRollback(t *testing.T) {
 	current := filepath.Join(dir, "current")
 	release := func(path string) {
 		t.Helper()
-		failOnError(t, os.Symlink(path, current+".new"))
-		failOnError(t, os.Rename(current+".new", current))
+		testkit.RequireNoError(t, os.Symlink(path, current+".new"))
+		testkit.RequireNoError(t, os.Rename(current+".new", current))
 	}
 	other := filepath.Join(dir, "release-2")
-	failOnError(t, exec.Command("cp", os.Args[0], other).Run())
+	testkit.RequireNoError(t, exec.Command("cp", os.Args[0], other).Run())
 	release(os.Args[0])
 	s := startUpgradableCmd(t, exec.Command(current, "serve", "--app", "lines", "--addr", "127.0.0.1:0"))
 	c := dialWithHalfMessage(t, s.addr)

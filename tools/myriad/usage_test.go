@@ -4,16 +4,18 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestWrongUse has the wrong command lines of testdata/usage.txt end with 2 and say what was expected. For a flag that
 // is none it is the one that was meant: the nearest, or the one that does what a short flag of wrk, hey or ab does.
 func TestWrongUse(t *testing.T) {
 	table, err := os.ReadFile("testdata/usage.txt")
-	failOnError(t, err)
+	testkit.RequireNoError(t, err)
 	dir := t.TempDir()
 	x := dir + "/x"
-	failOnError(t, os.WriteFile(x, []byte("nothing\n"), 0o600))
+	testkit.RequireNoError(t, os.WriteFile(x, []byte("nothing\n"), 0o600))
 	fill := strings.NewReplacer("{x}", x, "{no}", dir+"/none/none", "{d}", t.TempDir(), "{t}", "127.0.0.1:1")
 	for text := range strings.Lines(fill.Replace(string(table))) {
 		line, says, found := strings.Cut(strings.TrimSpace(text), " = ")
@@ -45,7 +47,6 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The help has what it has to.
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
 		"--help":           {"agent", "bench", "doctor", "offer", "park", "serve"},

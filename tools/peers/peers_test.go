@@ -4,16 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -66,16 +59,12 @@ func (r *testCommand) stop(t *testing.T) {
 
 var fullServers = []string{"netpoll", "gnet", "nbio"}
 
-// TestEcho exchanges small and large messages, and stops with an open connection.
+// TestEcho echoes more than buffers hold, and stops with an open connection.
 func TestEcho(t *testing.T) {
 	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {
 			r := startCommand(t, "--server", server, "--app", "echo")
 			c := testkit.Dial(t, r.addr)
-			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
-				c.Send(text)
-				c.Expect(text)
-			}
 			large := strings.Repeat("0123456789abcdef", 1<<16)
 			done := make(chan error, 1)
 			go func() {
@@ -83,9 +72,7 @@ func TestEcho(t *testing.T) {
 				done <- err
 			}()
 			c.Expect(large)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			testkit.ExpectNoError(t, <-done)
 			r.stop(t)
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("got %q behind the end", got)
@@ -94,32 +81,29 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-func TestLines(t *testing.T) {
-	for _, server := range fullServers {
-		t.Run(server, func(t *testing.T) {
-			c := testkit.Dial(t, startCommand(t, "--server", server, "--app", "lines").addr)
-			many := strings.Repeat("0123456789abcde\n", 1000)
-			for _, exchange := range [][2]string{{"one\ntwo\nthr", "one\ntwo\n"}, {"ee\n\n", "three\n\n"}, {many, many}} {
-				c.Send(exchange[0])
-				c.Expect(exchange[1])
+// TestApps checks each app as a bench does before it measures, and lines that come in pieces or many at once.
+func TestApps(t *testing.T) {
+	for app, servers := range map[string][]string{lab.Echo: fullServers, lab.Lines: fullServers, lab.WebSocket: {"gobwas"}} {
+		for _, server := range servers {
+			r := startCommand(t, "--server", server, "--app", app)
+			if err := lab.CheckServerSpeaksApp(testkit.Dial(t, r.addr).Conn, app); err != nil {
+				t.Errorf("%s, %s: %v", server, app, err)
 			}
-		})
-	}
-}
-
-func TestWebSocketEcho(t *testing.T) {
-	c := testkit.Dial(t, startCommand(t, "--server", "gobwas", "--app", "ws").addr)
-	if err := lab.CheckServerSpeaksApp(c.Conn, lab.WebSocket); err != nil {
-		t.Error(err)
+			if app == lab.Lines {
+				c, many := testkit.Dial(t, r.addr), strings.Repeat("0123456789abcde\n", 1000)
+				c.Send("one\ntwo\nthr")
+				c.Expect("one\ntwo\n")
+				c.Send("ee\n\n" + many)
+				c.Expect("three\n\n" + many)
+			}
+		}
 	}
 }
 
 // TestWeb checks that fasthttp answers as the app web does.
 func TestWeb(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(dir, "page.css"), lab.Large, 0o600))
 	c := testkit.Dial(t, startCommand(t, "--server", "fasthttp", "--app", "web", "--files", dir).addr)
 	for _, row := range []struct{ head, body, want string }{
 		{"GET /", "", hello}, {"GET /pipeline", "", "ok"}, {"GET /wait", "", "ok"}, {"GET /compute", "", "ok"},
@@ -178,9 +162,7 @@ func TestHTTP(t *testing.T) {
 
 func TestWrongUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer ln.Close()
 	for _, c := range []struct {
 		args []string
@@ -196,7 +178,7 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"--help"}, 0, "netpoll"},
 		{[]string{"offer"}, 2, `--pool is ""; expected one of ants, conc, failsafe, pond`},
 		{[]string{"offer", "--pool", "ours"}, 2, "expected one of ants, conc, failsafe, pond"},
-		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, mixed, published"},
+		{[]string{"offer", "--pool", "ants", "--work", "none"}, 2, "expected one of cpu, limited, mixed, published, short-cpu, steps"},
 		{[]string{"offer", "--pool", "ants", "--rate", "x"}, 2, "rate"},
 		{[]string{"offer", "--pool", "ants", "extra"}, 2, `"extra"`},
 		{[]string{"offer", "--help"}, 0, "-pool POOL"},
@@ -210,21 +192,10 @@ func TestWrongUse(t *testing.T) {
 
 // TestTLS exchanges messages of several records with nbio's TLS server.
 func TestTLS(t *testing.T) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
-	der, err2 := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	pkcs8, err3 := x509.MarshalPKCS8PrivateKey(private)
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	err4 := os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
-	err5 := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600)
-	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
-		t.Fatal(err)
-	}
+	cert, key := testkit.WriteCertificate(t)
 	r := startCommand(t, "--server", "nbio", "--app", "echo", "--tls-cert", cert, "--tls-key", key)
 	c, err := tls.Dial("tcp", r.addr, &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer c.Close()
 	for _, text := range []string{"a", strings.Repeat("x", 40<<10)} {
 		got := make([]byte, len(text))

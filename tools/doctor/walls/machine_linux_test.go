@@ -49,9 +49,7 @@ func runAfterTest(t *testing.T, command string) {
 	cmd := exec.Command("/bin/sh", "-e", "-c", "cat >/dev/null; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that Ctrl-C is not for it
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	shell := testkit.Start(t, cmd)
 	t.Cleanup(func() {
 		in.Close()
@@ -61,12 +59,9 @@ func runAfterTest(t *testing.T, command string) {
 	})
 }
 
-// writeFile writes a file of the machine.
 func writeFile(t *testing.T, file, value string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(value), 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, []byte(value), 0))
 }
 
 // The firewall's table of connections has one entry for each, on loopback too. When it
@@ -132,9 +127,7 @@ func TestMemoryOfBuffers(t *testing.T) {
 	const attempts = 5
 	for i := range attempts {
 		before, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		off := checkTCPMemPressure(t, file)
 		writeFile(t, file, string(before))
 		if off == "" {
@@ -156,13 +149,9 @@ func checkTCPMemPressure(t *testing.T, file string) (off string) {
 	plan := doctor.Plan{Connections: 20_000, Side: doctor.Both, Model: "epoll", Unread: unread}
 	bound := func() (*doctor.Report, *doctor.Wall) {
 		facts, err := doctor.Read(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		report, err := doctor.Examine(facts, plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		return report, findWall(t, report, "tcp_mem-pressure")
 	}
 	pages := int64(-1)

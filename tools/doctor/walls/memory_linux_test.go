@@ -49,9 +49,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	idle.waitForOutput("ready")
 	testkit.WaitFor(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
@@ -132,7 +130,6 @@ func (w *testNamespace) sendUnread(server *process, n int64, bytes int) *process
 	return p
 }
 
-// countConns asks a deaf server how many connections it has.
 func (p *process) countConns() (sum int) {
 	p.w.t.Helper()
 	for _, n := range p.unreadByConn() {
@@ -147,13 +144,10 @@ func (p *process) unreadByConn() (conns map[int]int) {
 	had := len(p.stdout.String())
 	p.writeByte()
 	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
-	if err := json.Unmarshal([]byte(p.stdout.String()[had:]), &conns); err != nil {
-		p.w.t.Fatal(err)
-	}
+	testkit.RequireNoError(p.w.t, json.Unmarshal([]byte(p.stdout.String()[had:]), &conns))
 	return conns
 }
 
-// writeByte writes a byte to standard input.
 func (p *process) writeByte() {
 	p.w.t.Helper()
 	if _, err := p.in.Write([]byte{'!'}); err != nil {

@@ -22,9 +22,7 @@ func TestNewcomer(t *testing.T) {
 	}
 	w := newTestNamespace(t)
 	// A namespace as the kernel makes it: in the world's, loopback is up already.
-	if err := w.callInNamespace(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, w.callInNamespace(func() error { return unix.Unshare(unix.CLONE_NEWNET) }))
 	ask := func(code int) (steps, commands []string) {
 		doctor := w.startShell("myriad doctor -n " + strconv.Itoa(wanted))
 		got := doctor.ExitCode()

@@ -26,9 +26,7 @@ func (w *testNamespace) startStage(s stage) *process {
 	w.t.Helper()
 	s.Nofile, s.Groups = w.stage.Nofile, w.stage.Groups
 	text, err := json.Marshal(s)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.RequireNoError(w.t, err)
 	cmd := exec.Command("/proc/self/exe")
 	// The race detector would hold up each exit by a second.
 	cmd.Env = append(os.Environ(), envStage+"="+string(text), "GORACE=atexit_sleep_ms=0")
@@ -49,7 +47,6 @@ func (p *process) kill() {
 	p.ExitCode()
 }
 
-// waitForOutput waits for a text on its standard output.
 func (p *process) waitForOutput(text string) {
 	p.w.t.Helper()
 	testkit.WaitFor(p.w.t, "the output "+text, func() bool {

@@ -64,7 +64,6 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// runStage is what the process does.
 func (s *stage) runStage() error {
 	for _, group := range s.Groups {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/faults"
 	"github.com/myriad-go/myriad/tools/load"
@@ -31,7 +32,6 @@ type testNamespace struct {
 	stage stage       // what processes begin with
 }
 
-// newTestNamespace makes one. It ends with the test, and whatever runs in it.
 func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	network, err := faults.NewNamespace()
@@ -52,34 +52,28 @@ func newTestNamespace(t *testing.T) *testNamespace {
 	}()
 	t.Cleanup(func() {
 		close(w.calls)
-		if err := errors.Join(<-entered, network.Close()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, errors.Join(<-entered, network.Close()))
 	})
 	return w
 }
 
-// callInNamespace runs f in the namespace.
 func (w *testNamespace) callInNamespace(f func() error) error {
 	done := make(chan error)
 	w.calls <- func() { done <- f() }
 	return <-done
 }
 
-// setSysctl sets a sysctl.
 func (w *testNamespace) setSysctl(name, value string) {
 	w.t.Helper()
 	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
-	if err := w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }))
 }
 
 // examineProcess asks the doctor, within the world, about a process, 0 for one that the world would start.
 func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report {
 	w.t.Helper()
 	var report *doctor.Report
-	if err := w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		facts, err := doctor.Read(pid)
 		if err != nil {
 			return err
@@ -89,27 +83,21 @@ func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report
 		}
 		report, err = doctor.Examine(facts, plan)
 		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	return report
 }
 
-// applyChanges makes the changes that the doctor asks for, within the world.
 func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	w.t.Helper()
 	if len(changes) == 0 {
 		w.t.Fatal("the doctor has nothing to change")
 	}
-	if err := w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 }
 
-// runHold runs the command hold, and gives what it saw.
 func (w *testNamespace) runHold(args ...string) *load.Result {
 	w.t.Helper()
 	p := w.startStage(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
@@ -139,7 +127,7 @@ func (w *testNamespace) servedConns() int { return w.readMetric("myriad_connecti
 // readMetric asks the server for one of its metrics.
 func (w *testNamespace) readMetric(name string) (value int) {
 	w.t.Helper()
-	if err := w.callInNamespace(func() error {
+	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
 		conn, err := net.Dial("tcp", admin)
 		if err != nil {
 			return err
@@ -164,13 +152,10 @@ func (w *testNamespace) readMetric(name string) (value int) {
 			}
 		}
 		return fmt.Errorf("the server has no metric %s", name)
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	}))
 	return value
 }
 
-// findWall is the wall of that name in a report.
 func findWall(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
 	t.Helper()
 	for i := range r.Walls {

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -33,26 +32,16 @@ const (
 	idleWorkers = 64
 )
 
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	for _, s := range info.Settings {
-		if s.Key == "-race" && s.Value == "true" {
-			return true
-		}
-	}
-	return false
-}()
-
 // shortTimeout is long enough for all clients of a test to connect and act, even on a busy machine.
 var shortTimeout = func() time.Duration {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return 4 * time.Second
 	}
 	return 2 * time.Second
 }()
 
 // fullScale runs as many attackers as docs/reliability.md promises.
-var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !raceEnabled
+var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !testkit.RaceEnabled
 
 // attackerCount returns n, or at most reduced unless the test is at full scale.
 func attackerCount(fullCount, reducedCount int) int {
@@ -159,18 +148,12 @@ func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 		sp.Drain = 40 * time.Second
 	}
 	settings, err := json.Marshal(sp)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	cmd.Env = append(os.Environ(), specEnv+"="+string(settings), "GORACE=atexit_sleep_ms=0 halt_on_error=1")
 	orders, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	answers, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	s := &testServer{
 		TB: t, process: testkit.Start(t, cmd), spec: sp,
 		orders: orders, answers: json.NewDecoder(answers), timer: answers.(*os.File),
@@ -204,9 +187,7 @@ func (s *testServer) readServerHeap() (h heapUsage) { s.sendOrder("memory", &h);
 func (s *testServer) startHonestClients(h *HonestClients) {
 	s.Helper()
 	s.clients, h.Addr = h, s.addr.String()
-	if err := h.Start(); err != nil {
-		s.Fatal(err)
-	}
+	testkit.RequireNoError(s, h.Start())
 	s.Cleanup(func() { h.Stop() })
 	s.waitEachClientAnswered()
 	s.heapBefore, s.before, s.statsBefore = s.readServerHeap(), s.readFootprint(), s.readStats()
@@ -216,7 +197,7 @@ func (s *testServer) startHonestClients(h *HonestClients) {
 func (s *testServer) waitEachClientAnswered() {
 	s.Helper()
 	from := s.clients.AnswersByClient()
-	s.waitFor(func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
+	testkit.WaitForFunc(s, func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
 		return fmt.Sprintf("honest clients have had %v answers, before %v", s.clients.AnswersByClient(), from)
 	})
 	if r := s.clients.Report(); r.First != nil && !s.clients.Redial {
@@ -242,11 +223,11 @@ func (s *testServer) waitResourcesReleased() {
 	var h heapUsage
 	var buffered int64
 	loops := memoryKeptByLoops(s.readStats())
-	s.waitFor(func() bool {
+	testkit.WaitForFunc(s, func() bool {
 		h, now, buffered = s.readServerHeap(), s.readFootprint(), s.readStats().Buffered
 		return buffered <= s.statsBefore.Buffered+bufferTolerance &&
 			now.Descriptors <= s.before.Descriptors && now.Sockets <= s.before.Sockets &&
-			(raceEnabled || now.RSS <= s.before.RSS+residentTolerance+loops) &&
+			(testkit.RaceEnabled || now.RSS <= s.before.RSS+residentTolerance+loops) &&
 			h.Bytes <= s.heapBefore.Bytes+heapTolerance+uint64(loops) && h.Goroutines <= s.heapBefore.Goroutines+idleWorkers
 	}, func() string {
 		return fmt.Sprintf("after the attack: %v, %+v, %d buffered; before: %v, %+v, %d",
@@ -271,9 +252,7 @@ func (s *testServer) stopServer() {
 func (s *testServer) readFootprint() Footprint {
 	s.Helper()
 	f, err := ReadFootprint(s.process.Process.Pid)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testkit.RequireNoError(s, err)
 	return f
 }
 
@@ -282,9 +261,7 @@ func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	if w.Interval == 0 {
 		w.Interval = 100 * time.Millisecond
 	}
-	if err := w.Start(); err != nil {
-		s.Fatal(err)
-	}
+	testkit.RequireNoError(s, w.Start())
 	s.Cleanup(w.Stop)
 	return w
 }
@@ -307,22 +284,16 @@ func (s *testServer) stopSwarms(swarms ...*Swarm) {
 
 func (s *testServer) waitForSwarm(w *Swarm, what string, done func(c SwarmCounts) bool) {
 	s.Helper()
-	s.waitFor(func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
+	testkit.WaitForFunc(s, func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
 }
 
 func (s *testServer) waitForStats(what string, done func(st tcp.Stats) bool) tcp.Stats {
 	s.Helper()
 	var st tcp.Stats
-	s.waitFor(func() bool { st = s.readStats(); return done(st) }, func() string {
+	testkit.WaitForFunc(s, func() bool { st = s.readStats(); return done(st) }, func() string {
 		return fmt.Sprintf("%s: %+v, at the beginning %+v", what, st, s.statsBefore)
 	})
 	return st
-}
-
-// waitFor waits for a condition; what describes why it is not met.
-func (s *testServer) waitFor(done func() bool, what func() string) {
-	s.Helper()
-	testkit.WaitForFunc(s, done, what)
 }
 
 // peakUsage contains the highest measured values of a server.
@@ -341,7 +312,7 @@ func (p *peakUsage) record(s *testServer) {
 // answersTimeout limits the time for two answers to each honest client during a flood: many times what an
 // idle machine needs.
 var answersTimeout = func() time.Duration {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return 10 * time.Second
 	}
 	return 3 * time.Second
@@ -361,7 +332,7 @@ func (s *testServer) measureAnswerRound(p *peakUsage) time.Duration {
 	return time.Since(begun)
 }
 
-// measureFirstAnswer connects, sends a line, and returns the time until the answer. Any goroutine may call it.
+// measureFirstAnswer connects, sends a line, and returns the time until the answer.
 func (s *testServer) measureFirstAnswer(timeout time.Duration) (time.Duration, error) {
 	begun := time.Now()
 	c, err := net.DialTimeout("tcp", s.addr.String(), timeout)

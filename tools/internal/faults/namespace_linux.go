@@ -10,6 +10,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
+// Namespace is a network namespace. A new one contains only a loopback interface.
+type Namespace struct{ file *os.File }
+
+// NewNamespace creates a network namespace, which needs root.
 func NewNamespace() (n *Namespace, err error) {
 	sock.RunOnNewThread(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -41,6 +45,9 @@ func (n *Namespace) RunInside(f func() error) (err error) {
 	return err
 }
 
+// Close releases the namespace. The namespace exists until its last socket and process have ended.
+func (n *Namespace) Close() error { return n.file.Close() }
+
 func setInterfaceUp(name string) error {
 	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -53,13 +60,4 @@ func setInterfaceUp(name string) error {
 	}
 	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	return unix.IoctlIfreq(control, unix.SIOCSIFFLAGS, req)
-}
-
-// OpenNamespace opens an existing namespace by the path of its file.
-func OpenNamespace(path string) (*Namespace, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return &Namespace{file: file}, nil
 }

@@ -40,7 +40,7 @@ func testNeverReadInCgroup(t *testing.T, model string) {
 	n, memory, window, think, interval := 2000, int64(64<<20), 150*time.Millisecond, 20*time.Millisecond, 100*time.Millisecond
 	if fullScale {
 		n, memory, window, think, interval = 100_000, 512<<20, 5*time.Second, 100*time.Millisecond, 10*time.Second
-	} else if raceEnabled {
+	} else if testkit.RaceEnabled {
 		memory *= 16
 	}
 	spec := serverSpec{Model: model, Socket: tcp.Socket{SendBuffer: tinyBuffer, ReceiveBuffer: tinyBuffer}}

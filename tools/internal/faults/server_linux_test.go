@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	parallel := "8" // they mostly wait
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		parallel = "4"
 	}
 	if err := flag.Set("test.parallel", parallel); err != nil {

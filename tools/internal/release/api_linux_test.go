@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write each api.txt anew")
@@ -119,21 +121,15 @@ func TestAPI(t *testing.T) {
 	load := loadPackages(t)
 	for _, name := range publicPackages {
 		p, err := load(root + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		file := filepath.Join(checkout, name, "api.txt")
 		got := describeAPI(p)
 		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, os.WriteFile(file, []byte(got), 0o644))
 			continue
 		}
 		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		for _, change := range diffLines(string(want), got) {
 			t.Errorf("%s: %s", name, change)
 		}
@@ -160,9 +156,7 @@ func diffLines(before, after string) (changes []string) {
 func TestDescribeAPI(t *testing.T) {
 	load := loadPackages(t)
 	p, err := load("bytes") // a dependency, whose API does not lose identifiers
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	api := describeAPI(p)
 	for _, want := range []string{"const MinRead untyped int = 512", "var ErrTooLarge error", "func Equal(a []byte, b []byte) bool",
 		"type Buffer struct", "method (*Buffer) Len() int"} {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // layers are the parts of the repository, lowest first. A package may import its own layer and those below it.
@@ -110,9 +112,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	entries, err := os.ReadDir(checkout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	visible := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") })
 	if len(visible) > maxEntries {
 		t.Errorf("%d entries at the top level, %v; expected at most %d", len(visible), visible, maxEntries)

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // quoted matches text that may contain any phrase: code spans, code blocks and quotations.
@@ -18,9 +20,7 @@ var quoted = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`|\"[^\"\n]*\"|“[^”]*
 func readPhrases(t *testing.T) *regexp.Regexp {
 	t.Helper()
 	list, err := os.ReadFile("phrases.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var all []string
 	for line := range strings.Lines(string(list)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -103,9 +103,7 @@ func TestPhrases(t *testing.T) {
 		}
 		return nil
 	}
-	if err := fs.WalkDir(os.DirFS(checkout), ".", list); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, fs.WalkDir(os.DirFS(checkout), ".", list))
 }
 
 // findPhrases returns what matches in p, each as a passage.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 const checkout = "../../.."
@@ -17,15 +19,9 @@ func copyFile(t *testing.T, to, name string) {
 	if os.IsNotExist(err) {
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(to, name), text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755))
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(to, name), text, 0o644))
 }
 
 func TestSetVersion(t *testing.T) {
@@ -34,9 +30,7 @@ func TestSetVersion(t *testing.T) {
 		copyFile(t, dir, filepath.Join(folder, "go.mod"))
 		copyFile(t, dir, filepath.Join(folder, "go.work"))
 	}
-	if err := setVersionInModAndWorkFiles(dir, "v0.8.7"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, setVersionInModAndWorkFiles(dir, "v0.8.7"))
 	if v, err := checkGoModFiles(dir); err != nil || v != "v0.8.7" {
 		t.Errorf("modules require each other at %q, %v; want v0.8.7", v, err)
 	}
@@ -45,9 +39,7 @@ func TestSetVersion(t *testing.T) {
 		t.Errorf("go.work, %v:\n%s\nwant 3 replacements of v0.8.7", err, work)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "hub", "go.mod"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	if _, err := io.WriteString(f, "\nreplace example.com/x => ../x\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,9 @@
 package libraries
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -16,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/web"
@@ -23,16 +22,13 @@ import (
 
 // runUnderWeb runs a test of a handler served by package web, under every model and with a pool as Workers.
 func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T, addr string)) {
-	h.ReadHeaderTimeout = 200 * time.Millisecond
 	h.ErrorLog = log.New(io.Discard, "", 0)
 	runUnderModels(t, func(t *testing.T, model string) {
 		test(t, startServer(t, &tcp.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		t.Cleanup(func() { p.Close(context.Background()) })
 		test(t, startServer(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
@@ -44,7 +40,7 @@ var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 // TestWebHTTP checks that package web serves net/http's client like net/http does.
 func TestWebHTTP(t *testing.T) {
 	gone := make(chan bool, 1)
-	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, nil, func(t *testing.T, addr string) {
+	runUnderWeb(t, &web.HTTP{Handler: newTestHandler(gone)}, nil, func(t *testing.T, addr string) {
 		checkHTTP(t, newClient(t, nil), "http://"+addr, addr, gone)
 	})
 }
@@ -55,7 +51,7 @@ func TestWebOverTLS(t *testing.T) {
 	own, trusting := newTLSConfigs(t)
 	for proto, disabled := range map[string]bool{"HTTP/2.0": false, "HTTP/1.1": true} {
 		t.Run(proto, func(t *testing.T) {
-			runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone), DisableHTTP2: disabled}, own, func(t *testing.T, addr string) {
+			runUnderWeb(t, &web.HTTP{Handler: newTestHandler(gone), DisableHTTP2: disabled}, own, func(t *testing.T, addr string) {
 				c := newClient(t, trusting)
 				c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 				checkHTTP(t, c, "https://"+addr, "", gone)
@@ -77,19 +73,10 @@ func TestWebCurl(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	all, _ := io.ReadAll(&numberStream{end: 3 << 20})
-	if err := os.WriteFile(file, all, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var streams tcp.Group
-	opened, closed := make(chan string, 1), make(chan error, 1)
-	events := &web.Events{
-		Opened: func(c *tcp.Conn) { streams.Add(c.Ref()); opened <- c.Value().(string) },
-		Closed: func(c *tcp.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, all, 0o600))
 	mux := http.NewServeMux()
-	mux.Handle("/", newTestHandler())
+	mux.Handle("/", newTestHandler(nil))
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
-	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { events.Subscribe(w, r, r.Header.Get("Last-Event-ID")) })
 	runUnderWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {
 		url := "http://" + addr
 		curl := func(t *testing.T, args ...string) (out []byte, told string) {
@@ -102,17 +89,6 @@ func TestWebCurl(t *testing.T) {
 			}
 			return out, said.String()
 		}
-		t.Run("a connection that is kept", func(t *testing.T) {
-			if out, _ := curl(t, "-o", os.DevNull, "-o", os.DevNull, "-o", os.DevNull, "-w", "%{http_code} %{num_connects},", url+"/hello", url+"/file", url+"/hello"); string(out) != "200 1,200 0,200 0," {
-				t.Errorf("statuses and new connections: %s", out)
-			}
-		})
-		t.Run("chunks in both directions", func(t *testing.T) {
-			out, told := curl(t, "-v", "-H", "Transfer-Encoding: chunked", "-H", "Expect:", "--data-binary", "@"+file, url+"/echo")
-			if !bytes.Equal(out, all) || !strings.Contains(told, "< Transfer-Encoding: chunked") {
-				t.Errorf("%d bytes came back of %d:\n%s", len(out), len(all), told)
-			}
-		})
 		t.Run("100-continue", func(t *testing.T) {
 			out, told := curl(t, "-v", "--expect100-timeout", "60", "-H", "Expect: 100-continue", "-T", file, url+"/echo")
 			if !bytes.Equal(out, all) || !strings.Contains(told, "< HTTP/1.1 100 Continue") {
@@ -130,32 +106,6 @@ func TestWebCurl(t *testing.T) {
 			if out, _ := curl(t, "-r", "0-9,100-109", "-w", "%{http_code} %{content_type}", url+"/file"); !bytes.Contains(out, []byte("206 multipart/byteranges")) || !bytes.Contains(out, all[100:110]) {
 				t.Errorf("two ranges came as %q", out)
 			}
-		})
-		t.Run("events", func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			cmd := exec.CommandContext(ctx, program, "--silent", "--no-buffer", "-H", "Last-Event-ID: 41", url+"/events")
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if last := <-opened; last != "41" {
-				t.Errorf("Last-Event-ID is %q", last)
-			}
-			lines := bufio.NewReader(out)
-			for i := range 3 {
-				streams.Broadcast(web.Event{Data: fmt.Sprint("event ", i)}.Bytes())
-				if line, err := lines.ReadString('\n'); line != fmt.Sprintf("data: event %d\n", i) {
-					t.Fatalf("read %q, %v", line, err)
-				}
-				lines.ReadString('\n')
-			}
-			cancel()
-			cmd.Wait()
-			<-closed
 		})
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/gobwas/httphead"
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
-	"github.com/gobwas/ws/wsutil"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
@@ -34,23 +32,15 @@ func readFrame(r io.Reader) (f ws.Frame, err error) {
 	return f, err
 }
 
-// echoSockets echoes messages, executes the commands "close" and "ping", and reports closed sockets.
+// echoSockets echoes messages and reports closed sockets.
 type echoSockets struct {
 	web.SocketBase
 	closed chan error
 }
 
 func (e *echoSockets) Message(s web.Socket, kind web.Kind, message []byte) {
-	switch string(message) {
-	case "close":
-		s.Close(4001, "as asked")
-	case "ping":
-		s.Ping()
-		s.WriteText("pinged")
-	default:
-		if err := s.Write(kind, message); err != nil {
-			s.Close(web.CloseInternal, err.Error())
-		}
+	if err := s.Write(kind, message); err != nil {
+		s.Close(web.CloseInternal, err.Error())
 	}
 }
 
@@ -77,37 +67,27 @@ func newEchoServer() (*echoSockets, *web.HTTP) {
 	return e, &web.HTTP{Handler: mux}
 }
 
+// TestWebWithCoderClient exchanges messages of all sizes and in fragments, compressed and not.
 func TestWebWithCoderClient(t *testing.T) {
 	e, h := newEchoServer()
+	modes := map[string]websocket.CompressionMode{
+		"plain": websocket.CompressionDisabled, "deflate": websocket.CompressionNoContextTakeover, "deflate with contexts offered": websocket.CompressionContextTakeover,
+	}
 	runUnderWeb(t, h, nil, func(t *testing.T, addr string) {
-		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-		defer cancel()
-		connect := func(t *testing.T, path string, o *websocket.DialOptions) (*websocket.Conn, http.Header) {
-			t.Helper()
-			c, res, err := websocket.Dial(ctx, "ws://"+addr+path, o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.SetReadLimit(-1)
-			return c, res.Header
-		}
-		want := func(t *testing.T, c *websocket.Conn, kind websocket.MessageType, message string) {
-			t.Helper()
-			if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
-				t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
-			}
-		}
-		for name, mode := range map[string]websocket.CompressionMode{
-			"plain": websocket.CompressionDisabled, "deflate": websocket.CompressionNoContextTakeover, "deflate with contexts offered": websocket.CompressionContextTakeover,
-		} {
-			t.Run(name, func(t *testing.T) {
-				for _, path := range []string{"/plain", "/deflate"} {
-					c, head := connect(t, path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
+		for name, mode := range modes {
+			for _, path := range []string{"/plain", "/deflate"} {
+				t.Run(name+path, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+					defer cancel()
+					c, res, err := websocket.Dial(ctx, "ws://"+addr+path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
+					testkit.RequireNoError(t, err)
+					c.SetReadLimit(-1)
 					if c.Subprotocol() != "chat" {
 						t.Errorf("the subprotocol is %q", c.Subprotocol())
 					}
-					if deflate := head.Get("Sec-WebSocket-Extensions") != ""; deflate != (path == "/deflate" && mode != websocket.CompressionDisabled) {
-						t.Errorf("%s: the extensions are %q", path, head["Sec-Websocket-Extensions"])
+					extensions := res.Header.Get("Sec-WebSocket-Extensions")
+					if (extensions != "") != (path == "/deflate" && mode != websocket.CompressionDisabled) {
+						t.Errorf("the extensions are %q", extensions)
 					}
 					for _, size := range sizes {
 						for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
@@ -115,16 +95,14 @@ func TestWebWithCoderClient(t *testing.T) {
 							if kind == websocket.MessageText {
 								message = strings.ToValidUTF8(message, "")
 							}
-							if err := c.Write(ctx, kind, []byte(message)); err != nil {
-								t.Fatal(err)
+							testkit.RequireNoError(t, c.Write(ctx, kind, []byte(message)))
+							if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
+								t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
 							}
-							want(t, c, kind, message)
 						}
 					}
 					w, err := c.Writer(ctx, websocket.MessageText)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.RequireNoError(t, err)
 					for i := range 100 { // one fragment each
 						fmt.Fprintf(w, "%099d ", i)
 					}
@@ -136,137 +114,53 @@ func TestWebWithCoderClient(t *testing.T) {
 						t.Errorf("the closing handshake: %v", err)
 					}
 					e.waitClosed(t, 4000, "enough")
-				}
-			})
+				})
+			}
 		}
-		t.Run("pings", func(t *testing.T) {
-			pinged := make(chan bool, 1)
-			c, _ := connect(t, "/plain", &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { pinged <- true; return true }})
-			c.Write(ctx, websocket.MessageText, []byte("ping"))
-			want(t, c, websocket.MessageText, "pinged")
-			<-pinged
-			c.CloseRead(ctx)
-			for range 3 {
-				if err := c.Ping(ctx); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c.Close(websocket.StatusNormalClosure, "")
-			e.waitClosed(t, 1000, "")
-		})
-		t.Run("the server closes", func(t *testing.T) {
-			c, _ := connect(t, "/deflate", nil)
-			c.Write(ctx, websocket.MessageText, []byte("close"))
-			var is websocket.CloseError
-			if _, _, err := c.Read(ctx); !errors.As(err, &is) || is.Code != 4001 || is.Reason != "as asked" {
-				t.Errorf("the end is %v", err)
-			}
-			if why := <-e.closed; why != nil {
-				t.Errorf("Closed(%v)", why)
-			}
-		})
 	})
 }
 
+// TestWebWithGobwasClient exchanges compressed frames. The Autobahn cases of package web have fragments and pings.
 func TestWebWithGobwasClient(t *testing.T) {
 	e, h := newEchoServer()
 	runUnderWeb(t, h, nil, func(t *testing.T, addr string) {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		connect := func(t *testing.T, path string, d ws.Dialer) (net.Conn, ws.Handshake) {
-			t.Helper()
-			c, early, hs, err := d.Dial(ctx, "ws://"+addr+path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if early != nil {
-				t.Fatalf("%d bytes came behind the upgrade", early.Buffered())
-			}
-			deadline, _ := ctx.Deadline()
-			c.SetDeadline(deadline)
-			t.Cleanup(func() { c.Close() })
-			return c, hs
+		d := ws.Dialer{Protocols: []string{"other", "chat.v2"}, Extensions: []httphead.Option{wsflate.DefaultParameters.Option()}}
+		c, early, hs, err := d.Dial(ctx, "ws://"+addr+"/deflate")
+		testkit.RequireNoError(t, err)
+		defer c.Close()
+		if early != nil || hs.Protocol != "chat.v2" || len(hs.Extensions) != 1 {
+			t.Fatalf("agreed on %+v, with early data: %v", hs, early != nil)
 		}
-		t.Run("frames and fragments", func(t *testing.T) {
-			c, hs := connect(t, "/plain", ws.Dialer{Protocols: []string{"other", "chat.v2"}})
-			if hs.Protocol != "chat.v2" || len(hs.Extensions) > 0 {
-				t.Errorf("agreed on %+v", hs)
+		deadline, _ := ctx.Deadline()
+		c.SetDeadline(deadline)
+		for _, size := range sizes {
+			message := bytes.Repeat([]byte("compress me "), size/12+1)[:size]
+			f, err := wsflate.CompressFrame(ws.NewBinaryFrame(message))
+			testkit.RequireNoError(t, err)
+			testkit.RequireNoError(t, ws.WriteFrame(c, ws.MaskFrameInPlace(f)))
+			got, err := readFrame(c)
+			testkit.RequireNoError(t, err)
+			small, err := wsflate.IsCompressed(got.Header)
+			if small != (size >= 512) || err != nil {
+				t.Errorf("%d bytes came compressed: %t, %v", size, small, err)
 			}
-			for _, size := range sizes {
-				for _, op := range []ws.OpCode{ws.OpText, ws.OpBinary} {
-					message := bytes.Repeat([]byte("x"), size)
-					w := wsutil.NewWriterSize(c, ws.StateClientSide, op, size/3+1)
-					sent := make(chan error, 1)
-					go func() {
-						_, err := w.Write(message)
-						sent <- errors.Join(err, w.Flush())
-					}()
-					if got, is, err := wsutil.ReadServerData(c); !bytes.Equal(got, message) || is != op || err != nil {
-						t.Fatalf("got %v of %d bytes, %v; want %v of %d", is, len(got), err, op, size)
-					}
-					if err := <-sent; err != nil {
-						t.Fatal(err)
-					}
-				}
+			if small {
+				got, err = wsflate.DecompressFrame(got)
+				testkit.RequireNoError(t, err)
 			}
-			c.Close()
-			<-e.closed
-		})
-		t.Run("compressed", func(t *testing.T) {
-			c, hs := connect(t, "/deflate", ws.Dialer{Extensions: []httphead.Option{wsflate.DefaultParameters.Option()}})
-			if len(hs.Extensions) != 1 {
-				t.Fatalf("agreed on %+v", hs)
+			if !bytes.Equal(got.Payload, message) {
+				t.Errorf("%d bytes came as %d others", size, len(got.Payload))
 			}
-			for _, size := range sizes {
-				message := bytes.Repeat([]byte("compress me "), size/12+1)[:size]
-				f, err := wsflate.CompressFrame(ws.NewBinaryFrame(message))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := ws.WriteFrame(c, ws.MaskFrameInPlace(f)); err != nil {
-					t.Fatal(err)
-				}
-				got, err := readFrame(c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				small, err := wsflate.IsCompressed(got.Header)
-				if small != (size >= 512) || err != nil {
-					t.Errorf("%d bytes came compressed: %t, %v", size, small, err)
-				}
-				if small {
-					if got, err = wsflate.DecompressFrame(got); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if !bytes.Equal(got.Payload, message) {
-					t.Errorf("%d bytes came as %d others", size, len(got.Payload))
-				}
-			}
-			c.Close()
-			<-e.closed
-		})
-		t.Run("a ping among fragments, and the close", func(t *testing.T) {
-			c, _ := connect(t, "/plain", ws.Dialer{})
-			for _, f := range []ws.Frame{
-				ws.NewFrame(ws.OpText, false, []byte("in ")), ws.NewPingFrame([]byte("alive?")), ws.NewFrame(ws.OpContinuation, true, []byte("parts")),
-				ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough")),
-			} {
-				for _, b := range ws.MustCompileFrame(ws.MaskFrame(f)) { // a byte at a time
-					c.Write([]byte{b})
-				}
-			}
-			for _, want := range []ws.Frame{ws.NewPongFrame([]byte("alive?")), ws.NewTextFrame([]byte("in parts")), ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough"))} {
-				if got, err := readFrame(c); got.Header != want.Header || !bytes.Equal(got.Payload, want.Payload) || err != nil {
-					t.Fatalf("got %+v, %v; want %+v", got, err, want)
-				}
-			}
-			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
-				t.Errorf("behind the close came %q, %v", rest, err)
-			}
-			c.Close()
-			e.waitClosed(t, 4002, "enough")
-		})
+		}
+		bye := ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough"))
+		testkit.RequireNoError(t, ws.WriteFrame(c, ws.MaskFrame(bye)))
+		if got, err := readFrame(c); got.Header != bye.Header || !bytes.Equal(got.Payload, bye.Payload) || err != nil {
+			t.Errorf("the close was answered with %+v, %v", got, err)
+		}
+		c.Close()
+		e.waitClosed(t, 4002, "enough")
 	})
 }
 
@@ -331,9 +225,7 @@ func TestWebDialsCoderServer(t *testing.T) {
 				testserver.Start(t, srv)
 				d := &dialedEcho{t: t, closed: make(chan error, 1)}
 				ws := &web.WebSocket{Handler: d, MaxMessage: 1 << 20, Subprotocols: []string{"other", "chat"}, Compression: true}
-				if err := ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, ws.Dial(srv, web.SocketDial{URL: "ws" + strings.TrimPrefix(s.URL, "http")}))
 				if why := testkit.Receive(t, d.closed, "Closed"); why != nil {
 					t.Errorf("closed for %v", why)
 				}

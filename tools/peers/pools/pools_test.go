@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alitto/pond/v2"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/panjf2000/ants/v2"
 )
@@ -155,13 +156,9 @@ func benchmarkContenders(b *testing.B, job func(), trying bool) {
 				b.Run("pool="+c.name, func(b *testing.B) {
 					b.ReportAllocs()
 					s, err := c.open(job, trying)
-					if err != nil {
-						b.Fatal(err)
-					}
+					testkit.RequireNoError(b, err)
 					rejected := submitConcurrently(b, s, trying, submitters, b.N, b.ResetTimer)
-					if err := s.drainAndClose(); err != nil {
-						b.Error(err)
-					}
+					testkit.ExpectNoError(b, s.drainAndClose())
 					b.StopTimer()
 					if trying {
 						b.ReportMetric(float64(rejected)/float64(b.N), "rejected/op")
@@ -249,13 +246,9 @@ func TestContenders(t *testing.T) {
 					running.Add(-1)
 					ran.Add(1)
 				}, trying)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				submitConcurrently(t, s, trying, submitters, n, func() {})
-				if err := s.drainAndClose(); err != nil {
-					t.Error(err)
-				}
+				testkit.ExpectNoError(t, s.drainAndClose())
 				if ran := int(ran.Load()); ran+s.countLost() != n {
 					t.Errorf("%d of %d jobs ran, and %d did not by the pool's account", ran, n, s.countLost())
 				}
