@@ -395,25 +395,7 @@ func (w *response) writeHead(firstData []byte) {
 		}
 	}
 
-	last := &w.headStart
-	reusable := w.status == http.StatusOK && r.ProtoMinor == 1 && present == contentType && len(fields) == 1 && len(fields[0].values) == 1
-	if reusable && len(last.text) > 0 && last.contentType == fields[0].values[0] && last.isDateCurrent(w.conn) {
-		w.out = append(w.out, last.text...)
-	} else {
-		start := len(w.out)
-		w.out = appendStatusLine(w.out, r.ProtoMinor, w.status)
-		w.out = appendFields(w.out, fields, skip|trailerPrefix, w.trailers...)
-		if present&dateField == 0 {
-			w.out = appendRawField(w.out, "Date", currentHTTPDate())
-		}
-		if reusable && len(w.out)-start <= maxHeadStart {
-			last.contentType, last.text = fields[0].values[0], append(last.text[:0], w.out[start:]...)
-			last.date = currentHTTPDate()
-			if w.conn != nil {
-				last.time = clock(w.conn)
-			}
-		}
-	}
+	w.appendStatusAndFields(fields, present, skip)
 	clear(fields)
 	w.fields = fields[:0]
 	if addLength {
@@ -430,6 +412,31 @@ func (w *response) writeHead(firstData []byte) {
 		w.out = appendRawField(w.out, "Transfer-Encoding", "chunked")
 	}
 	w.out = append(w.out, "\r\n"...)
+}
+
+// appendStatusAndFields appends the status line, the fields except those in skip, and the date. It copies them from
+// headStart if that is the beginning of an equal head.
+func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
+	minor := w.x.req.ProtoMinor
+	last := &w.headStart
+	reusable := w.status == http.StatusOK && minor == 1 && present == contentType && len(fields) == 1 && len(fields[0].values) == 1
+	if reusable && len(last.text) > 0 && last.contentType == fields[0].values[0] && last.isDateCurrent(w.conn) {
+		w.out = append(w.out, last.text...)
+	} else {
+		start := len(w.out)
+		w.out = appendStatusLine(w.out, minor, w.status)
+		w.out = appendFields(w.out, fields, skip|trailerPrefix, w.trailers...)
+		if present&dateField == 0 {
+			w.out = appendRawField(w.out, "Date", currentHTTPDate())
+		}
+		if reusable && len(w.out)-start <= maxHeadStart {
+			last.contentType, last.text = fields[0].values[0], append(last.text[:0], w.out[start:]...)
+			last.date = currentHTTPDate()
+			if w.conn != nil {
+				last.time = clock(w.conn)
+			}
+		}
+	}
 }
 
 // isDateCurrent reports whether the date of s is recent enough. Pass c only on the goroutine that owns the connection,
