@@ -169,10 +169,11 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches.
+// maxTopicsOnLoop is the largest number of topics that an event loop searches. Another goroutine searches more topics.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub.
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. It writes an error if the
+// list exceeds maxBytes.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)

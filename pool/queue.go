@@ -99,8 +99,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. After shedding maxShedBatch jobs, it
-// returns false; call it again then.
+// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty. It
+// also returns false after it has shed maxShedBatch jobs; in this case, call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
