@@ -39,8 +39,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. It is empty if
-// there is no such field.
+// validate checks the settings. If handlerField is not empty, the handler in this field is not a HeartbeatHandler, and
+// heartbeats require Message or Send.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

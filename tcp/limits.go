@@ -127,7 +127,7 @@ type Limits struct {
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
 	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered keep-alive
-	// probes. So that one lost probe does not close a connection, it is at least 3 minutes. If heartbeats or
+	// probes. It is at least 3 minutes, so that one lost probe does not close a connection. If heartbeats or
 	// IdleTimeout detect lost peers sooner, the kernel's limit may be shorter.
 	WriteTimeout time.Duration
 

@@ -21,11 +21,11 @@ import (
 // Overload configures the overload manager of a Server, which is on by default.
 //
 // The manager measures the memory, the lag of event loops, the wait of requests for workers, and the number of
-// connections and their buffers. The memory is the live heap, as a share of GOMEMLIMIT or of the machine. If the memory
-// of the control group is a larger share of the group's limit, this share counts instead. Stats.Overload shows the
-// actions that are on. The actions are:
+// connections and their buffers. The memory is the larger of two shares: the live heap as a share of GOMEMLIMIT or of
+// the machine's memory, and the memory of the control group as a share of its limit. Stats.Overload shows the actions
+// that are on. The actions are:
 //
-//   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web are an
+//   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web shrink to an
 //     eighth.
 //   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
 //     unsent output than their share of the buffers (at least 4 KiB).
@@ -42,8 +42,8 @@ import (
 // take the share of others. An IPv6 prefix of 64 bits is one source. With TrustedProxies, the source is the address in
 // the PROXY header.
 //
-// An action ends when its cause has been a tenth below the threshold for a second. If the kernel reports CPU pressure
-// (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
+// An action ends when its cause has stayed a tenth below the action's threshold for a second. If the kernel reports CPU
+// pressure (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
@@ -242,8 +242,8 @@ const (
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// freeGarbageIfGroupIsFull collects on another goroutine: without a free CPU that takes seconds, and the memory must be
-// watched meanwhile.
+// freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists. The collection
+// runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

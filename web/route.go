@@ -152,8 +152,8 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 	}
 }
 
-// countLoopLosingCallOrMove counts a running call whose event loop has been continued by another goroutine. isSlow
-// reports whether the call itself was slow.
+// countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow reports
+// whether the call itself was slow.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
