@@ -28,8 +28,8 @@ type Heartbeat struct {
 // Server.Heartbeat sets the times.
 type HeartbeatHandler interface {
 	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
-	// answer. If no answer is expected, the peer's silence counts from zero again. Neither MaxMissed nor
-	// Limits.IdleTimeout then takes effect.
+	// answer. If no answer is expected, the peer's silence counts from zero again. MaxMissed and Limits.IdleTimeout
+	// then have no effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 

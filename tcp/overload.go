@@ -55,8 +55,8 @@ type Overload struct {
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while the action of its name is on. With Server.Processes, each field is the number of
-	// workers in which the action is on.
+	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
+	// is the number of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
 	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
 	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
@@ -238,7 +238,8 @@ const (
 	quietGroupMemory = 0.5
 	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
 	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
-	// limit. Collecting takes at most a tenth of the time, or half of it from the share freeUrgentlyAt.
+	// limit. Collections take at most a tenth of the time. If the group uses at least the share freeUrgentlyAt, they
+	// take at most half of the time.
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 

@@ -20,8 +20,8 @@ type route struct {
 	// score is the number of recent quick calls on workers, or the weight of recent calls on loops that were not quick.
 	score atomic.Int32
 	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
-	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls with another
-	// reason.
+	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls that were long
+	// for another reason.
 	measured, slowCalls atomic.Int32
 	takenCalls          atomic.Int32 // calls in progress that have lost their event loop
 	moves               atomic.Int64 // from loops to workers
