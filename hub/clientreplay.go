@@ -61,7 +61,7 @@ var (
 
 const (
 	messageLookupUnits = 8
-	waitersPerTurn     = 64 // replays that may wait for each one that may run
+	waitersPerTurn     = 64 // waiting replays that are allowed for each running replay
 	stallTimeout       = time.Second
 	// unknownPositionDelay is the interval at which the hub asks the stream for the newest position. streamNewestTTL is
 	// how long the answer is cached.

@@ -121,8 +121,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command after argsDone arguments if its budget is used up. If stop is true, the
-// caller must return.
+// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. If stop is true,
+// the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()

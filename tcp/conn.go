@@ -133,7 +133,8 @@ func (c *Conn) Resume() {
 // or Ref.Release.
 //
 // After the peer has ended its direction, the connection stays open for at most Limits.IdleTimeout or, with pending
-// output, Limits.WriteTimeout. Close, any limit and the end of a drain's time still close the connection.
+// output, Limits.WriteTimeout. The connection still closes when Close is called, when it exceeds any other limit, or
+// when the time limit of a drain ends.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()

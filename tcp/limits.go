@@ -136,9 +136,9 @@ type Limits struct {
 	// is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output after the connection begins to close or the
-	// peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s. Raise it for clients
-	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
+	// close, or when the peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
+	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
 	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.

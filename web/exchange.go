@@ -64,7 +64,7 @@ type exchange struct {
 	bodyArrived bool // the whole body had arrived before dispatch
 	inputPaused bool // reading is paused because another request waits
 	discarded   int  // bytes of the body in stateDiscarding
-	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
+	memoryCost  int  // bytes counted in Limits.MaxBuffered for x and the requests after it, without the body
 }
 
 // handlerObjects contains the objects of a request that the handler may keep after returning.

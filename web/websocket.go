@@ -253,7 +253,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns w as a *response, or the *response that w wraps. If there is none, notFound is the reason.
+// unwrapResponse returns w as a *response, or the *response that w wraps. If there is no *response, notFound is the
+// reason.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
