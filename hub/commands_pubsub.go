@@ -169,7 +169,8 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches. Another goroutine searches more topics.
+// maxTopicsOnLoop is the largest number of topics that an event loop searches. A larger number is searched on another
+// goroutine.
 const maxTopicsOnLoop = 1000
 
 // writeTopicListOrError writes the names that match pattern and have subscribers on any hub. It writes an error if the

@@ -101,7 +101,8 @@ func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
-// that Replay selects. After an upgrade has moved connections, only the new process stores them.
+// that Replay selects. After an upgrade has moved connections, only the new process stores them, until that process
+// ends.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")

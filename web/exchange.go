@@ -417,7 +417,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send again while the connection's mailbox is full. It releases x.mu between two calls.
+// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It releases x.mu
+// between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()

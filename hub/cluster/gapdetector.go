@@ -69,7 +69,7 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// removeGoneAndOldestSources removes the sources of nodes that are gone from t. Of the earlier sources of newSource's
+// removeGoneAndOldestSources removes from t the sources of nodes that are gone. Of the earlier sources of newSource's
 // node, it keeps only the last. If t is still full, it removes the oldest source.
 func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
