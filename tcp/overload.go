@@ -47,9 +47,9 @@ import (
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
-	// SourceWeights sets the number of sources that each address in a prefix counts as, for example behind a NAT. The
-	// default is 1. Addresses of weight 0, such as load balancers without a PROXY header, are exempt from fair sharing.
-	// The longest matching prefix applies. The maximum is 1,000,000.
+	// SourceWeights sets the weight of the addresses in a prefix. An address counts as this number of sources, for
+	// example if it is that of a NAT. The default is 1. Addresses of weight 0, such as load balancers without a PROXY
+	// header, are exempt from fair sharing. The longest matching prefix applies. The maximum is 1,000,000.
 	SourceWeights map[netip.Prefix]int
 }
 
