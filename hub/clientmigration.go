@@ -57,7 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions, and looks up the user.
+// decodeSavedClientAndFindUser decodes the output of appendState up to the subscriptions, and looks up the user. It
+// fails if the client's message format is not between minFormat and maxFormat, or if the user no longer exists.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()

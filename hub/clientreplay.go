@@ -61,7 +61,7 @@ var (
 
 const (
 	messageLookupUnits = 8
-	waitersPerTurn     = 64 // replays that may wait for each one that may run
+	waitersPerTurn     = 64 // waiting replays that are allowed for each running replay
 	stallTimeout       = time.Second
 	// unknownPositionDelay is the interval at which the hub asks the stream for the newest position. streamNewestTTL is
 	// how long the answer is cached.
@@ -74,8 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. If the client sent no position,
-// this is the newest position, and the client first receives last values. known is false until the stream is loaded.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. A client that sent no position
+// starts at the newest position, and first receives last values. known is false until the stream is loaded.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -159,7 +159,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast, for only one replay with patterns at a time.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Replays with patterns make this call one at a time.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -169,8 +169,8 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read, it discards the output and
-// waits until the client reads.
+// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read for stallTimeout, the replay
+// discards the output and waits until the client reads.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -286,7 +286,7 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 }
 
 // replayLimiters limits concurrent replays. A replay holds a slot of early until this node has all messages up to the
-// client's position, then a slot of queue. While it runs steps, it also holds a slot of turns.
+// client's position. It then holds a slot of queue. While it runs steps, it also holds a slot of turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -304,8 +304,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrDetectUnissued waits until this node has all messages up to the client's position. If no node has issued
-// the position, it sets cr.unissued instead.
+// waitReachedOrDetectUnissued waits until this node has all messages up to the client's position. It sets cr.unissued
+// and returns if no node has issued the position.
 func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -379,8 +379,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. The last step also adds the client to the topics'
-// groups.
+// prepareStepAndJoinIfLast prepares the output of the next step. If this is the last step, it also sends the output and
+// adds the client to the topics' groups, unless the client's output queue is full.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -460,7 +460,7 @@ func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 }
 
 // newestMissedSeq returns an upper bound for the sequence numbers of dropped messages that the client may have missed.
-// A result of at most cr.pos.Seq means none.
+// If the result is at most cr.pos.Seq, the client has missed none.
 func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
@@ -478,8 +478,8 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, if the client's output queue
-// has space.
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups. If the client's output queue
+// has no space, it does neither.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -149,8 +149,8 @@ func serverCommands() []*command {
 	}
 }
 
-// misdirectedHTTPCommands returns the words with which HTTP requests begin. A web page may have made a browser send
-// such a request to this port.
+// misdirectedHTTPCommands returns commands that close the connection. Their names are words of HTTP requests, which a
+// web page may have made a browser send to this port.
 func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

@@ -83,7 +83,7 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in with a user name and a password, or a password or token alone.
+// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password or token.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -121,8 +121,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command after argsDone arguments if its budget is used up. If stop is true, the
-// caller must return.
+// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. If stop is true,
+// the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -169,10 +169,12 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches.
+// maxTopicsOnLoop is the largest number of topics that an event loop searches. A larger number is searched on another
+// goroutine.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub.
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. It writes an error if the
+// list exceeds maxBytes.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)

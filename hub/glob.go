@@ -27,7 +27,7 @@ type segment struct {
 	masks []uint64
 }
 
-// compileGlob compiles a pattern, which may be any string.
+// compileGlob compiles a pattern. Any string is a valid pattern.
 func compileGlob(pattern string) glob {
 	if !strings.ContainsAny(pattern, `?[\`) {
 		return glob{pattern: pattern}

@@ -236,8 +236,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If there are none, it creates them if createIfAbsent is
-// true, and otherwise does nothing. It removes details that are zero afterwards.
+// updateSessionDetails calls set with the session's details. If the session has none and createIfAbsent is false, it
+// does nothing. Details that are zero after set are removed.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -306,7 +306,8 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection, because the client would mistake the next reply for the unsent one.
+// closeOnSendError closes the connection after a reply could not be sent. Otherwise, the client would mistake the next
+// reply for the unsent one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {

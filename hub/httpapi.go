@@ -36,9 +36,9 @@ import (
 // Clients authenticate with the Authorization header (Bearer or Basic), the parameter token, or a client certificate.
 // Responses are JSON, including errors.
 //
-// Requests from web pages of other sites are rejected, because browsers may add the user's credentials to them.
-// Hub.Origins lists sites that are permitted nevertheless. In a hub without users, requests from the same machine must
-// use a trusted host name (see isTrustedHost).
+// Requests from web pages of other sites are rejected, because browsers may add the user's credentials to such
+// requests. Hub.Origins lists sites that are permitted nevertheless. In a hub without users, requests from the same
+// machine must use a trusted host name (see isTrustedHost).
 type httpAPI struct {
 	once        sync.Once
 	http        web.HTTP

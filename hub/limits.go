@@ -37,8 +37,8 @@ type Limits struct {
 	MaxPatternCost int
 	// MaxFailedLogins limits consecutive failed logins on a connection. A second limit of 10 * MaxFailedLogins per
 	// minute applies to all clients of an IPv4 address or IPv6 /64 network together. A connection that reaches a limit
-	// is closed. In the Redis protocol, the connection stays open for one more second. A correct password is always
-	// accepted. The default is 10, the maximum 200.
+	// is closed; in the Redis protocol, it is closed one second later. A correct password is always accepted. The
+	// default is 10, the maximum 200.
 	MaxFailedLogins int
 	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
 	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network

@@ -108,7 +108,7 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the wildcard-free parts in the middle of a pattern that the index considers.
 const maxInnerRuns = 16
 
-// roundDownRunSize returns how many leading bytes of a literal run are hashed.
+// roundDownRunSize returns how many leading bytes of a literal run of runSize bytes are hashed.
 func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -301,8 +301,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int } // n buckets that each have this work
 
-// updateMaxWork updates l.work after a change of the work of one bucket. A work of 0 means no bucket. increase may be
-// negative.
+// updateMaxWork updates l.work after the work of one bucket has changed from oldWork to newWork. 0 means that the
+// bucket does not exist. increase is the change of l.work and may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)

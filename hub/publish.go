@@ -96,11 +96,13 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess replaces the id of a message that the new process of an upgrade stores.
+// keptByOtherProcess is used as the id of a message if the new process of an upgrade stores it, and this process does
+// not.
 const keptByOtherProcess = "-"
 
-// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores a message
-// that Replay selects, unless the new process of an upgrade stores it.
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
+// that Replay selects. After an upgrade has moved connections, only the new process stores them, until that process
+// ends.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")

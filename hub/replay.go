@@ -268,8 +268,7 @@ func (m *replayBuffer) clearAndBeginStreamLocked(epoch string, firstSeq uint64) 
 }
 
 // SetLoaded declares that the stream is loaded. Call SetLoaded after KeepAndDeliver was called for all messages up to
-// lastSeq.
-// Clients that wait to resume can then continue.
+// lastSeq. Clients that wait to resume can then continue.
 func (r *Replay) SetLoaded(lastSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -453,7 +452,7 @@ func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
 }
 
 // newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
-// pattern. A result of at most afterSeq means that no later such message was dropped.
+// pattern. If the result is at most afterSeq, no such message after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0

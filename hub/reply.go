@@ -26,7 +26,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements, or of a RESP2 array with resp2Count elements.
+// writeRESP3Header writes the header of a RESP3 type with n elements. To a RESP2 client, it writes the header of an
+// array with resp2Count elements instead.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)

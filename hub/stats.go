@@ -52,8 +52,8 @@ type Refused struct {
 	// Names counts requests with a name that is empty or exceeds Limits.MaxName. Messages counts messages that exceed
 	// Limits.MaxMessage. Rate counts messages that exceed Limits.PublishRate.
 	Names, Messages, Rate int64
-	// These count rejected subscriptions by the limit that they would have exceeded: MaxSubscriptions, MaxSubscribers,
-	// MaxTopics or, for Patterns, MaxPatternWork or MaxPatternCost.
+	// Subscriptions, Subscribers and Topics count subscriptions that would have exceeded Limits.MaxSubscriptions,
+	// MaxSubscribers or MaxTopics. Patterns counts those that would have exceeded MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
 	// Unkept counts messages that the replay stream could not accept, for example because the cluster's queue was full.
 	Unkept int64

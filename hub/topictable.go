@@ -39,7 +39,8 @@ func (ts *topicTable) findTopic(name string) (topicOrNil *topic, subscribers int
 	return nil, 0
 }
 
-// addSubscriber adds one subscriber to a topic, and creates a topic that does not exist yet.
+// addSubscriber adds one subscriber to a topic, and creates the topic if necessary. first reports whether it is the
+// topic's first subscriber.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)

@@ -24,7 +24,8 @@ type transaction struct {
 	tooLong        bool // the next command exceeds the size limit and gets an error
 }
 
-// transactionReserve is the part of a transaction's size limit, in bytes, for the beginning of the next command.
+// transactionReserve is the number of bytes of a transaction's size limit that queued commands cannot use. They remain
+// for the beginning of the next command.
 const transactionReserve = 64
 
 // reservedBytes returns the part of the transaction's size limit that the next command cannot use.
@@ -39,7 +40,7 @@ func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
 
 func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
 
-// discardQueueIfTooLong discards the queued commands if err means that the next command exceeds the size limit.
+// discardQueueIfTooLong discards the queued commands if err shows that the next command exceeds the size limit.
 func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
 		return false

@@ -20,9 +20,9 @@ func (o *overload) startOrExtend(now int64) {
 }
 
 const (
-	// maxSlack is the share of periods without waiting jobs and rejections above which an overload ends.
+	// maxSlack limits the share of periods without waiting jobs and rejections. Above maxSlack, an overload ends.
 	maxSlack = 0.5
-	// admitted limits the queue in an overload: to this share of the jobs that workers can start within target.
+	// admitted is the limit of the queue in an overload, as a share of the jobs that workers can start within target.
 	admitted = 0.75
 )
 

@@ -132,8 +132,8 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block calls f, which waits for something that other workers do not affect, such as a slow client. Call Block only
-// within a job.
+// Block calls f. Call Block only within a job, and only for waits that do not depend on other workers, such as the wait
+// for a slow client.
 //
 // While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
 func (p *Pool) Block(f func()) {

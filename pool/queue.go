@@ -38,7 +38,7 @@ type shard struct {
 	cap        int
 	admitLimit int // jobs; cap, or less in an overload
 	deque.Deque[queuedTask]
-	overdueSince int64 // when checks began to find an overdue job every time; 0 if the last check found none
+	overdueSince int64 // since when every check has found an overdue job; 0 if the last check found none
 	counts       Stats // uses only the fields that count events, except Full, Late and Closed
 
 	refused atomic.Uint64
@@ -62,7 +62,8 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if the shard has space. The caller holds s.mu.
+// enqueue adds a job if the shard has space for it. extraCapacity raises the limit for this call. The caller holds
+// s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -99,8 +100,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. After shedding maxShedBatch jobs, it
-// returns false; call it again then.
+// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty. It
+// also returns false after it has shed maxShedBatch jobs; in this case, call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {

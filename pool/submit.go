@@ -50,7 +50,8 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries limits the retries of TrySubmit without a queue.
+// returningWorkerTries limits how often TrySubmit tries again if the pool has no queue. Meanwhile, a worker may return
+// from its last job.
 const returningWorkerTries = 8
 
 // checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil for context.Background and

@@ -65,7 +65,8 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// Keep the stack at Job.Run short: the garbage collector scans the stacks of all workers.
+// runUntilExit runs jobs until the worker must exit. Keep the stack at Job.Run short: the garbage collector scans the
+// stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {

@@ -111,7 +111,8 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes the worker that parked last, or returns nil. The caller must wake the returned worker.
+// popParked removes and returns the worker that parked last. If no worker is parked, it returns nil. The caller must
+// wake the returned worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

@@ -55,8 +55,8 @@ const Held = broadcastlog.Queued
 // Limits.MaxMail messages and Limits.MaxMailBytes in total. If MaxMailBytes is not set, the queue may hold 64 MiB. Each
 // message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends nothing. It
 // also returns ErrFull if sending the queue takes longer than 10 seconds, or if the new process does not accept the
-// queue. Until the old process ends, both processes send every broadcast, and receivers counts only the calling
-// process.
+// queue. Until the old process ends, both processes send every broadcast, and receivers counts only connections of the
+// calling process.
 //
 // With Server.Processes, a broadcast to a group reaches only the connections of this process. Any worker or the
 // supervisor may broadcast to all connections. All workers get these broadcasts in the same order. Such a message is
@@ -110,7 +110,7 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. A handler that changes its state by broadcasts must do so only in the process in which HandedOver returns
+// broadcasts. If a broadcast changes a handler's state, change it only in the process in which HandedOver returns
 // false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 

@@ -90,9 +90,9 @@ func (c *Conn) Loop() int { return c.core().LoopIndex() }
 // Closed, Pending returns the number of bytes that were never sent.
 func (c *Conn) Pending() int { return c.core().UnsentAndDroppedBytes() }
 
-// Dropped returns the number of messages that the connection missed because its peer reads too slowly. These are
-// messages dropped because Server.SlowConsumer is DropMessage, and replaced values of Group.SendLatest. When the peer
-// has caught up, the server calls a MissedHandler.
+// Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts
+// messages that Server.SlowConsumer dropped (DropMessage), and values that Group.SendLatest replaced. When the peer has
+// caught up, the server calls a MissedHandler.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
 // Paused reports whether the connection accepts no more input because too much output is unsent. A pause begins when
@@ -133,7 +133,8 @@ func (c *Conn) Resume() {
 // or Ref.Release.
 //
 // After the peer has ended its direction, the connection stays open for at most Limits.IdleTimeout or, with pending
-// output, Limits.WriteTimeout. Close, any limit and the end of a drain's time still close the connection.
+// output, Limits.WriteTimeout. The connection still closes when Close is called, when it exceeds any other limit, or
+// when the time limit of a drain ends.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
@@ -181,12 +182,12 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
 //
-// Unused input of the current call is relayed first, as is earlier input of a paused connection. Call Pause on the
+// The server first relays unused input of the current call and earlier input of paused connections. Call Pause on the
 // other connection before Relay; otherwise its handler may still receive input. Relay resumes both connections.
 //
 // Each direction buffers at most Limits.HighWater plus one read (64 KiB). The maximum is twice as high in the goroutine
-// model and between two loops. Relayed connections receive no heartbeats and no broadcasts. Input of either connection
-// restarts IdleTimeout. A drain waits for relays to end, within its time limit.
+// model, or if the connections belong to different loops. Relayed connections receive no heartbeats and no broadcasts.
+// Input of either connection restarts IdleTimeout. A drain waits for relays to end, within its time limit.
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection

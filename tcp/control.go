@@ -127,8 +127,8 @@ func (s *Server) Drain() error {
 	return s.Shutdown(ctx)
 }
 
-// logOpenAndDrain calls Drain. It first logs the number of open connections unless there are none or the server is
-// already shutting down.
+// logOpenAndDrain calls Drain. If connections are open and the server is not yet shutting down, it first logs their
+// number.
 func (s *Server) logOpenAndDrain() error {
 	if stats := s.Stats(); stats.Open > 0 && !stats.Draining {
 		s.rateLimitedLogger().Info("draining", "connections", stats.Open, "timeout", s.limits.ShutdownTimeout)

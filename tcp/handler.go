@@ -24,9 +24,9 @@ type Handler interface {
 	Opened(c *Conn)
 
 	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. The server passes unused input again when more input arrives. If Received has used some of
-	// the bytes, the server passes the unused input again immediately. A connection with Limits.MaxMessage or more
-	// unused bytes closes with ErrMessageTooLong.
+	// must not be changed. If Received uses only a part of in, the server passes the rest again immediately. If
+	// Received uses nothing, the server passes the input again when more arrives. A connection with Limits.MaxMessage
+	// or more unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
 	// Ended is called when the peer has ended its direction. rest is the unused input. Ended can still write answers,

@@ -28,8 +28,8 @@ type Heartbeat struct {
 // Server.Heartbeat sets the times.
 type HeartbeatHandler interface {
 	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
-	// answer. If no answer is expected, the peer's silence counts from zero again. Neither MaxMissed nor
-	// Limits.IdleTimeout then takes effect.
+	// answer. If no answer is expected, the peer's silence counts from zero again. MaxMissed and Limits.IdleTimeout
+	// then have no effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 
@@ -39,8 +39,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler. It is empty if
-// there is no such field.
+// validate checks the settings. If handlerField is not empty, the handler in this field is not a HeartbeatHandler, and
+// heartbeats require Message or Send.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

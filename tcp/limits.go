@@ -127,7 +127,7 @@ type Limits struct {
 	//
 	// The kernel enforces a similar limit (TCP_USER_TIMEOUT). If the kernel detects the problem first, the close reason
 	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit also applies to unanswered keep-alive
-	// probes. So that one lost probe does not close a connection, it is at least 3 minutes. If heartbeats or
+	// probes. It is at least 3 minutes, so that one lost probe does not close a connection. If heartbeats or
 	// IdleTimeout detect lost peers sooner, the kernel's limit may be shorter.
 	WriteTimeout time.Duration
 
@@ -136,9 +136,9 @@ type Limits struct {
 	// is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output after the connection begins to close or the
-	// peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s. Raise it for clients
-	// that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
+	// close, or when the peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
+	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
 	CloseTimeout time.Duration
 
 	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.

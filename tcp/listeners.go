@@ -165,14 +165,14 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine. The listeners of package tcptest do so, for example.
+// engineStarter is a listener that starts its own engine, such as a listener of package tcptest.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine. Closing it keeps the file of a unix socket.
-// field names the listener in errors.
+// unwrapListenerKeepingSocketFile returns the listener for the engine. The file of a unix socket remains when this
+// listener is closed. field names the listener in errors.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:

@@ -12,9 +12,9 @@ import (
 // process.
 type Migrator interface {
 	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB. When
-	// the connection has moved, the server calls Closed with ErrHandedOver. If the new process fails before, the
-	// connection continues in this process. After ErrSaveLater, the server calls Save again. After any other error, the
-	// connection stays in the old process, which drains it.
+	// the connection has moved, the server calls Closed with ErrHandedOver. If the new process fails before the move,
+	// the connection continues in this process. After ErrSaveLater, the server calls Save again. After any other error,
+	// the connection stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is called instead of Opened, as the first call for a connection from another process. It must set the
 	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. state is valid only during the

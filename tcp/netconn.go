@@ -299,8 +299,8 @@ func (n *NetConn) CloseWrite() error {
 }
 
 // postRetryingWhileFull posts run to the connection's event loop or goroutine. If the connection closes first, onLost
-// is called instead, on any goroutine. If posted is false, neither is called. The caller must hold n.mu, which is
-// released while the mailbox is full.
+// is called instead, on any goroutine. If posted is false, neither run nor onLost is called. The caller must hold n.mu,
+// which is released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)

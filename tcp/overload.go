@@ -21,11 +21,11 @@ import (
 // Overload configures the overload manager of a Server, which is on by default.
 //
 // The manager measures the memory, the lag of event loops, the wait of requests for workers, and the number of
-// connections and their buffers. The memory is the live heap, as a share of GOMEMLIMIT or of the machine. If the memory
-// of the control group is a larger share of the group's limit, this share counts instead. Stats.Overload shows the
-// actions that are on. The actions are:
+// connections and their buffers. The memory is the larger of two shares: the live heap as a share of GOMEMLIMIT or of
+// the machine's memory, and the memory of the control group as a share of its limit. Stats.Overload shows the actions
+// that are on. The actions are:
 //
-//   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web are an
+//   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web shrink to an
 //     eighth.
 //   - At 85 % of the memory, or 60 % of Limits.MaxBuffered: the server does not read from connections with more
 //     unsent output than their share of the buffers (at least 4 KiB).
@@ -42,21 +42,21 @@ import (
 // take the share of others. An IPv6 prefix of 64 bits is one source. With TrustedProxies, the source is the address in
 // the PROXY header.
 //
-// An action ends when its cause has been a tenth below the threshold for a second. If the kernel reports CPU pressure
-// (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
+// An action ends when its cause has stayed a tenth below the action's threshold for a second. If the kernel reports CPU
+// pressure (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
-	// SourceWeights sets the number of sources that each address in a prefix counts as, for example behind a NAT. The
-	// default is 1. Addresses of weight 0, such as load balancers without a PROXY header, are exempt from fair sharing.
-	// The longest matching prefix applies. The maximum is 1,000,000.
+	// SourceWeights sets the weight of the addresses in a prefix. An address counts as this number of sources, for
+	// example if it is that of a NAT. The default is 1. Addresses of weight 0, such as load balancers without a PROXY
+	// header, are exempt from fair sharing. The longest matching prefix applies. The maximum is 1,000,000.
 	SourceWeights map[netip.Prefix]int
 }
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while the action of its name is on. With Server.Processes, each field is the number of
-	// workers in which the action is on.
+	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
+	// is the number of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
 	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
 	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
@@ -238,12 +238,13 @@ const (
 	quietGroupMemory = 0.5
 	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
 	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
-	// limit. Collecting takes at most a tenth of the time, or half of it from the share freeUrgentlyAt.
+	// limit. Collections take at most a tenth of the time. If the group uses at least the share freeUrgentlyAt, they
+	// take at most half of the time.
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// freeGarbageIfGroupIsFull collects on another goroutine: without a free CPU that takes seconds, and the memory must be
-// watched meanwhile.
+// freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists. The collection
+// runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

@@ -100,8 +100,8 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// supervisorTicketKeysOrNil returns the session ticket keys that the worker processes share if e is a supervisor. For
-// other engines, it returns nil.
+// supervisorTicketKeysOrNil returns the session ticket keys that all worker processes share. It returns nil if e is not
+// a supervisor.
 func supervisorTicketKeysOrNil(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {

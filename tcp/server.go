@@ -547,8 +547,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 // and the server has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately. The error contains the number of these
-// connections and wraps the cause of ctx. Shutdown then waits for running handlers until no connection has closed for a
-// second, but ListenAndServe and Serve wait without limit.
+// connections and wraps the cause of ctx. Shutdown then waits for running handlers, but returns when no connection has
+// closed for a second. ListenAndServe and Serve wait without limit.
 //
 // Shutdown waits for running handlers. A handler must therefore call Shutdown in a new goroutine, or with a context
 // that ends.
@@ -573,8 +573,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection immediately, without sending pending output. It waits for running handlers until no
-// connection has closed for a second. A handler may call Close.
+// Close closes every connection immediately, without sending pending output. It waits for running handlers, but returns
+// when no connection has closed for a second. A handler may call Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

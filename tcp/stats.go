@@ -25,7 +25,7 @@ type Stats struct {
 	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
 	// stopped accepting because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
-	// MaxConns is the limit of connections in use: Limits.MaxConns or its default.
+	// MaxConns is the effective limit of connections: Limits.MaxConns or its default.
 	MaxConns int
 
 	// Open is the number of open connections now. Greeting, Paused and Closing count some of these. Greeting counts

@@ -95,8 +95,9 @@ func (u Upgraded) String() string {
 //   - connections whose peer has ended its direction
 //   - connections with a Value, if the handler is not a Migrator
 //
-// Busy connections can move until ctx ends. A connection is busy while its handler runs on a worker, while it sends a
-// file, or while it is retained. When a connection has moved, the old process calls its Closed with ErrHandedOver.
+// A busy connection moves when it is no longer busy, unless ctx has ended. A connection is busy while its handler runs
+// on a worker, while it sends a file, or while it is retained. When a connection has moved, the old process calls its
+// Closed with ErrHandedOver.
 //
 // The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
 // seconds. Listeners are matched by address first and then by name. A connection continues with the handler of its

@@ -14,8 +14,8 @@ import (
 // maxChunkLine is the maximum size in bytes of the line before a chunk, including chunk extensions.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the total overhead of chunk lines in bytes, as in net/http. A chunk adds the size of its
-// line, and subtracts 16 bytes plus twice the size of its data.
+// maxChunkOverhead limits the total overhead of chunk lines in bytes, as in net/http. For each chunk, the size of its
+// line is added to the total, and 16 bytes plus twice the size of its data are subtracted.
 const maxChunkOverhead = 16 << 10
 
 const maxTrailer = 8 << 10

@@ -57,7 +57,7 @@ type HandshakeError struct {
 	Header http.Header
 	// Body is the beginning of the response's body, at most 1 KiB.
 	Body []byte
-	// Reason describes an invalid response. It is nil if the server has answered with another status than 101.
+	// Reason describes an invalid response. It is nil if the server has answered with a status other than 101.
 	Reason error
 }
 

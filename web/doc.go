@@ -7,8 +7,9 @@
 //	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(mux)}
 //	srv.ListenAndServe(ctx)
 //
-// The event loops read requests. A handler runs on a pool of goroutines or, if it is marked as [Quick], on the loop. A
-// [WebSocket] or a stream of [Events] has no goroutine, and works with tcp.Ref, groups and broadcasts.
+// The event loops read requests. A handler runs on a pool of goroutines, or on the loop if its calls are quick; see
+// [HTTP] and [Quick]. A [WebSocket] or a stream of [Events] has no goroutine, and works with tcp.Ref, groups and
+// broadcasts.
 //
 // net/http serves HTTP/2 connections. TLS clients that support HTTP/2 use it; see [HTTP].DisableHTTP2 and
 // UnencryptedHTTP2.
@@ -19,7 +20,7 @@
 //   - The connection closes after the response to a CONNECT that was not hijacked.
 //   - 1xx responses are not sent to HTTP/1.0 clients.
 //   - An invalid Content-Length set by a handler is omitted.
-//   - Changes of a Header that the handler obtained before it began to write may be sent.
+//   - If a handler obtains the Header before it begins to write, later changes of this Header may be sent.
 //   - 100 Continue is omitted if the body has already arrived.
 //   - If a client still waits for 100 Continue, its connection closes immediately after the response.
 //   - If the pool has no capacity, a request is answered with 503 without running its handler.

@@ -58,8 +58,8 @@ func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 }
 
 // sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. The loop sends the responses of pipelined
-// requests together. It does nothing and returns false if the handler no longer runs on the loop, or if another
-// tcp.Handler takes over the connection.
+// requests together. If the handler no longer runs on the loop, or if another tcp.Handler takes over the connection,
+// sendReadyResponsesOnLoop returns false and does nothing.
 func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
@@ -83,7 +83,7 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
 // askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. runsNow means that
-// these requests do not wait in a queue. If x is not admitted, the caller must reject it.
+// these requests do not wait in a queue. If admitted is false, the caller must reject all of them.
 func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
@@ -104,8 +104,8 @@ func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
 	return idleTimeout
 }
 
-// canReceiveDirectly reports whether receiveDirectly may be used after c has been paused. The current call of c's
-// handler must use all input.
+// canReceiveDirectly reports whether receiveDirectly may be used once c is paused. Call it only in a call of c's
+// handler that uses all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
 
 // receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It returns 0 if no

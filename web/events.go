@@ -62,7 +62,8 @@ func removeLineEndsAndNUL(s string) string {
 // these comments.
 //
 // Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is the connection over that
-// socket, not the client's. It counts towards Limits.MaxConns. In an upgrade, the stream stays in the old process.
+// socket, not the client's connection. The additional connection counts towards Limits.MaxConns. In an upgrade, the
+// stream stays in the old process.
 type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)

@@ -64,7 +64,7 @@ type exchange struct {
 	bodyArrived bool // the whole body had arrived before dispatch
 	inputPaused bool // reading is paused because another request waits
 	discarded   int  // bytes of the body in stateDiscarding
-	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
+	memoryCost  int  // bytes counted in Limits.MaxBuffered for x and the requests after it, without the body
 }
 
 // handlerObjects contains the objects of a request that the handler may keep after returning.
@@ -152,9 +152,9 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
-// 503 if the overload manager has not admitted them, and if the pool is full. body is the part of x's body that has
-// arrived, and isWhole means that body is complete.
+// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. If admitted is false
+// or the pool rejects the requests, it answers them with 503. body is the part of x's body that has arrived. isWhole
+// means that body is complete. t is the overload manager's ticket for these requests.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
@@ -294,7 +294,8 @@ func (j *exchangeJob) Dropped(error) {
 }
 
 // markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
-// exchange to run. If the connection ends with this response, next is nil and the requests after x are cancelled.
+// exchange to run. If the connection does not serve another request after this response, next is nil, and the requests
+// after x are cancelled.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	next = x.next
@@ -416,7 +417,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send again while the connection's mailbox is full. It releases x.mu between two calls.
+// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It releases x.mu
+// between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()

@@ -31,8 +31,8 @@ const (
 )
 
 // Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
-// example with tcp.Ref.Send or tcp.Group.Broadcast. Use a [Group] to send compressed messages. A client sends MaskFrame
-// of the result.
+// example with tcp.Ref.Send or tcp.Group.Broadcast. Use a [Group] to send compressed messages. A client must send the
+// masked result; see MaskFrame.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }

@@ -168,8 +168,8 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned. r must
-// have an empty Header and no other exported field.
+// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned. The
+// Header of r must be empty, and all other exported fields of r must be zero.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
 	l := s.cacheSlotForLength(len(raw))
@@ -206,7 +206,7 @@ func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	}
 }
 
-// setLengthOrChunked sets the fields of r that depend on the length of its body, which is -1 if the body is chunked.
+// setLengthOrChunked sets the fields of r that depend on the length of its body. length is -1 if the body is chunked.
 func setLengthOrChunked(r *http.Request, length int64) {
 	if r.ContentLength = length; length < 0 {
 		r.TransferEncoding = []string{"chunked"}

@@ -24,12 +24,12 @@ import (
 // while HTTP serves.
 //
 // Handlers may block, as in net/http. At first, a handler runs on Pool. After about 200 calls shorter than 100 µs, it
-// runs on the event loop. This requires the epoll model, loops that share a descriptor table, and a request body that
-// has arrived with its header.
+// runs on the event loop. Running on the loop requires the epoll model, loops that share a descriptor table, and a
+// request body that has arrived with its header.
 //
 // A call that takes longer than about 5 ms does not hold up other connections, because another goroutine continues the
-// loop. If slow calls recur, or if the handler waits for its client, the handler returns to Pool for 1 s. If this
-// happens repeatedly, the time grows to at most 1 min.
+// loop. If slow calls recur, or if the handler waits for its client, the handler returns to Pool for 1 s. Each return
+// soon afterwards doubles this time, up to 1 min.
 //
 // Each pattern of an http.ServeMux is judged separately, up to 1,024 patterns. Any other Handler is judged as a whole.
 // [HTTP.Routes] returns the results. Handlers marked as [Quick] always run on the event loop. Handlers marked as

@@ -46,7 +46,7 @@ type responseBuffers struct {
 }
 
 // headStart is the beginning of the last response head, kept for reuse. It is stored only for responses with status 200
-// and no other field than Content-Type and Date. It is reused while the date is current.
+// and no fields other than Content-Type and Date. It is reused while the date is current.
 type headStart struct {
 	contentType string
 	date        string
@@ -299,8 +299,8 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minDirectWrite is the minimum number of bytes that writeDirectly sends. Copying less output costs less than waiting
-// for the goroutine that owns the connection.
+// minDirectWrite is the minimum number of bytes that writeDirectly sends. For less output, a copy costs less than the
+// wait for the goroutine that owns the connection.
 const minDirectWrite = 16 << 10
 
 // writeDirectly makes the goroutine that owns the connection send head and p without a copy. It returns false if

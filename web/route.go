@@ -20,8 +20,8 @@ type route struct {
 	// score is the number of recent quick calls on workers, or the weight of recent calls on loops that were not quick.
 	score atomic.Int32
 	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
-	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls with another
-	// reason.
+	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls that were long
+	// for another reason.
 	measured, slowCalls atomic.Int32
 	takenCalls          atomic.Int32 // calls in progress that have lost their event loop
 	moves               atomic.Int64 // from loops to workers
@@ -152,8 +152,8 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 	}
 }
 
-// countLoopLosingCallOrMove counts a running call whose event loop has been continued by another goroutine. isSlow
-// reports whether the call itself was slow.
+// countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow reports
+// whether the call itself was slow.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")

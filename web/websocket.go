@@ -67,7 +67,7 @@ type WebSocket struct {
 	// client offers. If the client offers none of them, the socket has no subprotocol. Dial offers all of them.
 	Subprotocols []string
 	// CheckOrigin reports whether a page with the request's Origin may connect. The default accepts an Origin with the
-	// same host as the request. It also accepts requests without an Origin, because browsers always send an Origin.
+	// same host as the request. It also accepts requests without an Origin, because they do not come from browsers.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the maximum size in bytes of a received message, after decompression. The default is 64 KiB, the
 	// maximum 1 GiB. A larger message closes the socket with CloseTooLarge. A message that is incomplete after
@@ -253,7 +253,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns w as a *response, or the *response that w wraps. If there is none, notFound is the reason.
+// unwrapResponse returns w as a *response, or the *response that w wraps. If there is no *response, notFound is the
+// reason.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {

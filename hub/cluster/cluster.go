@@ -47,8 +47,8 @@ type Config struct {
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
 	// Origin identifies the node that this node replaces in an upgrade (see tcp.Server.Upgrade). Set Origin to
-	// Node.Origin of the old process. The new node delivers and sends no messages until the clients have moved, for at
-	// most a minute. Origin cannot be used with Peers. The default "" means a new node.
+	// Node.Origin of the old process. The new node neither delivers nor sends messages until the clients have moved. It
+	// waits for at most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
 	// MaxMessage limits the size of a message in bytes. With Peers, the limit also applies to the embedded server. The
 	// default is 64 KiB, as in hub.Limits.
@@ -84,8 +84,8 @@ type Peers struct {
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
 	// be persistent. Each node needs a directory of its own. With the default "", nothing is stored.
 	//
-	// Messages are stored only while a majority of the servers is up. For a new cluster, this is a majority of the
-	// servers in Join. Later, it is a majority of all servers that have ever joined.
+	// Messages are stored only while a majority of the servers is up. In a new cluster, the servers in Join count.
+	// Later, all servers that have ever joined count.
 	Dir string
 }
 

@@ -19,8 +19,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one era of a node, in which the node's
-// numbers do not restart.
+// sourceSequence is the last sequence number received from a source. A source is one era of a node: a period in which
+// the node's numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -69,8 +69,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// removeGoneAndOldestSources removes sources of t that are gone. A source is one era of a node. Of the earlier eras of
-// newSource's node, only the last remains. If t is still full, removeGoneAndOldestSources removes the oldest source.
+// removeGoneAndOldestSources removes from t the sources of nodes that are gone. Of the earlier sources of newSource's
+// node, it keeps only the last. If t is still full, it removes the oldest source.
 func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -103,8 +103,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics
-// that another subscription covers (isCovered) still count.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics for
+// which isCovered returns true still count, because another subscription covers them.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -86,7 +86,8 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the NATS subjects of topics, without those that another subject's wildcard covers.
+// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that the wildcard of another subject
+// covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {

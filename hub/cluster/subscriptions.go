@@ -280,7 +280,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits a few seconds at most until NATS applies new subscriptions.
+// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, but for at most a few seconds.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
