@@ -122,7 +122,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds r to the set and, if valueOrNil is not nil, subscribes it to that value.
+// addAndSubscribe adds r to the set. If valueOrNil is not nil, it also subscribes r to valueOrNil.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -205,7 +205,7 @@ func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	return m
 }
 
-// splitIndex returns the index of the chunk from which the table's last chunk was split off.
+// splitIndex returns the index of the chunk whose connections were divided to create the table's last chunk.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)

@@ -377,8 +377,8 @@ type Model struct {
 	Start func(Config) (Engine, error)
 }
 
-// KillGrace is how long a Stop with an expired ctx waits for another connection to close. If none closes in this time,
-// Stop assumes that handlers are stuck and gives up.
+// KillGrace limits how long Stop waits after its ctx has ended. If no connection closes for KillGrace, Stop assumes
+// that handlers are stuck and gives up.
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It

@@ -88,8 +88,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced counts
-// those of them that announceNewer has not counted.
+// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced is the
+// part of replaced that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -317,8 +317,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep into slices. A sweep takes one period and checks numChunks groups of connections. After
-// each interval, a slice checks chunksPerSlice groups.
+// SweepSlices divides a sweep, which checks all connections once per period, into slices. After each interval, one
+// slice checks chunksPerSlice of the numChunks groups of connections.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

@@ -51,8 +51,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. If it returns an error, c was not
-// submitted.
+// submitBehindWaitingConns submits c to the worker pool after all connections that already wait. If some of them still
+// wait, or the pool rejects c, it returns an error and does not submit c.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
