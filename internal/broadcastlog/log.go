@@ -268,8 +268,8 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, the
-// paused log rejects new broadcasts from now on.
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, returns ok = false and,
+// if peerToNotify is not nil, notifies that peer. While rejectNew is true, the paused log rejects new broadcasts.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -160,7 +160,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes the handling of an event.
+// startPendingLayerAndUpdatePause completes the handling of an event. It starts a requested layer. If output was sent
+// without buffering, it pauses or resumes reading according to the amount of unsent output.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayerOrClose()

@@ -194,8 +194,8 @@ func (b *Mailbox) DelayOutput(cfg *Config) {
 //
 // After a call of DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
 // ReleaseDelayed. A large message or much queued output ends the delay. A request that must not wait, such as a close,
-// overtakes the delayed output of other connections. If output of the same connection is delayed, the request ends the
-// delay instead.
+// overtakes the delayed output of other connections. If output that was posted to the request's own connection is
+// unsent, the request ends the delay instead.
 type Mailbox struct {
 	// MaxRequests limits the number of queued requests. For requests without a message, such as a close, the limit is
 	// twice as high.
@@ -476,8 +476,8 @@ func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	}
 }
 
-// wakeSendersThatFit wakes waiting senders in order until their messages would fill an empty mailbox's share for them.
-// It wakes at least one sender if no woken sender is left.
+// wakeSendersThatFit wakes waiting senders in order, as long as the messages of all woken senders fit into
+// 1/waitersShare of MaxBytes. If no woken sender is left, it wakes at least one sender.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {

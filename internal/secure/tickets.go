@@ -66,7 +66,8 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg, or whether that is unknown.
+// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. If that cannot be determined, it
+// returns true.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
