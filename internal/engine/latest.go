@@ -65,8 +65,8 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. replaced counts the announced values that the newer value
-// replaces.
+// announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to
+// send the value. replaced counts the announced values that the newer value replaces.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

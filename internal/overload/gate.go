@@ -169,8 +169,8 @@ func (g *Gate) flatProbability(mode uint32) uint32 {
 	return certain
 }
 
-// Start reports whether an admitted request may run. A request that has waited too long may not run, and Start then
-// ends its Ticket.
+// Start reports whether an admitted request may run. If the request has waited too long, Start returns false and ends
+// its Ticket.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {

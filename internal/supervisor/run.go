@@ -146,8 +146,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. After the supervisor's death, it closes orphaned,
-// waits, and exits the process.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes orphaned. If the
+// process has not exited after drainTimeout and the exit timeout, it then exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}

@@ -70,7 +70,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds queued ones.
+// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones, and
+// adds queued broadcasts.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {

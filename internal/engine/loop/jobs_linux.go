@@ -208,7 +208,8 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine. jobIsSlow
+// is passed to the job's LoopContinuedElsewhere.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)

@@ -338,8 +338,8 @@ func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes one dial to the loop with the fewest connections, or fails the dial if that loop is full.
-// If needsNoRetry is false, the caller must try again.
+// delegateOrFailDial passes one dial to the loop with the fewest connections. If that loop is full, the dial fails. If
+// the loop's request queue is full, needsNoRetry is false, and the caller must try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {
