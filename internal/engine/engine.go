@@ -230,8 +230,8 @@ type Config struct {
 // Scheduler, with loop -1.
 //
 // now is the current time by MonotonicNow. next is the time at which the engine should call again. The engine may call
-// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, no time is set. A
-// model without loops then calls after MaxSchedulerDelay.
+// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, the Scheduler needs
+// no further call, but a model without loops still calls after MaxSchedulerDelay.
 //
 // nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
 // If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
@@ -410,8 +410,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx has ended before all connections closed. A stuck connection is still
-// open because its handler has not returned.
+// stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
+// when ctx ended. stuckConns of them are still open, because their handlers have not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

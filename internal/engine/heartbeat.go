@@ -44,7 +44,8 @@ func (c *Conn) ResetHeartbeat() {
 // the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
 	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
-	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent.
+	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent
+	// completely.
 	Send        func(c *Conn, message []byte) (accepted int)
 	runtime     *Runtime
 	period      time.Duration // between two visits; 0 without heartbeats

@@ -176,8 +176,8 @@ func (c *Conn) abortAfterExpiry() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with reason why. If why is nil, a heartbeat is sent instead. The
-// zero value means no limit.
+// timeLimit is a time at which a connection is closed with the reason why. If why is nil, a heartbeat is sent at that
+// time, and the connection stays open. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error

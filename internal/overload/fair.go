@@ -33,9 +33,9 @@ const (
 // may be admitted. countAndAdmitByChance then admits each arrival of a source with the probability min(1,
 // threshold/arrivals).
 //
-// The memory is bounded: a sketch of fixed size contains the estimates. To end collisions of sources, a new sketch with
-// a new hash function replaces the sketch regularly, as in stochastic fairness queueing (McKenney, INFOCOM 1990). There
-// is a sketch only during an overload.
+// The memory is bounded: a sketch of fixed size contains the estimates. A new sketch with a new hash function regularly
+// replaces the old one, so that two sources do not stay in collision, as in stochastic fairness queueing (McKenney,
+// INFOCOM 1990). There is a sketch only during an overload.
 //
 // countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
 // Manager.Update may call the other methods.

@@ -374,7 +374,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction or, if impossible, assumes that the peer has sent EOF.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection does not support that or must be closed
+// with a reset, it acts as if the peer had sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -385,7 +386,8 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export or turns the connection into a new net.Conn.
+// detachOrFinishExport finishes an export in progress. If there is none, it completes a Detach by making a new
+// net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.handleNextInputOrMail()

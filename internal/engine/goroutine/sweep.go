@@ -113,7 +113,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
-// readAt converts a time of the monotonic clock to a time of this clock.
+// readAt converts the monotonic time now to a time of the pausableClock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {

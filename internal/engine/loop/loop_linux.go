@@ -484,7 +484,7 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a TCP reset. This is so if c was dialled and
+// ClosesWithReset reports whether c must be closed with a TCP reset. It returns true for a dialled connection if
 // Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
@@ -530,8 +530,8 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only
-// marks c as ready. No operation of c may be in progress, and the driver must not watch c.
+// MarkReadyIfExportingElseDetach marks c as ready if c is being exported. Otherwise, it detaches c, which becomes a
+// net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not watch c.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
