@@ -134,8 +134,8 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m. Without space, it retries until ctx ends. It then forwards m to all peers
-// except origin.
+// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. If there is no space, it
+// retries the delivery until ctx ends, and then calls OnDropped.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {

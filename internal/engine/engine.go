@@ -187,9 +187,9 @@ type Config struct {
 	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, replaces Handler, Heartbeat.Send, Heartbeat.Message and the callbacks from
-	// Missed to Shed. Element i+1 applies to connections of listener i, and element 0 to connections without a
-	// listener.
+	// ListenerCallbacks, if not empty, replaces the Handler, Heartbeat.Send, Heartbeat.Message and the fields from
+	// Missed to Shed of this Config. Element i+1 applies to connections of listener i. Element 0 applies to connections
+	// without a listener.
 	ListenerCallbacks []*Config
 	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
 	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the

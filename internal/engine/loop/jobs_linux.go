@@ -192,7 +192,8 @@ func (h *jobHold) Leave() (left bool) {
 	return false
 }
 
-// LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
+// LeaveToWait implements engine.Loop. If the calling goroutine runs a job on a loop, another goroutine continues the
+// loop. mayWait is false if a wait of the caller would still delay the loop.
 func (*Loop) LeaveToWait() (mayWait bool) {
 	l := currentLoop()
 	if l == nil {
