@@ -30,8 +30,8 @@ const (
 )
 
 // NamedListener is a listener with its name in the service manager. Listener is a *net.TCPListener or
-// *net.UnixListener. Name is FileDescriptorName= of the .socket unit. A listener without a name is called "unknown".
-// Closing a unix listener does not remove the socket's file.
+// *net.UnixListener. Name is the value of FileDescriptorName= in the .socket unit, or "unknown" for a listener without
+// a name. Closing a unix listener does not remove the socket's file.
 type NamedListener struct {
 	Name string
 	net.Listener

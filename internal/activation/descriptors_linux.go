@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptOneDescriptorPerName returns one file per name, for the descriptors from firstFD on. All must be listening
-// sockets.
+// adoptOneDescriptorPerName returns one file for each name. The files use the descriptors firstFD, firstFD+1 and so on,
+// which must be listening sockets.
 func adoptOneDescriptorPerName(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

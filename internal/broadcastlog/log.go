@@ -134,8 +134,8 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m. Without space, it retries until ctx ends. It then forwards m to all peers
-// except origin.
+// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. If there is no space, it
+// retries the delivery until ctx ends, and then calls OnDropped.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -268,8 +268,8 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast, or ends the pause if there is none. If rejectNew is true, the
-// paused log rejects new broadcasts from now on.
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, returns ok = false and,
+// if peerToNotify is not nil, notifies that peer. While rejectNew is true, the paused log rejects new broadcasts.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

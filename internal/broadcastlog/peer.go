@@ -107,8 +107,8 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrApplyFullPolicy queues m for the peer. Without space, it closes a peer with closeWhenFull, waits if
-// waitForSpace is true, and otherwise exceeds the limit.
+// enqueueBroadcastOrApplyFullPolicy queues m for the peer. If m does not fit, a peer with closeWhenFull is closed. For
+// other peers, the method waits for space if waitForSpace is true, and otherwise exceeds the limit.
 func (l *Peer) enqueueBroadcastOrApplyFullPolicy(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -128,8 +128,8 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the smallest value that means no limit.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do for each limit of c's control group and the group's ancestors. dir is the directory of the
-// limit's group. l.Used is not set.
+// forEachLimit calls do for each limit l of c's control group and of the group's ancestors. dir is the directory of the
+// group that sets l. l.Used is not set.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)

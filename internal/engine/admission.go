@@ -33,7 +33,9 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 }
 
 // acquireListenerAndSourceSlots reserves a slot of the listener and, if sourceKnown is set, one of the source address.
-// The caller must have reserved a slot of the engine. If the connection is refused, all these slots are released.
+// The caller must have reserved a slot of the engine. If the connection is refused, the method releases the slots of
+// the engine, listener and source address. If skipAcceptedCount is set, the listener does not count the connection as
+// accepted.
 func (rt *Runtime) acquireListenerAndSourceSlots(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -136,7 +138,8 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason for refusing a connection or calling a handler's Shed under overload.
+// ErrOverloaded is the reason that the server gives when it refuses a connection or calls a handler's Shed under
+// overload.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -173,7 +176,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds the active overload actions and the numbers of shed requests to sum.
+// AddOverloadCounts adds to sum one for each active overload action, and the number of shed requests for each reason.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -224,8 +227,8 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket tells the overload manager that no worker will run the connection's job. If a worker has already run
-// the job, the call has no effect.
+// AbandonTicket tells the overload manager that no worker will run the job that TryAdmitToWorker has admitted. After
+// the job has run, AbandonTicket has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)
@@ -233,8 +236,8 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate reports whether a worker may start the connection's job. If not, the caller must drop the
-// job.
+// startTicketUnlessTooLate reports whether a worker may start the connection's job. If the job has waited too long, the
+// result is false, and the caller must drop the job.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true

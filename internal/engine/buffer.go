@@ -86,8 +86,8 @@ func (b *Buffer) appendableBytes(maxCap int) int {
 	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity that the buffer needs for extraBytes more bytes. It exceeds softMaxCap only if the
-// bytes do not fit otherwise.
+// grownCap returns the capacity that the buffer needs to store extraBytes more bytes. The capacity doubles up to
+// softMaxCap, and exceeds softMaxCap only as far as the bytes require.
 func (b *Buffer) grownCap(extraBytes, softMaxCap int) int {
 	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
 		return max(extraBytes, min(2*cap(b.bytes), softMaxCap))

@@ -55,7 +55,8 @@ func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	}
 }
 
-// countDropOrAbortAsSlow handles a group message that exceeds the output limit of c.
+// countDropOrAbortAsSlow is called for a group message that exceeds the output limit of c. With Config.DropMessages, it
+// counts the message as dropped. Otherwise, it aborts c with ErrSlowConsumer.
 func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
 		c.countDroppedMessage()

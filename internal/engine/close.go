@@ -9,8 +9,8 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is OnEOF without a call of the layer's OnEOF. Layers that detect EOF themselves call this
-// method instead of OnEOF.
+// MarkPeerEOFAndStartTimeout is like Conn.OnEOF, but does not call the layer's OnEOF. A layer that detects the EOF
+// itself calls this method.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -34,7 +34,7 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads is the maximum number of reads before a shutdown closes a connection.
+// maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
 const maxDrainReads = 64
 
 // BeginShutdownDrain tells the handler that the server shuts down, and closes the connection as soon as it is idle.
@@ -50,7 +50,8 @@ func (c *Conn) BeginShutdownDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearReadBeforeCloseIfDone clears the flag readBeforeClose, unless another read is needed before the close.
+// clearReadBeforeCloseIfDone clears the flag readBeforeClose if no further read is needed before the connection closes.
+// The flag stays set while a drain may read again, input waits for a worker, or a time limit is exceeded.
 func (c *Conn) clearReadBeforeCloseIfDone() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -209,7 +210,8 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero frees the connection's connExtra, or only its rareState, if all of its fields are zero.
+// freeExtraIfZero frees c.extra if all fields of the connExtra are zero. If only the fields of its rareState are zero,
+// it frees the rareState.
 func (c *Conn) freeExtraIfZero() {
 	switch x := c.extra; {
 	case x == nil:

@@ -108,8 +108,9 @@ func (x *rareState) isZero() bool {
 		x.readRate == nil && x.ticket == (overload.Ticket{}) && !x.critical
 }
 
-// Bind sets the connection's runtime, slot and first generation. It must be called once, before other goroutines use
-// the connection. The generation must differ from all generations of an earlier Conn in the same slot.
+// Bind sets the connection's runtime, its slot and the generation of its first use. It must be called once, before
+// other goroutines use the connection. The generation must differ from all generations of an earlier Conn in the same
+// slot.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
 	rt.setInactiveOverloadIfNil()

@@ -24,7 +24,7 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
-// indexOf returns the index of an entry for c, whatever the entry's generation. It returns -1 if there is none.
+// indexOf returns the index of the entry for c with any generation, or -1 if there is none.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -122,7 +122,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds r to the set and, if valueOrNil is not nil, subscribes it to that value.
+// addAndSubscribe adds r to the set. If valueOrNil is not nil, it also subscribes r to valueOrNil.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -190,7 +190,8 @@ func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
-// writableChunk returns the chunk at chunkIndex for modification. Snapshots keep the previous contents.
+// writableChunk returns the chunk at chunkIndex for modification. If a snapshot contains the chunk, writableChunk first
+// replaces the chunk in the table with a copy, so that the snapshot does not change.
 func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	old := table.chunks[chunkIndex]
 	if old.version == s.version {
@@ -205,7 +206,7 @@ func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
 	return m
 }
 
-// splitIndex returns the index of the chunk from which the table's last chunk was split off.
+// splitIndex returns the index of the chunk whose connections were divided to create the table's last chunk.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)

@@ -115,8 +115,8 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, it sets sum to the
-// maximum of both values.
+// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, sum keeps the larger of
+// both values.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -167,8 +167,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime returns the mean duration of loop iterations since the snapshot before, weighted by duration. It
-// estimates the duration of the iteration that is in progress at a random time.
+// MeanTurnAtRandomTime estimates the expected duration of the loop iteration that is in progress at a random time. It
+// is the mean duration of the iterations since the snapshot before, each weighted by its duration.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {
@@ -240,7 +240,7 @@ func (n Counts) NonzeroCountersByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds the counts in named, a result of NonzeroCountersByName, possibly from another process.
+// AddByName adds the counts in named to n. named is a result of NonzeroCountersByName, possibly from another process.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

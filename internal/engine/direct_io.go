@@ -115,8 +115,8 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output. releasedPosted is the number of bytes
-// that no longer count as posted.
+// discardSentAndReleasePosted removes the first sentBytes bytes from the output. unsentBytes is the length of the
+// remaining output. releasedPosted is the number of removed bytes that other goroutines had posted.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -160,7 +160,8 @@ func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	}
 }
 
-// startPendingLayerAndUpdatePause completes the handling of an event.
+// startPendingLayerAndUpdatePause completes the handling of an event. It starts a requested layer. If output was sent
+// without buffering, it pauses or resumes reading according to the amount of unsent output.
 func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayerOrClose()
@@ -174,7 +175,7 @@ func (c *Conn) startPendingLayerAndUpdatePause() {
 }
 
 // CanReceiveDirectly reports whether the connection supports Ref.ReceiveWhileReadingIsOff. Call it only during a
-// handler call, and only if that call uses all input.
+// handler call that uses all input.
 func (c *Conn) CanReceiveDirectly() bool {
 	return c.runtime.ReceiveDirect != nil && !c.runtime.OnWorkers && c.ensureReadRateIfLimited() == nil && c.in == nil && c.layer() == nil && !c.is(peerEOF|relayed)
 }

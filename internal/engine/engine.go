@@ -187,9 +187,9 @@ type Config struct {
 	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, replaces Handler, Heartbeat.Send, Heartbeat.Message and the callbacks from
-	// Missed to Shed. Element i+1 applies to connections of listener i, and element 0 to connections without a
-	// listener.
+	// ListenerCallbacks, if not empty, replaces the Handler, Heartbeat.Send, Heartbeat.Message and the fields from
+	// Missed to Shed of this Config. Element i+1 applies to connections of listener i. Element 0 applies to connections
+	// without a listener.
 	ListenerCallbacks []*Config
 	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
 	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the
@@ -230,8 +230,8 @@ type Config struct {
 // Scheduler, with loop -1.
 //
 // now is the current time by MonotonicNow. next is the time at which the engine should call again. The engine may call
-// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, no time is set. A
-// model without loops then calls after MaxSchedulerDelay.
+// earlier or, under load, later. If next has passed, the loop does not block. If next is negative, the Scheduler needs
+// no further call, but a model without loops still calls after MaxSchedulerDelay.
 //
 // nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
 // If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
@@ -377,8 +377,8 @@ type Model struct {
 	Start func(Config) (Engine, error)
 }
 
-// KillGrace is how long a Stop with an expired ctx waits for another connection to close. If none closes in this time,
-// Stop assumes that handlers are stuck and gives up.
+// KillGrace limits how long Stop waits after its ctx has ended. If no connection closes for KillGrace, Stop assumes
+// that handlers are stuck and gives up.
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
@@ -410,8 +410,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 	}
 }
 
-// stopError returns the error of a Stop whose ctx has ended before all connections closed. A stuck connection is still
-// open because its handler has not returned.
+// stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
+// when ctx ended. stuckConns of them are still open, because their handlers have not returned.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

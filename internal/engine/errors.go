@@ -74,8 +74,8 @@ func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error(
 
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError converts transportErr to an error that is the same in all models. For a peer that is gone, the result
-// is ECONNRESET.
+// NormalizeError converts transportErr, so that all I/O models report the same error for the same event. For a peer
+// that is gone, the result is ECONNRESET.
 func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
 	if errors.As(transportErr, &errno) {

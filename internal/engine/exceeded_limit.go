@@ -43,7 +43,8 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit returns the limit behind a close reason. If no limit is the reason, name is empty.
+// describeLimit returns the name, the value and a help text of the limit that caused the close reason. If no limit
+// caused the close, name is empty.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {

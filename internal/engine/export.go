@@ -37,7 +37,8 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked replaces a connection's number of posted bytes. It is so large that every further post fails.
+// postsBlocked is stored as a connection's number of posted bytes to block posts. The value is so large that every
+// further post fails.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -173,9 +174,9 @@ type Record struct {
 // MaxState is the maximum size of a handler's state for one connection, in bytes.
 const MaxState = 1 << 20
 
-// BlockPostsAndSnapshot returns the record of a connection that is being exported. The driver must have called
-// OnKernelIdleForExport. After success, the caller must call CancelSnapshot or AbortAsHandedOver. The record's bytes
-// are valid until that call.
+// BlockPostsAndSnapshot blocks posts from other goroutines to a connection that is being exported, and returns the
+// connection's record. The driver must have called OnKernelIdleForExport. After success, the caller must call
+// CancelSnapshot or AbortAsHandedOver. The record's bytes are valid until that call.
 //
 // BlockPostsAndSnapshot fails with ErrExportBusy while the connection has undelivered requests. It may also fail with
 // ErrNotExportable or an error of Config.Save. After ErrSaveLater, the caller must call AbortExport(false).
@@ -255,7 +256,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals blocks further posts if exactly expectedBytes are posted.
+// blockPostsIfPostedEquals blocks further posts and returns true if exactly expectedBytes bytes are posted.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))

@@ -16,9 +16,10 @@ import (
 // ErrGoexit is the PanicError.Value after a handler has called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexitThenExit calls f until a call does not end by runtime.Goexit. All calls run on the caller's thread.
-// If f has called Goexit, RerunAfterGoexitThenExit does not return: it ends the caller's goroutine and runs its
-// deferred functions. f must call runtime.UnlockOSThread as often as runtime.LockOSThread.
+// RerunAfterGoexitThenExit calls f, and calls it again each time that f calls runtime.Goexit. All calls run on the
+// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return. It ends the caller's goroutine when a call
+// of f has returned, and the goroutine's deferred functions run. f must call runtime.UnlockOSThread as often as
+// runtime.LockOSThread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {

@@ -196,8 +196,9 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput makes reading independent of unsent output. It is for handlers that limit input and
-// output themselves. While this is enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
+// SetReadingDespiteUnsentOutput sets whether the connection is read even while too much output is unsent. It is for
+// handlers that limit input and output themselves. While enabled, a shutdown waits for the peer's EOF, even after
+// CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -217,8 +218,8 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the connection's message rate
-// limit.
+// CountMessagesAndLimitRate counts n messages that the handler has used. The messages also count towards the
+// connection's message rate limit.
 func (c *Conn) CountMessagesAndLimitRate(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -266,7 +267,8 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call is in progress. Only output written during such a call is sent.
+// InHandlerCall reports whether a handler call is in progress. Output is sent only if it was written during a handler
+// call.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {

@@ -32,8 +32,8 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat acts as if the peer had just sent something. Heartbeat.Send calls ResetHeartbeat if no answer to the
-// heartbeat is expected.
+// ResetHeartbeat resets the heartbeat state as if the peer had just sent something. Heartbeat.Send calls ResetHeartbeat
+// if it expects no answer to the heartbeat.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
@@ -44,7 +44,8 @@ func (c *Conn) ResetHeartbeat() {
 // the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
 	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
-	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent.
+	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent
+	// completely.
 	Send        func(c *Conn, message []byte) (accepted int)
 	runtime     *Runtime
 	period      time.Duration // between two visits; 0 without heartbeats
@@ -103,7 +104,7 @@ func (s *HeartbeatSweep) NextChunk(numChunks int) (chunk int, ok bool) {
 	return chunk, true
 }
 
-// HeartbeatStep is what the owner of a connection must do after HeartbeatSweep.Visit.
+// HeartbeatStep is what the owner of a connection must do after HeartbeatSweep.SendIfDue.
 type HeartbeatStep uint8
 
 const (
@@ -157,7 +158,8 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection as visited. The owner calls Skip instead of Visit for a connection that cannot be due.
+// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue for a connection that cannot have a
+// due heartbeat.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
 // Horizon returns the latest Conn.NextTimeout that a connection with a due heartbeat can have. For connections with a
@@ -178,7 +180,7 @@ func (c *Conn) mayGetHeartbeat() bool {
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendHeartbeatOrScheduleClose sends the heartbeat after a Visit with the result HeartbeatOwed. If the peer has sent
+// SendHeartbeatOrScheduleClose sends the heartbeat after SendIfDue has returned HeartbeatOwed. If the peer has sent
 // something in the meantime, the call has no effect. If the peer has missed too many heartbeats, the connection is
 // closed once another read has found nothing.
 func (c *Conn) SendHeartbeatOrScheduleClose() {

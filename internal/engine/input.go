@@ -191,7 +191,8 @@ func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.ReadsDespiteUnsentOutput()
 }
 
-// resumeAndScheduleDrainedIfLow ends a pause of reading if at most LowWater bytes are unsent.
+// resumeAndScheduleDrainedIfLow ends a pause of reading and schedules the handler's Drained if at most LowWater bytes
+// are unsent. It also resumes a relay partner and schedules Missed if necessary.
 func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	if c.remotePartner() != nil {
 		c.reopenFastPathAndResumePartner()

@@ -65,8 +65,8 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announceNewer records that there is a newer value. replaced counts the announced values that the newer value
-// replaces.
+// announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to
+// send the value. replaced counts the announced values that the newer value replaces.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +88,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced counts
-// those of them that announceNewer has not counted.
+// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced is the
+// part of replaced that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -134,7 +134,8 @@ func (c *Conn) partialMessageSince() (startTime time.Duration) {
 	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayerOrBehindFile encodes p by the layer, if any, and appends the result to the output.
+// writeThroughLayerOrBehindFile appends p to the output. A layer, if any, encodes p. Behind a queued file, p is stored
+// unencoded until the file has been sent.
 func (c *Conn) writeThroughLayerOrBehindFile(p []byte) {
 	switch l := c.layer(); {
 	case c.fileQueueOrNil() != nil:

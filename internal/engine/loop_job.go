@@ -48,8 +48,8 @@ func (u ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{u.CPU - earlier.CPU, u.ProcessCPU - earlier.ProcessCPU, u.Sleeps - earlier.Sleeps}
 }
 
-// HadNoCPU estimates whether a thread that slept during period was waiting for a CPU. cpuOfOthers is the CPU time of
-// the process's other threads. The result is true if cpuOfOthers is nearly all CPU time that Go may use.
+// HadNoCPU estimates whether a thread that slept during period was waiting for a CPU. cpuOfOthers is the CPU time that
+// the process's other threads used in period. The result is true if they used nearly all CPU time available to Go.
 func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }

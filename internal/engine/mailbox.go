@@ -155,7 +155,7 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the number of bytes that is counted for a request without a message.
+// emptyRequestSize is the size in bytes that is counted for a request without a message.
 const emptyRequestSize = 1
 
 // Limits of a mailbox's memory.
@@ -192,10 +192,10 @@ func (b *Mailbox) DelayOutput(cfg *Config) {
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery.
 //
-// After DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
+// After a call of DelayOutput, the mailbox delays small output: HasRequests ignores this output until the owner calls
 // ReleaseDelayed. A large message or much queued output ends the delay. A request that must not wait, such as a close,
-// overtakes the delayed output of other connections. If the request's own connection has queued requests, the delay
-// ends.
+// overtakes the delayed output of other connections. If output that was posted to the request's own connection is
+// unsent, the request ends the delay instead.
 type Mailbox struct {
 	// MaxRequests limits the number of queued requests. For requests without a message, such as a close, the limit is
 	// twice as high.
@@ -366,7 +366,8 @@ func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
 	}
 }
 
-// bytesNotYetCounted returns the number of bytes that a message adds towards MaxBytes.
+// bytesNotYetCounted returns the number of bytes by which a message increases the total that MaxBytes limits. For the
+// shared message s that was queued last, it returns 0.
 func (b *Mailbox) bytesNotYetCounted(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
@@ -461,8 +462,8 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderOrWakeNext removes s, which no longer waits. If s was the last woken sender and the mailbox is empty, it
-// wakes the next senders.
+// removeSenderOrWakeNext is called when sender s no longer waits. If s had not been woken, it removes s from the queue.
+// If s was the last woken sender and the mailbox is empty, it wakes the next senders.
 func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -475,7 +476,8 @@ func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	}
 }
 
-// wakeSendersThatFit wakes as many waiting senders as fit into an empty mailbox, in order.
+// wakeSendersThatFit wakes waiting senders in order, as long as the messages of all woken senders fit into
+// 1/waitersShare of MaxBytes. If no woken sender is left, it wakes at least one sender.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {

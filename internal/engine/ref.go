@@ -140,9 +140,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a request to send the broadcast s on c, which a worker is using. When the worker has
-// returned c, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast fails if c has
-// closed or has too many posted bytes. It is safe for concurrent use.
+// ReserveDeferredBroadcast returns a request to send the broadcast s on c while a worker is using c. When the worker
+// has returned c, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast fails if c
+// has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {

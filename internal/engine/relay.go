@@ -67,7 +67,8 @@ func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelayOrCloseRequester joins c and requester in a relay, now or when a worker has finished with requester.
+// acceptRelayOrCloseRequester joins c and requester in a relay, now or when a worker has finished with requester. If c
+// or requester is not free to join, requester is closed with ErrBadUse. If requester has already closed, c is closed.
 func (c *Conn) acceptRelayOrCloseRequester(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -226,8 +227,8 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner lets the relay partner continue to send. Call it after c, which must have a
-// remotePartner, has sent output.
+// reopenFastPathAndResumePartner lets the relay partner continue to send. It must be called after c has sent output. c
+// must have a remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {

@@ -117,8 +117,8 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the time that Clock returns to now, or with a positive ClockSlack to a time that is up to ClockSlack
-// later. The owner must call SetClock before it handles events. With a positive ClockSlack, the clock never goes back.
+// SetClock sets the time that Clock returns. Without a ClockSlack, this time is now. With a positive ClockSlack, the
+// time is at most ClockSlack later than now and never goes back. The owner must call SetClock before it handles events.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))

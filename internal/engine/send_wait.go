@@ -57,8 +57,8 @@ func (s *sendWaiters) uncountSender(c *Conn) {
 	}
 }
 
-// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space. The caller must have called
-// countSenderUnlessTooMany.
+// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space for more output. The caller must
+// have called countSenderUnlessTooMany.
 func (s *sendWaiters) spaceFreedChanOfWaitedConn(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -176,8 +176,8 @@ func (c *Conn) abortAfterExpiry() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with reason why. If why is nil, a heartbeat is sent instead. The
-// zero value means no limit.
+// timeLimit is a time at which a connection is closed with the reason why. If why is nil, a heartbeat is sent at that
+// time, and the connection stays open. The zero value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -317,8 +317,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep into slices. A sweep takes one period and checks numChunks groups of connections. After
-// each interval, a slice checks chunksPerSlice groups.
+// SweepSlices divides a sweep, which checks all connections once per period, into slices. After each interval, one
+// slice checks chunksPerSlice of the numChunks groups of connections.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

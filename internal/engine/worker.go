@@ -23,7 +23,7 @@ import (
 // framer finds the same messages with either method, each message goes to one of the two methods, and the answers are
 // in order.
 
-// FreeBuffersAndDeferClosed frees c's buffers and leaves the call of the handler's Closed to Run.
+// FreeBuffersAndDeferClosed frees c's buffers. The handler's Closed is then called by Run instead of OnClosed.
 func (c *Conn) FreeBuffersAndDeferClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -32,7 +32,8 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed makes OnClosed call the handler's Closed, instead of Run. Call UndeferClosed if no worker will run c.
+// UndeferClosed reverts FreeBuffersAndDeferClosed: OnClosed calls the handler's Closed again. Call UndeferClosed if no
+// worker will run c.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If

@@ -100,7 +100,8 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed counts equal messages that were not written before.
+// admitMessage reports whether m may be written now. suppressed is the number of equal messages that were suppressed
+// since the last one was written.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,9 +33,9 @@ const (
 // may be admitted. countAndAdmitByChance then admits each arrival of a source with the probability min(1,
 // threshold/arrivals).
 //
-// The memory is bounded: a sketch of fixed size contains the estimates. To end collisions of sources, a new sketch with
-// a new hash function replaces the sketch regularly, as in stochastic fairness queueing (McKenney, INFOCOM 1990). There
-// is a sketch only during an overload.
+// The memory is bounded: a sketch of fixed size contains the estimates. A new sketch with a new hash function regularly
+// replaces the old one, so that two sources do not stay in collision, as in stochastic fairness queueing (McKenney,
+// INFOCOM 1990). There is a sketch only during an overload.
 //
 // countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
 // Manager.Update may call the other methods.
@@ -62,9 +62,9 @@ type sketchRow struct {
 	estimate    [rowBuckets]float64       // smoothed arrivals per interval
 }
 
-// countAndAdmitByChance decides on an arrival from source. Until estimates exist, and for sources that are exempt or
-// invalid, flat is the probability of admission. If flat is 0, no arrival is admitted. isCounted reports whether the
-// arrival was counted for its source.
+// countAndAdmitByChance decides at random whether to admit an arrival from source. The probability depends on the
+// estimate for source. If source is exempt or invalid, or if no estimates exist yet, the probability is flat. If flat
+// is 0, no arrival is admitted. isCounted reports whether the arrival was counted for its source.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -112,7 +112,7 @@ func isLucky(probability uint32) bool {
 	return probability >= certain || rand.Uint32()>>16 < probability
 }
 
-// updateIfDue updates the probabilities at the end of an interval. flat is the share of the arrivals that may be
+// updateIfDue updates the probabilities if an interval has ended. flat is the share of the arrivals that may be
 // admitted. If hasCredits is true, arrivals are also limited to headroom times the recent number of admitted requests.
 func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {

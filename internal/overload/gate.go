@@ -145,8 +145,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitByShares applies the shares to a request. While no request waits and the mode lacks dicing, it admits every
-// request, so that no worker becomes idle. The credits are checked later.
+// admitByShares reports whether the fair shares admit a request. If no request waits and setShedRatio has set no ratio,
+// it admits every request, so that no worker becomes idle. The credits are checked later.
 func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
@@ -160,7 +160,8 @@ func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounte
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admitting a request that depends on neither its source nor the credits.
+// flatProbability returns the probability of admission that setShedRatio has set. It is the same for all sources and
+// ignores the credits.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -168,8 +169,8 @@ func (g *Gate) flatProbability(mode uint32) uint32 {
 	return certain
 }
 
-// Start reports whether an admitted request may run. A request that has waited too long may not run, and Start then
-// ends its Ticket.
+// Start reports whether an admitted request may run. If the request has waited too long, Start returns false and ends
+// its Ticket.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {
@@ -328,8 +329,9 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of the time in which workers find no request while the Gate sheds others. When
-// the last waiting request starts, the next worker asks for one after about the mean time between two starts.
+// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. The time
+// without waiting requests counts only beyond the mean time between two starts, because a worker normally asks for its
+// next request at about that interval.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {

@@ -120,15 +120,16 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 // AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
-// SetSourceWeights sets the number of sources that each address in a prefix counts as. The longest matching prefix
-// applies. Addresses of weight 0 are exempt from fair shares. Call SetSourceWeights before all other methods.
+// SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
+// longest matching prefix applies. Addresses of weight 0 are exempt from fair shares. Call SetSourceWeights before all
+// other methods.
 func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.shares.weights = newSourceWeights(validWeights)
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the number of unsent bytes above which a connection is not read. It returns max, or less
-// under overload.
+// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. The result
+// is max, or less under overload.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)

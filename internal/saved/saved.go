@@ -15,7 +15,7 @@ type Reader struct {
 
 func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
-// Complete reports whether no value has been truncated so far.
+// Complete reports whether all values read so far were complete.
 func (r *Reader) Complete() bool { return !r.truncated }
 
 // Remaining returns the unread bytes, or nil after a truncated value.

@@ -233,7 +233,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. It returns false if the handshake was cancelled or evicted.
+// waitInputOrEvictIfStalled waits for input. If a client sends nothing for stallTimeout while other handshakes are
+// queued, its handshake is evicted. The result is false if the handshake was cancelled or evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a client does not limit the wait for a slow server

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Owner sends the ciphertext of a Session and calls its methods.
+// Owner sends the ciphertext of a Session and calls the Session's methods.
 type Owner interface {
 	// Emit appends ciphertext to the output. p is valid only during the call. Only methods of the Session call Emit, on
 	// the owner's goroutine. Emit must not call the Session.

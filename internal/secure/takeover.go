@@ -107,9 +107,9 @@ const (
 	NumStayReasons
 )
 
-// TakeOver moves an open session from crypto/tls to package tls13. conn continues the connection. unread is ciphertext
-// that has already arrived. If reason is StayNone, do not use the session afterwards. Otherwise, the session continues
-// with crypto/tls.
+// TakeOver moves an open session from crypto/tls to package tls13. If reason is StayNone, conn continues the
+// connection, unread is ciphertext that has already arrived, and the session must not be used afterwards. Otherwise,
+// the session continues with crypto/tls.
 func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []byte, reason StayReason) {
 	secrets := s.secrets
 	s.secrets = nil

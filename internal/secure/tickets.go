@@ -49,8 +49,8 @@ func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ri
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives different keys from shared for each listener
-// number.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared and the number of the
+// listener, so that each listener has different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
@@ -66,7 +66,8 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg, or whether that is unknown.
+// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. If that cannot be determined, it
+// returns true.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// transport implements net.Conn on a Session, for crypto/tls. Only the handshake's goroutine uses it, and later only
-// the session's owner.
+// transport implements net.Conn on a Session, for crypto/tls. During the handshake, only the handshake's goroutine uses
+// it. Afterwards, only the session's owner uses it.
 type transport Session
 
 // Read returns bytes of the next complete record. Without one, it blocks during the handshake and returns ErrAgain

@@ -25,9 +25,9 @@ func MaxConnsForDescriptorLimit() int {
 // tableReserve is the number of descriptors in a private descriptor table that connections cannot use.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns the number of loops, between minLoops and maxLoops, that conns connections need.
-// If connsPerTable is 0, one descriptor table suffices. Otherwise, each loop needs its own table for connsPerTable
-// connections.
+// PlanLoopsAndDescriptorTables returns the number of loops, between minLoops and maxLoops, for conns connections. If
+// one descriptor table for all loops suffices, connsPerTable is 0. Otherwise, each loop needs its own table for
+// connsPerTable connections. If even maxLoops tables do not suffice, it returns an error.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil

@@ -43,8 +43,9 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 	}
 }
 
-// requestPauseStateResend asks the relay to send the current pause or resume command to all workers again, because a
-// new worker, unlessEnded, has not received it.
+// requestPauseStateResend makes the relay send the current pause or resume command to all workers again, for a new
+// worker that has not received the command. The request is dropped if the new worker, unlessEnded, ends first, or if
+// the supervisor drains.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:
@@ -53,8 +54,8 @@ func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. A nil frame requests the
-// current pause or resume command.
+// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. For a nil frame, it sends
+// the current pause or resume command again.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

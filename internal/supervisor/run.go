@@ -20,10 +20,10 @@ import (
 // worker serves, publishes the worker's counters, and drains the worker on request. Call Run only once, after
 // ClaimListeners.
 //
-// A drain starts on SIGTERM, when ctx ends, when the supervisor requests it, or when the supervisor dies. In case of a
-// request or a dead supervisor, Run sends this process a SIGTERM, unless the process has received one. drainTimeout
-// limits the drain, unless the supervisor has requested the drain. If the supervisor has died, Run ends the process
-// after drainTimeout and the exit timeout.
+// A drain starts on SIGTERM, when ctx ends, when the supervisor requests it, or when the supervisor dies. In the last
+// two cases, Run also sends this process a SIGTERM if the process has not received one yet. drainTimeout limits every
+// drain except one that the supervisor has requested. If the supervisor has died, Run ends the process after
+// drainTimeout and the exit timeout.
 //
 // From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
@@ -103,8 +103,8 @@ type workerDrain struct {
 	ignoresSIGTERM        bool // a further SIGTERM has no effect
 }
 
-// startOrUpdateDrain starts the drain or updates its deadline. If the supervisor has requested the drain
-// or has died, it sends this process a SIGTERM, unless the process has received one.
+// startOrUpdateDrain starts the drain or updates its deadline. If the supervisor has requested the drain or has died,
+// it sends this process a SIGTERM, but only once and only if the process has not received one.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
 		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
@@ -146,8 +146,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. After the supervisor's death, it closes orphaned,
-// waits, and exits the process.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes orphaned. If the
+// process has not exited after drainTimeout and the exit timeout, it then exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// LimitMemory sets Go's memory limit to maxBytes until the test ends. restoreAndFill restores the limit before the end
-// and allocates maxBytes that stay live, so that the live heap exceeds maxBytes.
+// LimitMemory sets Go's memory limit to maxBytes until the test ends. A call of restoreAndFill restores the previous
+// limit earlier, and allocates maxBytes that stay live, so that the live heap exceeds maxBytes.
 func LimitMemory(t testing.TB, maxBytes int64) (restoreAndFill func()) {
 	before := debug.SetMemoryLimit(maxBytes)
 	var ballast []byte

@@ -203,8 +203,9 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns err, unless err means that the old process has exited. In this case, it
-// tells the first process that this process serves, and returns nil.
+// reportServingIfPredecessorExited handles the error err of a message to or from the old process. If err means that the
+// old process has exited, it reports to the first process that this process serves, and returns nil. Otherwise, it
+// returns err.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()

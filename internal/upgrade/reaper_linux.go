@@ -46,8 +46,8 @@ func EnableKeepRunningIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. It does nothing unless the first process
-// keeps running after upgrades.
+// ReportOwnPIDServing reports to the first process that this process serves. If the first process does not keep running
+// after upgrades, it does nothing.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited

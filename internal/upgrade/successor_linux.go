@@ -109,9 +109,9 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatusIfClosed(ctx, err)
 }
 
-// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes and waits until the new process
-// begins to take over connections. It returns this process's ends. stateFile (the handler's state) and broadcastSocket
-// may be nil. The caller must close these two files.
+// SendChannelsAndAwaitTakeOver creates channels between the loops of both processes, and waits until the new process
+// begins to take over connections. It returns this process's ends of the channels. stateFile (the handler's state) and
+// broadcastSocket may be nil. The caller must close these two files.
 //
 // If the numbers of loops differ, every pair of loops gets a channel. If the numbers are equal, or there are more than
 // maxChannels pairs, every loop gets one channel.

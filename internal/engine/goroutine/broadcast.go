@@ -19,7 +19,8 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster puts queued broadcasts into the mailboxes of all connections until the engine stops.
+// runBroadcaster puts queued broadcasts into the mailboxes of all connections. It returns when the engine stops and no
+// broadcast is in progress.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	enqueueWaiting := func() {

@@ -167,8 +167,8 @@ func (c *conn) handleNextInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting checks the timeouts of a connection whose goroutine may never wait, so that the sweeper
-// cannot wake it.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that may always have input. The sweeper cannot wake
+// its goroutine for a timeout, because the goroutine never waits.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.buffersExceedBudget(c.engine.largeReadBytes.Load()) {
@@ -231,11 +231,13 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is the time before a timer during which the connection's goroutine waits with a deadline.
+// timerLead is how early the sweeper wakes a connection's goroutine before a timer. The goroutine then waits with a
+// deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the next timer is near. It returns
-// the time at which the sweeper must wake the goroutine.
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the timer at time at is due within
+// timerLead. It returns the time at which the sweeper must wake the goroutine. otherWakeAt is that time without the
+// timer.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -372,7 +374,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction or, if impossible, assumes that the peer has sent EOF.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection does not support that or must be closed
+// with a reset, it acts as if the peer had sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
@@ -383,7 +386,8 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export or turns the connection into a new net.Conn.
+// detachOrFinishExport finishes an export in progress. If there is none, it completes a Detach by making a new
+// net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.handleNextInputOrMail()

@@ -275,8 +275,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts a goroutine for an admitted connection, which first calls open. listener is -1 for a
-// dialled connection. After a failure, netConn is closed.
+// startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine calls open and then serves the
+// connection. listener is -1 for a dialled connection. After a failure, netConn is closed.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

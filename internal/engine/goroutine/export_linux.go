@@ -113,8 +113,9 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Exp
 	})
 }
 
-// requestExportsOrFinish asks further connections to export themselves. roundDue permits another round. exportOver
-// reports whether the hand-over has ended.
+// requestExportsOrFinish asks more connections to export themselves. If roundDue is true, it does not wait for the
+// answers to earlier requests, and may start another round over the connections. exportOver reports whether the
+// hand-over has ended.
 func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (exportOver bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

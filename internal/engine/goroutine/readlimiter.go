@@ -53,8 +53,9 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until the connection may read. If permitted, the caller must call
-// releaseReadPermit.
+// awaitMemoryAndReadPermitUnlessWoken waits until buffer memory and, for a connection with much input, a read permit
+// are available. It returns false if a request arrives or the wait takes too long. If permitted is true, the caller
+// must call releaseReadPermit.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

@@ -10,7 +10,8 @@ import (
 
 // This file calls Config.Scheduler.
 
-// callConfigSchedulerWhenDue calls Config.Scheduler whenever it is due, until all other goroutines have ended.
+// callConfigSchedulerWhenDue calls Config.Scheduler whenever it is due, until all other goroutines of the engine have
+// ended.
 func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()

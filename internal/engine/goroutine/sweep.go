@@ -13,7 +13,7 @@ import (
 
 // This file finds connections with a due timeout, and closes some if all buffers together exceed their limit.
 
-// stoppedThreshold is the minimum delay of the sweeper from which it concludes that the process was stopped.
+// stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
 // runSweeper checks timeouts and sends heartbeats until the engine has ended.
@@ -84,8 +84,8 @@ func (c *conn) sendOrRequestDueHeartbeat(sweep *engine.HeartbeatSweep) {
 	c.releaseClaim(step == engine.HeartbeatOwed || step == engine.HeartbeatUnsent)
 }
 
-// waitForConnsAndSweepTick waits until there are connections and the next slice is due. It returns false if the engine
-// stops and has no connections.
+// waitForConnsAndSweepTick waits until the engine has connections and the sweep of the next slice (part of the
+// connections) is due. It returns false if the engine stops without connections.
 func (e *goroutineEngine) waitForConnsAndSweepTick(timer *time.Timer) (moreToSweep bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -113,7 +113,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
-// readAt converts a time of the monotonic clock to a time of this clock.
+// readAt converts the monotonic time now to a time of the pausableClock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -122,8 +122,9 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit corrects the clock after a stop of the process, and returns its time. Only the sweeper may call
-// advanceAndSetLimit.
+// advanceAndSetLimit returns the clock's time for the monotonic time now. If the previous call was so long ago that the
+// process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
+// clock shows before the next call. Only the sweeper may call advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -209,7 +210,7 @@ type senderQueue struct {
 }
 
 // refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
-// can wait, a refusal makes it wait. Otherwise, the limit is a quarter higher.
+// can wait, the method makes a refused sender wait. If the sender cannot wait, the limit is a quarter higher.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

@@ -65,7 +65,8 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the current operation. RawConn calls runCurrentOp until noFurtherWait is true.
+// runCurrentOp performs the operation c.io.op. RawConn calls runCurrentOp again after each wait until noFurtherWait is
+// true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	c.markNotParked()
 	switch c.io.op {

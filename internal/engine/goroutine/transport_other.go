@@ -46,7 +46,7 @@ func (c *conn) waitAndRead() (receivedOrNil []byte, _ error) {
 	return c.sliceReadAndRecordSize(n), err
 }
 
-// tryReadTimeout keeps a read short. Package net would not read with a timeout of 0.
+// tryReadTimeout is how long tryRead waits for input. With a timeout of 0, package net would return without reading.
 const tryReadTimeout = time.Millisecond
 
 // tryRead reads once and waits for input for at most tryReadTimeout.

@@ -80,7 +80,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleArrivalConfirmations(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed. The caller must hold r.mu.
+// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed, and removes in from the channels
+// that wait for credit. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit

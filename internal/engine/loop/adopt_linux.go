@@ -45,8 +45,9 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) erro
 	return <-result
 }
 
-// enqueueAdoption passes fd, a duplicate of conn's descriptor, to the loop. The loop closes copiedToShard, if not nil,
-// when it has its own copy of fd.
+// enqueueAdoption duplicates the descriptor of conn, and passes the duplicate fd to the loop. alreadyRead is input that
+// was read earlier. If the loop has its own descriptor table, copiedToShard must not be nil. The loop closes
+// copiedToShard after copying fd into its table, and the caller must then close fd.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)

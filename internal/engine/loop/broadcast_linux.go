@@ -70,7 +70,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes broadcasts that have reached all connections, and adds queued ones.
+// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones, and
+// adds queued broadcasts.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -139,7 +140,7 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// submitWaitingConnsIfDue sends the active broadcasts to some of the remaining connections.
+// submitWaitingConnsIfDue sends the active broadcasts to some of the connections that have not received them.
 func (c *broadcastSender) submitWaitingConnsIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return

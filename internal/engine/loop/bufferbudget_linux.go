@@ -102,8 +102,8 @@ func (l *Loop) bufferedBytesSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit for every connection c with n bytes of buffers. While a worker uses c, n counts
-// only deferred messages.
+// forEachConnWithBuffers calls visit for every connection with buffers. memoryBytes is the size of the connection's
+// buffers. While a worker uses the connection, memoryBytes counts only deferred messages.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, memoryBytes int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0

@@ -41,7 +41,8 @@ var emptyChunk = sync.OnceValue(func() *connChunk {
 // slotLink is a link in a list of free slots: a slot number plus 1, or 0 at the end of the list.
 type slotLink uint32
 
-// endOfList is the value of the descriptor field in the last slot of a list of free slots.
+// endOfList is the value that the last slot of a list of free slots stores instead of a descriptor. The other slots
+// store endOfList minus the slotLink of the next slot.
 const endOfList = -1
 
 func pushFreeSlot(list *slotLink, c *engine.Conn) {

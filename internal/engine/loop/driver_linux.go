@@ -57,7 +57,7 @@ type Driver interface {
 //	Connecting     is being dialled                       startDelegateOrFailDial  FinishDial, failDial
 //	DialTimedOut   could not be dialled in time           shutdownTimedOutDial
 //	Expiring       is counted as about to expire          UpdateExpiryTracking     UpdateExpiryTracking
-//	Busy           is with a worker, or waits for one     submitOrQueueOrShed        reclaimFromWorker
+//	Busy           is with a worker, or waits for one     submitOrQueueOrShed      reclaimFromWorker
 //	ClosePending   is Busy; the worker will call Closed   CloseConn
 //	CloseOnReturn  has missed data; will be closed        abortWhenWorkerReturns
 //	BulkQueued     is queued for a read by the loop       QueueForLaterRead        readQueuedBulkConns, IsReadQueued

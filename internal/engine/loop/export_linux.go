@@ -284,7 +284,7 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns fills the next batch with connections that are ready. credit is their maximum number.
+// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

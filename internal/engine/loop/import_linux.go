@@ -77,7 +77,8 @@ func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	})
 }
 
-// closeAllChannels closes the channels from the sending process, which keeps the connections not yet received.
+// closeAllChannels closes the channels from the sending process. That process keeps the connections that have not been
+// received.
 func (a *connImporter) closeAllChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])

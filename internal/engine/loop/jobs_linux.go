@@ -109,8 +109,8 @@ func (h *jobHold) run(job engine.LoopJob, now time.Duration) {
 
 func (l *Loop) newHold() *jobHold { return &jobHold{loop: l, continued: make(chan struct{})} }
 
-// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken the loop meanwhile, it sets
-// h.ended instead.
+// returnToLoopUnlessLost continues the loop after a job. If another goroutine has taken over the loop, it sets h.ended
+// and waits until that goroutine runs the loop.
 func (h *jobHold) returnToLoopUnlessLost() {
 	if h.ended = !h.tryAccessLoop(); h.ended {
 		<-h.continued
@@ -120,7 +120,8 @@ func (h *jobHold) returnToLoopUnlessLost() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop makes a job's goroutine responsible for the loop again, unless the loop was taken over.
+// tryAccessLoop lets a job's goroutine access the loop again. It returns false if another goroutine has taken over the
+// loop.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -151,7 +152,8 @@ func (h *jobHold) CallAndSendLater(r engine.Ref, f engine.ConnCallback) (stillOn
 	return true
 }
 
-// retriedCall is a job that retries a call on a connection after the loop's mailbox was full.
+// retriedCall is a job that repeats a call on a connection. It is used if the loop's mailbox was full at the first
+// attempt.
 type retriedCall struct {
 	ref engine.Ref
 	f   engine.ConnCallback
@@ -165,8 +167,8 @@ type connFunc func(*engine.Conn)
 
 func (f connFunc) CallWith(c *engine.Conn) { f(c) }
 
-// callOpenConn calls f with c, the connection of r. If the connection is closed, c is nil and f is not called. If
-// calledOrClosed is false, the caller must try again later.
+// callOpenConn calls f with the connection of r and returns this connection as c. If the connection is closed, c is nil
+// and f is not called. If calledOrClosed is false, the caller must try again later.
 func (l *Loop) callOpenConn(r engine.Ref, f engine.ConnCallback) (c *engine.Conn, calledOrClosed bool) {
 	c = r.ConnOwnedBy(&l.host)
 	return c, c == nil || c.DriverFlags()&(Busy|Connecting) == 0 && c.CallIfReady(f)
@@ -190,7 +192,8 @@ func (h *jobHold) Leave() (left bool) {
 	return false
 }
 
-// LeaveToWait implements engine.Loop. It reports whether the calling goroutine may block without delaying a loop.
+// LeaveToWait implements engine.Loop. If the calling goroutine runs a job on a loop, another goroutine continues the
+// loop. mayWait is false if a wait of the caller would still delay the loop.
 func (*Loop) LeaveToWait() (mayWait bool) {
 	l := currentLoop()
 	if l == nil {
@@ -206,7 +209,8 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine.
+// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine. jobIsSlow
+// is passed to the job's LoopContinuedElsewhere.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -261,8 +265,9 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop reports whether another goroutine must continue a loop, which its job delays. o is the previous
-// observation of the loop. jobIsSlow is false if the job is only short of CPU time.
+// mustTakeLoop compares now with o, the previous observation of the same loop. mustTake reports whether the loop's job
+// delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job is only short of
+// CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check can compare with this observation

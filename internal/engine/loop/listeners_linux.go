@@ -266,7 +266,8 @@ func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed reduces the capacity of the loop's descriptor table to the current number of connections.
+// lowerCapacityToUsed reduces the capacity of the loop's descriptor table to the current number of connections. It
+// returns false if the loop has no descriptor table of its own.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -284,7 +285,8 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections.
+// delegateListenersToLeastLoaded moves this loop's listeners to the loop with the fewest connections. It returns false
+// if that loop is full or is this loop.
 func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -336,8 +338,8 @@ func (l *Loop) acceptOnlyIfAssigned(listenerFDIndex int) {
 	}
 }
 
-// delegateOrFailDial passes one dial to the loop with the fewest connections, or fails the dial if that loop is full.
-// If needsNoRetry is false, the caller must try again.
+// delegateOrFailDial passes one dial to the loop with the fewest connections. If that loop is full, the dial fails. If
+// the loop's request queue is full, needsNoRetry is false, and the caller must try again.
 func (l *Loop) delegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

@@ -353,12 +353,13 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
-// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to another one.
+// countInterval is the minimum time between two counts of goroutines. If the loop has passed work to another goroutine,
+// it counts earlier.
 const countInterval = 100 * time.Microsecond
 
-// yieldWhileProcessorsAreBusy lets other goroutines run before the loop blocks, while they wait for a processor. A
-// goroutine that blocks in a system call keeps its processor until Go's monitor takes it away, which lasts 20 µs to
-// 10 ms.
+// yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
+// before it blocks, because a goroutine that blocks in a system call keeps its processor for 20 µs to 10 ms, until Go's
+// monitor takes the processor away. foundWork reports whether the loop has work meanwhile.
 func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
 	for l.areProcessorsBusy() {
 		now := engine.MonotonicNow()
@@ -404,7 +405,9 @@ func (l *Loop) blockUntilWork() {
 	l.startTurnAndExtendDeadlines(now, limit)
 }
 
-// startTurnAndExtendDeadlines starts a loop iteration after a wait. A negative waitLimit means no limit.
+// startTurnAndExtendDeadlines starts a loop iteration after a wait that began at waitStart. If the wait took much
+// longer than waitLimit, the process was suspended, and the time limits of connections are extended. A negative
+// waitLimit means no limit.
 func (l *Loop) startTurnAndExtendDeadlines(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -481,7 +484,7 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a TCP reset. This is so if c was dialled and
+// ClosesWithReset reports whether c must be closed with a TCP reset. It returns true for a dialled connection if
 // Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
@@ -527,8 +530,8 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach turns c into a net.Conn with a duplicate descriptor. If c is being exported, it only
-// marks c as ready. No operation of c may be in progress, and the driver must not watch c.
+// MarkReadyIfExportingElseDetach marks c as ready if c is being exported. Otherwise, it detaches c, which becomes a
+// net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not watch c.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

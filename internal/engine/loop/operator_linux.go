@@ -57,7 +57,7 @@ type connWalk struct {
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk starts a visit to the connections of all loops. visitFrom visits some connections, starting at slot
+// startConnWalk makes every loop visit its connections. visitFrom visits some connections of a loop, starting at slot
 // from, and returns the slot at which to continue. onDone is called after the last visit.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {

@@ -108,8 +108,8 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial aborts an open connection or fails a dial in progress. While a worker uses the connection, the
-// abort waits.
+// AbortConnOrFailDial aborts an open connection or fails a dial in progress. If a worker uses the connection, the abort
+// is deferred until the worker returns it.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
@@ -176,8 +176,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDelegateOrFailDial starts one dial, or passes the dial to another loop. If needsNoRetry is false, the caller
-// must try again.
+// startDelegateOrFailDial starts one dial, or passes it to another loop. If the request queue of that loop is full,
+// needsNoRetry is false, and the caller must try again.
 func (l *Loop) startDelegateOrFailDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)

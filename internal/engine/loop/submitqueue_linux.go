@@ -35,7 +35,7 @@ const poolRetryInterval = time.Millisecond
 // throttleTime is how long submissions are throttled after the pool has rejected a connection that must wait.
 const throttleTime = 100 * time.Millisecond
 
-// poolSubmitter is the queue of connections that wait for capacity in the worker pool.
+// poolSubmitter is the queue of connections that wait until the worker pool has capacity.
 type poolSubmitter struct {
 	loop *Loop
 	deque.Deque[*engine.Conn]
@@ -51,8 +51,9 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitBehindWaitingConns submits c to the worker pool, behind waiting connections. If it returns an error, c was not
-// submitted.
+// submitBehindWaitingConns submits waiting connections to the worker pool, and then c. While submissions are throttled,
+// it submits only one waiting connection before c. If the pool rejects a connection, or if others wait and c cannot be
+// shed, it returns an error and does not submit c.
 func (l *Loop) submitBehindWaitingConns(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -119,8 +120,9 @@ func (w *poolSubmitter) submitWaitingConnsIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed connections at the head of the queue and then submits waiting connections.
-// numRan is the number of connections that workers have run.
+// requeueShedAndSubmitWaiting puts the connections in shed, which the pool has rejected, at the head of the queue. It
+// then submits waiting connections. While submissions are throttled, it submits at most two for each of the numRan
+// connections that workers have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel checks the timers of a loop's connections that are due soon. Sweeps add later timers when they are near.
+// timerWheel checks those timers of a loop's connections that are due soon. Sweeps add each later timer when it is
+// near.
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1

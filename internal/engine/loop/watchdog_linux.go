@@ -57,8 +57,8 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportAndMoveIfStuck logs and counts a loop that is stuck in an iteration. lastObserved is the iteration seen by the
-// previous call, and is updated.
+// reportAndMoveIfStuck logs and counts a loop that is stuck in an iteration. With Config.AutoWorkers, it also makes the
+// other loops move their handlers to workers. lastObserved is the iteration seen by the previous call, and is updated.
 func (l *Loop) reportAndMoveIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || lastObserved.clock != clock {

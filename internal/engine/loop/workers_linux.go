@@ -182,7 +182,8 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a connection returned by the worker pool. rejection is nil if a worker has run c.
+// resumeReturnedConn resumes a connection that the worker pool has returned. rejection is nil if a worker has run c,
+// and otherwise the reason why the pool rejected c.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddDroppedAndScheduleMissed(l.missedBroadcasts[c])

@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred model that can run on this machine. If this is not the most preferred model
-// of all, preferredErr is the reason why that model can't run.
+// BestAvailable returns the most preferred of the models that can run on this machine. If the most preferred model of
+// all cannot run, preferredErr is the reason.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -61,8 +61,10 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 }
 
 // StartWithFallback starts model m. If m fails to start and required is false, it tries the less preferred models that
-// use event loops. used is the model that runs, and fallbackReason is the error of m. If no model starts, err is the
-// error of m. The fallback fails if cfg contains open listener sockets, because the failed start closes them.
+// use event loops. used is the model that runs. If used is not m, fallbackReason is the error of m. If no model starts,
+// err is the error of m.
+//
+// The fallback fails if cfg contains open listener sockets, because the failed start closes them.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {
 	e, err = m.Start(cfg)
 	if err == nil || required {

@@ -63,8 +63,8 @@ func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues or sends message, which must not change until submitAndCheckHeartbeats is called. It returns
-// the number of bytes queued or sent.
+// queueHeartbeat queues message for c, or sends it immediately if too many completions are pending. message must not
+// change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)

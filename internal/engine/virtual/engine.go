@@ -206,8 +206,8 @@ func (e *Engine) PostToEveryConn(s *engine.Shared, beforePost func(), onDone fun
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context with which Stop returns immediately. After d of virtual time, the engine
-// closes all connections that are still open. If d is 0, it never does.
+// ContextForStopWithin returns a context for Stop. With this context, Stop returns immediately, and the engine closes
+// all remaining connections after d of virtual time. If d is 0, the engine waits for them without limit.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }

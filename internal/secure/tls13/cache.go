@@ -59,7 +59,8 @@ func (cc *CipherCache) lookup(secret *[32]byte, isClient bool) *directionCipher 
 	return nil
 }
 
-// put adds c to the cache. The secret selects a set of entries. If this set is full, c replaces one of its ciphers.
+// put adds c to the cache. The secret selects a set of entries. If that set is full, c replaces one of the ciphers in
+// it.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // loops if Close is called between the two calls

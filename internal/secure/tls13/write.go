@@ -2,7 +2,8 @@ package tls13
 
 import "encoding/binary"
 
-// Sizes of the first records of a connection, as in crypto/tls. A client can decrypt the start of a response early.
+// Sizes of the first records of a connection, as in crypto/tls. Because these records are small, a client can decrypt
+// the start of a response before the rest has arrived.
 const (
 	firstRecordLen   = 1208 - recordOverhead
 	recordsUntilFull = (maxPlaintext + firstRecordLen - 1) / firstRecordLen
