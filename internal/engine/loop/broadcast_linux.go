@@ -140,8 +140,8 @@ func (c *broadcastSender) nextDue() (at time.Duration, ok bool) {
 	return c.passAt, len(c.active) > 0
 }
 
-// submitWaitingConnsIfDue sends the active broadcasts to some of the connections that have not received them.
-func (c *broadcastSender) submitWaitingConnsIfDue(now time.Duration) {
+// runIfDue sends the active broadcasts to some of the connections that have not received them.
+func (c *broadcastSender) runIfDue(now time.Duration) {
 	if at, ok := c.nextDue(); !ok || now < at {
 		return
 	}

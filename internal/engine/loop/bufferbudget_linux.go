@@ -31,9 +31,9 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// submitWaitingConnsIfDue closes the connections with the largest buffers if the buffers of all loops exceed their
+// runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their
 // limit.
-func (b *bufferBudgetEnforcer) submitWaitingConnsIfDue(now time.Duration) {
+func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
 	limit := l.host.TotalBufferLimit()
 	share := limit / int64(len(l.engine.loops))

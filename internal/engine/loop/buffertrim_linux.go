@@ -20,7 +20,7 @@ type bufferTrimmer struct {
 
 func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.NeedsTrim() }
 
-func (t *bufferTrimmer) submitWaitingConnsIfDue(now time.Duration) {
+func (t *bufferTrimmer) runIfDue(now time.Duration) {
 	if !t.buffers.NeedsTrim() || now < t.nextAt {
 		return
 	}

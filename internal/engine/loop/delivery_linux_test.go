@@ -127,7 +127,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	cast("1,")
 	cast("2,")
 	cast("3,")
-	l.broadcasts.submitWaitingConnsIfDue(0)
+	l.broadcasts.runIfDue(0)
 	if n := l.broadcasts.pass.nextSlot; n == 0 || n > broadcastConnsPerTurn {
 		t.Fatalf("a turn reached %d connections, want 1 to %d", n, broadcastConnsPerTurn)
 	}
@@ -136,7 +136,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	if n := l.engine.Counters(); n[engine.ActiveBroadcasts] != 4 || n[engine.ActiveBroadcastBytes] != 8 || n[engine.OldestBroadcastAge] <= 0 {
 		t.Errorf("%d active broadcasts of %d bytes, the oldest %d ns old; want 4 of 8 bytes", n[engine.ActiveBroadcasts], n[engine.ActiveBroadcastBytes], n[engine.OldestBroadcastAge])
 	}
-	d.runTurns(t, broadcastConnsPerTurn, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.submitWaitingConnsIfDue(0) })
+	d.runTurns(t, broadcastConnsPerTurn, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 	for i, r := range refs {
 		want := []string{"1,2,3,4,"}
 		if i < int(first) {
@@ -156,7 +156,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		c.OnClosed()
 		l.freeSlotAndResumeAccepting(c)
 	}
-	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.submitWaitingConnsIfDue(0) })
+	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }
 
 // A stuck loop is reported with its phase, and a slow handler is counted only in phases that call handlers.

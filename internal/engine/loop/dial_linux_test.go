@@ -41,7 +41,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		}
 		l.requestStopStage(stage)
 		l.applyRequestedStopStage()
-		l.drainer.submitWaitingConnsIfDue(l.host.Clock())
+		l.drainer.runIfDue(l.host.Clock())
 		var n engine.Counts
 		l.counters.AddToWithMaxAge(&n)
 		if d.failed != 1 || d.closed != 0 || l.conns.used != 0 || n[engine.Open] != 0 || n[engine.Closing] != 0 {

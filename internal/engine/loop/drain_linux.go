@@ -35,7 +35,7 @@ func (l *Loop) applyRequestedStopStage() {
 		l.drainer.active = false
 		l.exporter.abortAndReport(engine.ErrClosed)
 		if l.submitQueue.closeReason == nil {
-			l.submitQueue.closeReason = engine.ErrServerClosed // its submitWaitingConnsIfDue closes the waiting connections
+			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}
 		l.ForEachConn(func(c *engine.Conn) { l.AbortConnOrFailDial(c, engine.ErrServerClosed) })
 	}
@@ -44,7 +44,7 @@ func (l *Loop) applyRequestedStopStage() {
 
 func (d *connDrainer) nextDue() (at time.Duration, ok bool) { return d.nextAt, d.active }
 
-func (d *connDrainer) submitWaitingConnsIfDue(now time.Duration) {
+func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
 	}

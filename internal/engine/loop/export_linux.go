@@ -183,7 +183,7 @@ func (d *connExporter) endExportAndReport() {
 
 func (d *connExporter) nextDue() (at time.Duration, ok bool) { return d.wakeAt, d.onDone != nil }
 
-func (d *connExporter) submitWaitingConnsIfDue(now time.Duration) {
+func (d *connExporter) runIfDue(now time.Duration) {
 	if d.onDone == nil {
 		return
 	}

@@ -26,7 +26,7 @@ func (h *heartbeatTask) nextDue() (at time.Duration, ok bool) {
 	return h.nextAt, h.sweep.IsActive() && h.loop.conns.used > 0
 }
 
-func (h *heartbeatTask) submitWaitingConnsIfDue(now time.Duration) {
+func (h *heartbeatTask) runIfDue(now time.Duration) {
 	if at, ok := h.nextDue(); !ok || now < at {
 		return
 	}

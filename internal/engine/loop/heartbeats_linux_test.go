@@ -39,7 +39,7 @@ func (r *heartbeatRecord) turn() (sent int) {
 	r.now = max(r.now+time.Millisecond, r.heartbeats.nextAt)
 	r.host.SetClock(r.now)
 	r.sent = r.sent[:0]
-	r.heartbeats.submitWaitingConnsIfDue(r.now)
+	r.heartbeats.runIfDue(r.now)
 	for _, c := range r.sent {
 		c.OnRead([]byte("pong\n"))
 	}

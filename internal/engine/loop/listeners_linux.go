@@ -48,7 +48,7 @@ func (a *acceptPauseController) nextDue() (at time.Duration, ok bool) {
 	return a.resumeAt, a.paused
 }
 
-func (a *acceptPauseController) submitWaitingConnsIfDue(now time.Duration) {
+func (a *acceptPauseController) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.applyOperatorPause(pause)
 	}

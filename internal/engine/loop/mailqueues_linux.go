@@ -148,7 +148,7 @@ func (t *mailDelayTimer) nextDue() (at time.Duration, ok bool) {
 	return t.loop.mailbox.EnsureDelayEnd(&t.loop.host)
 }
 
-func (t *mailDelayTimer) submitWaitingConnsIfDue(now time.Duration) {
+func (t *mailDelayTimer) runIfDue(now time.Duration) {
 	if at, ok := t.nextDue(); ok && (now >= at || !t.loop.delaysWrites()) {
 		t.loop.mailbox.ReleaseDelayed()
 	}

@@ -95,8 +95,8 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// submitWaitingConnsIfDue moves quick handlers from workers back to the loop.
-func (a *handlerPlacer) submitWaitingConnsIfDue(now time.Duration) {
+// runIfDue moves quick handlers from workers back to the loop.
+func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:

@@ -148,7 +148,7 @@ type dialStarter struct {
 	requests []engine.DialRequest // taken by the loop and not started
 }
 
-func (q *dialStarter) submitWaitingConnsIfDue(time.Duration) {
+func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
 		if request := q.dequeueSingleDial(); !q.loop.startDelegateOrFailDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)

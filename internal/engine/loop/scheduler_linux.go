@@ -16,7 +16,7 @@ type schedulerCaller struct {
 
 func (p *schedulerCaller) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
 
-func (p *schedulerCaller) submitWaitingConnsIfDue(time.Duration) {
+func (p *schedulerCaller) runIfDue(time.Duration) {
 	if p.nudge == nil {
 		return
 	}

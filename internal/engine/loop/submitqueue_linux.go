@@ -103,7 +103,7 @@ func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	return submitted
 }
 
-func (w *poolSubmitter) submitWaitingConnsIfDue(now time.Duration) {
+func (w *poolSubmitter) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
 	case w.Len() == 0:

@@ -30,7 +30,7 @@ func (s *expirySweeper) isActive() bool {
 
 func (s *expirySweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
 
-func (s *expirySweeper) submitWaitingConnsIfDue(now time.Duration) {
+func (s *expirySweeper) runIfDue(now time.Duration) {
 	if !s.isActive() || now < s.nextAt {
 		return
 	}

@@ -26,7 +26,7 @@ func TestSweepSkipsChunks(t *testing.T) {
 		start := l.host.Clock()
 		for now := start; now < start+16*time.Second; now += engine.MinSliceInterval {
 			l.host.SetClock(now)
-			l.sweeper.submitWaitingConnsIfDue(now)
+			l.sweeper.runIfDue(now)
 		}
 		perPeriod := 0
 		if period > 0 {

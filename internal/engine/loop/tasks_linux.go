@@ -7,8 +7,8 @@ import (
 
 // loopTask is a regular task of a loop, in addition to handling events. Only the loop accesses a task's state.
 type loopTask interface {
-	// submitWaitingConnsIfDue does the work that is due. It is called once in each turn.
-	submitWaitingConnsIfDue(now time.Duration)
+	// runIfDue does the work that is due. It is called once in each turn.
+	runIfDue(now time.Duration)
 	// nextDue returns when work will be due, which may be in the past. If that depends on events, ok is false.
 	nextDue() (at time.Duration, ok bool)
 }
@@ -19,7 +19,7 @@ func (l *Loop) orderedTasks() []loopTask {
 
 func (l *Loop) runDueTasks() {
 	for _, d := range l.tasks {
-		d.submitWaitingConnsIfDue(l.host.Clock())
+		d.runIfDue(l.host.Clock())
 		if len(l.pendingActions) > 0 {
 			l.performPendingActions()
 		}

@@ -31,8 +31,8 @@ func (w *timerWheel) nextDue() (at time.Duration, ok bool) {
 	return time.Duration(first+int64(skipped)) * engine.TimerTick, true
 }
 
-// submitWaitingConnsIfDue checks the connections whose timers are due, at most maxSweepActions per call.
-func (w *timerWheel) submitWaitingConnsIfDue(now time.Duration) {
+// runIfDue checks the connections whose timers are due, at most maxSweepActions per call.
+func (w *timerWheel) runIfDue(now time.Duration) {
 	tick := int64(now / engine.TimerTick)
 	for fired := 0; w.doneTick < tick && w.nonEmpty != 0 && fired < maxSweepActions; {
 		index := uint8((w.doneTick + 1) % timerBuckets)

@@ -55,8 +55,8 @@ func TestTimerWheel(t *testing.T) {
 		}
 		now = next
 		l.host.SetClock(now)
-		l.timers.submitWaitingConnsIfDue(now)
-		l.sweeper.submitWaitingConnsIfDue(now)
+		l.timers.runIfDue(now)
+		l.sweeper.runIfDue(now)
 		entries := 0
 		for _, slots := range l.timers.buckets {
 			entries += len(slots)
