@@ -32,8 +32,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// checkDoneOrSleep calls done whenever there may be input, until done returns true or the read deadline has
+// waitUntilDoneOrTimeout calls done whenever there may be input, until done returns true or the read deadline has
 // passed.
-func (w *readWaiter) checkDoneOrSleep(done func() bool) error {
+func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

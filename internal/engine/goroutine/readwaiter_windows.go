@@ -27,8 +27,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	})
 }
 
-// checkDoneOrSleep calls done once. If done returns false, checkDoneOrSleep sleeps for a millisecond.
-func (w *readWaiter) checkDoneOrSleep(done func() bool) error {
+// waitUntilDoneOrTimeout calls done once. If done returns false, waitUntilDoneOrTimeout sleeps for a millisecond.
+func (w *readWaiter) waitUntilDoneOrTimeout(done func() bool) error {
 	if !done() {
 		time.Sleep(time.Millisecond)
 	}

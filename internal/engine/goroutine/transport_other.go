@@ -61,7 +61,7 @@ func (c *conn) tryRead() (received []byte, _ error) {
 }
 
 func (c *conn) waitForMail() (wakeOrIOErr error) {
-	err := c.io.wait.checkDoneOrSleep(c.parkOrFindRequests)
+	err := c.io.wait.waitUntilDoneOrTimeout(c.parkOrFindRequests)
 	if roused := c.parked.Swap(notParked) == notParked; roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}
