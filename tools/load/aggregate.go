@@ -71,8 +71,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent counts the due messages of an open loop, and those not sent yet. With random times, both numbers
-// are estimates.
+// countDueAndUnsent returns how many messages of an open loop are due by now, and how many of these have not been sent.
+// With random times, both numbers are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {

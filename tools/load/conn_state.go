@@ -98,8 +98,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls a function for every connection until the function returns false. The function runs
-// under the shard's lock.
+// forEachCurrentOrFormerConn calls visit for every connection, including closed ones, until visit returns false. It
+// calls visit under the shard's lock.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

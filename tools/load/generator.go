@@ -346,8 +346,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
-// and sends the batch after releasing it.
+// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
+// shard's lock. It must send the batch after releasing the lock.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -399,8 +399,7 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. The passed input begins with the first wrong
-// byte.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()

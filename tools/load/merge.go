@@ -85,8 +85,8 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges a later interval, or the data of another generator, into total. The tag "merge" of each field
-// selects the result:
+// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is a later interval. Otherwise, it is
+// the data of another generator. The tag "merge" of each field selects the result:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
@@ -200,8 +200,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. A histogram that any part lacks
-// is not merged.
+// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. It skips a histogram that is
+// missing in any part.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -268,7 +268,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate, unless both are rates per connection.
+// addRateUnlessBothPerConn adds another generator's rate to the total. If both rates are per connection, the total
+// stays unchanged.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return

@@ -307,8 +307,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If all
-// subscribers have now received the message, fullyDeliveredBy is its publisher. The caller holds the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
+// was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The caller holds
+// the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -376,7 +377,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountFullyDelivered permits the next nudge of a publisher, and counts its fully delivered messages.
+// clearNudgeAndCountFullyDelivered permits the next wake-up (nudge) of a publisher. It returns how many of the
+// publisher's oldest messages in flight have been fully delivered.
 func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
