@@ -134,5 +134,6 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of missing addresses for which a Wall contains Changes.
+// maxAddedAddrs is the maximum number of addresses that the Changes of a Wall add. If more addresses are missing, the
+// Wall contains advice instead.
 const maxAddedAddrs = 256

@@ -194,8 +194,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. Latency is measured from the planned time, so all delays count in
-// full. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time of a message, so all delays
+// count in full. Measuring from the planned time corrects for coordinated omission (Gil Tene, "How NOT to Measure
+// Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
 	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single

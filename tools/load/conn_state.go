@@ -79,7 +79,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates the states first to end-1 for a shard. If the table is full, first equals end.
+// allocStateChunk allocates connection states for a shard, with the indexes first to end-1. If the table is full, first
+// equals end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

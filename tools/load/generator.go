@@ -154,7 +154,7 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.requestJoinOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// requestJoinOrRegister joins a publish/subscribe run, or counts the connection as established.
+// requestJoinOrRegister asks to join a publish/subscribe run. In other runs, it counts the connection as established.
 func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)

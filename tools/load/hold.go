@@ -14,7 +14,7 @@ import (
 // a connection receives the broadcast, and shard.heard after that. The shard also contains the verification lines in
 // flight.
 
-// heldConn is the immutable value that the engine stores for held connections.
+// heldConn is the value that the engine stores for a held connection. It is immutable.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast

@@ -24,8 +24,8 @@ import (
 // messages of one publisher in order. Result.Undelivered, Doubled and Reordered count violations.
 //
 // Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers of
-// the publisher's generator have received it. At the end, the generators exchange the message counts of their
-// publishers (Config.Published) to find missing deliveries.
+// its topic that belong to the publisher's generator have received it. At the end, the generators exchange the message
+// counts of their publishers (Config.Published) to find missing deliveries.
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
@@ -53,7 +53,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the subscribers multiplied by the publishers.
+// maxSequences is the maximum of the number of subscribers times the number of publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.

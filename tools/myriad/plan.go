@@ -204,9 +204,9 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the measurement of the planned subject with the most points or, among
-// equals, the fewest connections. For a plan with TLS, it considers only measurements with TLS. It returns nil if none
-// fits.
+// fittingMeasurementWithMostPoints returns the planned subject's measurement that has the most points. If several have
+// equally many, it returns the one with the fewest connections. For a plan with TLS, it considers only measurements
+// with TLS. It returns nil if no measurement fits.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

@@ -61,8 +61,8 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run. It then waits up
-// to 20 s until the coordinator has received the result.
+// Serve takes part in runs until ctx ends. A run that is then in progress ends early, and Serve waits up to 20 s until
+// the coordinator has received its result.
 //
 // Serve reconnects to NATS at most twice per second. It returns an error if NATS is not on loopback and requires no
 // credentials.

@@ -30,7 +30,8 @@ func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeaderLine records what a header line declares about the body. expected is "" unless the line is invalid.
+// applyHeaderLine records what a header line declares about the body. If the line is invalid, expected describes a
+// valid line. Otherwise, expected is "".
 func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {

@@ -74,8 +74,8 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end, and counts them before and in the window. It draws at most
-// *randomDrawsLeft random times, and estimates the number of further messages.
+// Skip drops the messages that are due before end. It counts those due before the window and those due in the window
+// separately. It draws at most *randomDrawsLeft random times, and estimates the number of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether either high or low values of a figure are better, and whether the figure exists.
-// HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether the figure exists, and whether it has a better direction (high or low). It
+// implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists

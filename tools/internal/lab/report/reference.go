@@ -118,8 +118,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" for the peak memory,
-// because a killed run also has this figure.
+// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" if f is the peak
+// memory, because even a killed run has this figure.
 func firstWatchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -156,8 +156,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of all comparisons. It ignores comparisons with killed designs if
-// there are others.
+// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the watchdog
+// killed count only if there are no others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair

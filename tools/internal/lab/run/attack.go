@@ -267,7 +267,8 @@ func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth reports too much growth of the server's memory or descriptors to addProblem.
+// checkMemoryAndDescriptorGrowth checks how much the server's memory and descriptors have grown. It calls addProblem if
+// the growth is too high or there are too few samples.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -30,7 +30,7 @@ type Options struct {
 	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict requires claims that are otherwise optional.
+	// Strict makes claims required that are otherwise optional.
 	Strict bool
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.

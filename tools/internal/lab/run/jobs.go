@@ -206,8 +206,8 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodputAndUpdateBest measures, in a closed loop, at which rate a contender ends jobs within their deadline. It
-// updates bestSoFar.
+// measureGoodputAndUpdateBest measures the goodput of a contender in a closed loop: the jobs per second that end within
+// their deadline. It adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0

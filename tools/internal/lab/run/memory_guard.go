@@ -27,8 +27,8 @@ const (
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. limitedBy names the cgroup limit that restricts
-// free. It is "" if no limit does.
+// availableMemory contains the free and the total memory in bytes. If a cgroup limit leaves less than the machine has
+// free, limitedBy is the name of this limit. Otherwise, limitedBy is "".
 type availableMemory struct {
 	free, total int64
 	limitedBy   string

@@ -71,7 +71,8 @@ func (l *launcher) takeLeftoverGroupError() error {
 	return err
 }
 
-// killGroupOrStoreError kills the rest of a process group, or stores an error in leftoverErr.
+// killGroupOrStoreError kills the remaining processes of a group and waits for their end. If they still run after
+// groupExitTimeout, it stores an error in leftoverErr.
 func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {

@@ -390,8 +390,8 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the result states why
-// the generator failed, the error is nil.
+// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the load generator
+// fails and its result states the reason, runLoadGenerator returns the result without an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
