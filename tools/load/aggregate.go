@@ -28,7 +28,7 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes moves the times that the shards have recorded to g.interval, and adds them to g.total.
+// collectShardTimes moves the times recorded by all shards into g.interval, and adds them to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {

@@ -16,7 +16,7 @@ import (
 // rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due.
+// minDialBatch is the minimum number of attempts in a batch for one loop. If fewer are due, the batch is smaller.
 const minDialBatch = 16
 
 // dialInterval is the time between ticks of the dialer.

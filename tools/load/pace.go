@@ -129,7 +129,8 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits the nudges of one pacing call. paceInterval limits the time until the next call.
+// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval limits the time until
+// the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -139,7 +140,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop nudges the due connections of a loop, or of all shards if loopOrAll is negative.
+// nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or timers. If loopOrAll is
+// negative, it does so for all shards.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {

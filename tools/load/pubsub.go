@@ -460,7 +460,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber removes a lost subscriber from the counters of messages that it has not received.
+// removeLostSubscriber subtracts a lost subscriber from the delivery counters of the messages that it has not received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -289,7 +289,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults, except fields that a given setting excludes.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It leaves a field empty if a given setting excludes
+// it, or if it requires a setting that is not given.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {

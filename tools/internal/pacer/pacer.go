@@ -35,8 +35,8 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message in intervals (0 to
-// 1). If c.Poisson is set, poissonSeed determines all random times.
+// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message, as a fraction of
+// an interval (0 to 1). If c.Poisson is set, poissonSeed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {

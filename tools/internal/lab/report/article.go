@@ -137,8 +137,9 @@ func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern st
 	return rows, nil
 }
 
-// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are
-// several, their labels contain their names.
+// publishedRowsAbove returns the published rows of a workload to show above the row of subjects[i], which is their
+// design. If a published design has no runs, its rows are shown above subjects[0]. If there are several rows, each
+// label contains the name of the published row.
 func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
 	for t := range r.Scenario.References {
 		reference := &r.Scenario.References[t]

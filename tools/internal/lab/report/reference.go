@@ -89,8 +89,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the text. If at least half
-// of a subject's runs are uncertain, the outcome becomes uncertain.
+// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the comparison's text. The
+// outcome becomes uncertain if at least half of one subject's runs are uncertain.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if, by Little's law, the published connections
-// cannot all have been under load.
+// addPublishedLine adds a published row. It marks the row if the published number of connections was not under load, by
+// Little's law.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -305,8 +305,8 @@ func formatCountOrNoFigure(n int) string {
 }
 
 // formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
-// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats
-// both.
+// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats the
+// ratio and the figure.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

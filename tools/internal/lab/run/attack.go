@@ -41,7 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns the attacker of a storm.
+// stormAttackers returns a list with the single attacker of a storm, which opens and closes connections as fast as it
+// can.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
