@@ -423,7 +423,8 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed replaces a connection or counts the connection as closed.
+// Closed starts to replace a connection that the server has closed cleanly, if the run replaces connections. Otherwise,
+// it counts the connection as closed.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -35,7 +35,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// startOrContinueTraffic marks a connection's next messages as due when its traffic starts or answers arrive.
+// startOrContinueTraffic marks the next messages of a connection as due. It is called when the traffic of the
+// connection starts and when answers arrive.
 func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst

@@ -124,7 +124,8 @@ type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock contains the arrival and the departure time of a clockRequest in Unix nanoseconds.
+// clock contains the arrival time of a clockRequest (Came) and the departure time of the answer (Left), in Unix
+// nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`

@@ -115,8 +115,8 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// rowsWithPublishedResults returns a row for each run name that matches the pattern, and the published rows of the same
-// workloads. A published row precedes the row of its design.
+// rowsWithPublishedResults returns a row for each run whose name matches the pattern. It also returns the published
+// rows of the same workloads. A published row precedes the row of its design.
 func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })

@@ -66,7 +66,7 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when memory runs low. The caller must call the returned
+// cancelWhenMemoryLow returns a context that is canceled when memory runs low. The caller must call the returned
 // function.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
