@@ -13,7 +13,8 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar of a Bars chart. The text beside the bar is Text or, by default, Value formatted with Bars.Unit.
+// Bar is one bar of a Bars chart. The text beside the bar is Text. If Text is "", it is Value in the format of
+// Bars.Unit.
 type Bar struct {
 	Name  string
 	Value float64

@@ -75,7 +75,7 @@ type Application struct {
 	Body, Style, Script string
 }
 
-// WriteHTML writes the Application as a self-contained HTML file, which may connect only to its own server.
+// WriteHTML writes the Application as a self-contained HTML file. The page may connect only to its own server.
 func (a Application) WriteHTML(w io.Writer) error {
 	v := newTemplateData(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
 	v.Own = template.HTML(a.Body)

@@ -12,7 +12,7 @@ package page
 import "time"
 
 type Page struct {
-	// Title is the heading of the page. Lead is a sentence or two below the title, coloured by Tone.
+	// Title is the heading of the page. Lead is a sentence or two below the title, colored by Tone.
 	Title string
 	Lead  string
 	Tone  Tone
@@ -87,7 +87,7 @@ type Remark struct {
 	Text string
 }
 
-// Tone is the colour of a text, such as a cell or a remark. A symbol or word always accompanies the colour.
+// Tone is the color of a text, such as a cell or a remark. A symbol or word always accompanies the color.
 type Tone string
 
 const (
@@ -110,7 +110,7 @@ func (t Tone) symbol() string {
 	return ""
 }
 
-// label returns a word for the tone, for output without colours and symbols.
+// label returns a word for the tone, for output without colors and symbols.
 func (t Tone) label() string {
 	switch t {
 	case Good:

@@ -207,7 +207,8 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump writes a dump to dir, which then contains at most maxDumps files.
+// removeExcessAndWriteDump writes a dump to dir. It first removes the oldest dumps, so that dir contains at most
+// maxDumps dumps afterwards.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

@@ -34,7 +34,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the number of open connections at which the server reaches the limit wall.
+// totalConnsAtWall returns the number of open connections at which the server reaches the limit that wall describes.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -35,7 +35,7 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of buffer pages that the kernel may refuse to one connection.
+// refusablePagesPerConn returns how many pages of one connection's unread data the kernel may refuse to buffer.
 func (x *analysis) refusablePagesPerConn() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {

@@ -90,8 +90,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value of c's setting that meets two needs, value and other. If no value meets both, it
-// returns other.
+// valueSatisfyingBoth returns a value for c's setting that meets the needs of both value and other. If no value meets
+// both, it returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -108,8 +108,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField compares two values field by field and returns the higher numbers. In a range, the first number is the
-// lower one.
+// maxOfEachField compares value and other field by field, and returns the higher numbers. If isRange is set, it returns
+// the lower number for the first field. If value and other cannot be compared, it returns other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {

@@ -108,7 +108,7 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 }
 
 // maxConnsPerProcess returns the maximum number of connections of a process. limitPerTable is the limit of each
-// descriptor table; if possible, each event loop has its own table.
+// descriptor table. If possible, each event loop has its own table.
 func (x *analysis) maxConnsPerProcess(e *localEndpoint, limitPerTable int64) int64 {
 	room := subtractDownToZero(limitPerTable, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

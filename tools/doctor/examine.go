@@ -22,8 +22,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts how many connections each limit of the machine allows. With more connections, the limit stops or
-// slows down the plan. Examine uses only its arguments. If the plan is invalid, the error names the invalid field.
+// Examine predicts how many connections each limit of the machine allows. A plan with more connections is stopped or
+// slowed down by the limit. Examine uses only its arguments. If the plan is invalid, the error names the invalid field.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: facts are nil; expected the result of Read")

@@ -96,7 +96,7 @@ type Rlimit struct {
 }
 
 // CgroupFacts contains the limits of a process's control groups. If groups are nested, each limit is that of the group
-// with the least available capacity.
+// with the least capacity left.
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`

@@ -8,8 +8,9 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// likelyInterfaceToTarget returns the interface whose network contains the first target. If there is none, it returns
-// the first interface with a global address of the target's family, or nil.
+// likelyInterfaceToTarget returns the interface whose network contains the first target. If no network contains it,
+// likelyInterfaceToTarget returns the first interface with a global address of the target's family. If there is no such
+// interface, it returns nil.
 func (x *analysis) likelyInterfaceToTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -134,5 +135,6 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of missing addresses for which a Wall contains Changes.
+// maxAddedAddrs is the maximum number of addresses that the Changes of a Wall add. If more addresses are missing, the
+// Wall contains advice instead.
 const maxAddedAddrs = 256

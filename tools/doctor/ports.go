@@ -165,7 +165,8 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderPortsOrAdvise adds changes or advice to w. portsNeeded is the total of all source-target pairs.
+// requireWiderPortsOrAdvise adds changes to w that widen the range of client ports. If no range is wide enough, it adds
+// advice instead. portsNeeded is the total of all source-target pairs.
 func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
 	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)

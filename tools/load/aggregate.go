@@ -28,7 +28,7 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes moves the times that the shards have recorded to g.interval, and adds them to g.total.
+// collectShardTimes moves the times recorded by all shards into g.interval, and adds them to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -71,8 +71,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent counts the due messages of an open loop, and those not sent yet. With random times, both numbers
-// are estimates.
+// countDueAndUnsent returns how many messages of an open loop are due by now, and how many of these have not been sent.
+// With random times, both numbers are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {

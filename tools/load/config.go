@@ -109,7 +109,7 @@ type Config struct {
 	// Seed determines everything random. Runs with equal seeds send equal bytes on the same connections, at equal
 	// planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"seed all random choices with this <NUMBER>"`
-	// If WebSocket is not nil, every connection is a WebSocket (RFC 6455), and each message is a text message. A
+	// WebSocket, if not nil, makes every connection a WebSocket (RFC 6455). Each message is then a text message, and a
 	// connection is established when its WebSocket handshake is complete.
 	WebSocket *WebSocket
 
@@ -168,10 +168,10 @@ type Config struct {
 	// several generators exactly. Without them, only Result.Latency is combined exactly.
 	Histograms bool `key:"histograms"`
 
-	// Begin synchronizes several generators. If Begin is not nil, the run waits after the connect phase until Begin
-	// delivers a value or is closed. In a search, each value is a rate. The run tries the rate, emits the event
-	// Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be combined
-	// with Early.
+	// Begin synchronizes several generators. The run waits after the connect phase until Begin delivers a value or is
+	// closed. If Begin is nil, the run does not wait. In a search, each value is a rate. The run tries the rate, emits
+	// the event Tried with the Result, and waits for the next value. The value 0 ends the search. Begin cannot be
+	// combined with Early.
 	Begin <-chan float64
 	// Enough ends the measured window of a Steady run when the channel is closed. The window lasts at most three
 	// times Duration. The coordinator of several generators closes Enough when their total rate is steady. If
@@ -194,8 +194,9 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. Latency is measured from the planned time, so all delays count in
-// full. This corrects for coordinated omission (Gil Tene, "How NOT to Measure Latency", and wrk2).
+// Rate defines when an open loop sends messages. Latency is measured from the planned time of a message, so all delays
+// count in full. Measuring from the planned time corrects for coordinated omission (Gil Tene, "How NOT to Measure
+// Latency", and wrk2).
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
 	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single

@@ -79,7 +79,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates the states first to end-1 for a shard. If the table is full, first equals end.
+// allocStateChunk allocates connection states for a shard, with the indexes first to end-1. If the table is full, first
+// equals end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,8 +99,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls a function for every connection until the function returns false. The function runs
-// under the shard's lock.
+// forEachCurrentOrFormerConn calls visit for every connection, including closed ones, until visit returns false. It
+// calls visit under the shard's lock.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

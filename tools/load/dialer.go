@@ -12,10 +12,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen limits concurrent connection attempts. A higher connect rate raises the limit to the rate per second.
+// maxHalfOpen is the maximum number of concurrent connection attempts. If the connect rate per second is higher, the
+// rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts in a batch for one loop, unless fewer are due.
+// minDialBatch is the minimum number of attempts in a batch for one loop. If fewer are due, the batch is smaller.
 const minDialBatch = 16
 
 // dialInterval is the time between ticks of the dialer.
@@ -53,8 +54,8 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// dialAndReplaceClosed starts all connections and their replacements. It returns errors of Dial except ErrFull,
-// and ctx's cause.
+// dialAndReplaceClosed starts all connections and their replacements. When ctx ends, it returns ctx's cause. It also
+// stops at the first error of Dial other than ErrFull, and returns that error.
 func (d *dialer) dialAndReplaceClosed(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -85,8 +86,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many attempts should have started by now, regardless of the connect
-// rate.
+// totalAttemptsForRampAndReplacements returns how many connection attempts the ramp and the replacements require by
+// now. It ignores the connect rate.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -136,8 +137,9 @@ type source struct {
 	count int
 }
 
-// planGivenOrLoopbackSources distributes connections over the given source addresses or over loopback addresses. If
-// maxPerSource is 0, there is no limit.
+// planGivenOrLoopbackSources distributes connections evenly over givenAddrs. Without givenAddrs, it uses several
+// loopback addresses if more than maxPerSource connections go to an IPv4 loopback target. Otherwise, the kernel chooses
+// the address. A maxPerSource of 0 means no limit.
 func planGivenOrLoopbackSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
 	addrs := givenAddrs
 	if len(addrs) == 0 {

@@ -21,8 +21,8 @@ func (c Config) Total() int {
 // weight, for 1 to MaxGenerators weights. Each generator gets a share in proportion to its weight, which must be above
 // 0.
 //
-// Divide divides connections, the connect rate, a ramp, publishers, slow subscribers, and the lines in flight of a
-// Check. The total rate of an open loop is divided in proportion to the connections. A rate per connection does not
+// Divide divides connections, the connect rate, a ramp, publishers, slow subscribers, and Check (the limit of lines in
+// flight). The total rate of an open loop is divided in proportion to the connections. A rate per connection does not
 // change. All generators share the topics; see PubSub.
 //
 // Without a Lifetime, the connections of all generators are numbered consecutively. With a Lifetime, the first numbers

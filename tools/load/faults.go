@@ -137,8 +137,8 @@ func (f *faultRecorder) countMismatchAndKeepFirst(reason error, m Mismatch) {
 	}
 }
 
-// recordUnexpectedOrRepeatedLine counts a line, and stores the run's first unexpected line. If lineOrNilIfRepeated is
-// nil, it counts a repeated broadcast.
+// recordUnexpectedOrRepeatedLine counts an unexpected line, and stores the run's first one. If lineOrNilIfRepeated is
+// nil, it counts a repeated broadcast instead.
 func (f *faultRecorder) recordUnexpectedOrRepeatedLine(lineOrNilIfRepeated []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

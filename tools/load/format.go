@@ -409,7 +409,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. If textForTrue is not empty, it replaces the value true.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if that is not empty.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

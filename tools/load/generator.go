@@ -154,7 +154,7 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.requestJoinOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// requestJoinOrRegister joins a publish/subscribe run, or counts the connection as established.
+// requestJoinOrRegister asks to join a publish/subscribe run. In other runs, it counts the connection as established.
 func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -346,8 +346,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages and counts them as sent. The caller holds the shard's lock,
-// and sends the batch after releasing it.
+// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
+// shard's lock. It must send the batch after releasing the lock.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -399,8 +399,7 @@ func (g *generator) sendOrPublishBatch(c *engine.Conn, cs *connState, p batch) {
 	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
-// abortWithMismatch records a wrong answer and resets the connection. The passed input begins with the first wrong
-// byte.
+// abortWithMismatch records a wrong answer and resets the connection. got is the input from the first wrong byte on.
 func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte, reason error) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
@@ -424,7 +423,8 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// Closed replaces a connection or counts the connection as closed.
+// Closed starts to replace a connection that the server has closed cleanly, if the run replaces connections. Otherwise,
+// it counts the connection as closed.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -14,7 +14,7 @@ import (
 // a connection receives the broadcast, and shard.heard after that. The shard also contains the verification lines in
 // flight.
 
-// heldConn is the immutable value that the engine stores for held connections.
+// heldConn is the value that the engine stores for a held connection. It is immutable.
 type heldConn struct {
 	shard *shard
 	heard bool // the connection has received the broadcast
@@ -160,8 +160,8 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the pending line, or counts it as unexpected. The
-// caller holds the shard's lock.
+// checkPendingOrCountUnexpectedLine compares a received line with the line that the connection expects. If the
+// connection expects no line, it counts the line as unexpected. The caller holds the shard's lock.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

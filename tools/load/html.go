@@ -25,7 +25,7 @@ const (
 
 // WriteHTML writes the run as one self-contained page. The page begins with the verdict and has a row for each
 // expectation. An incomplete run meets no expectation. Curves have at most 400 points; if there are more intervals,
-// neighbouring intervals are joined.
+// neighboring intervals are joined.
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	p := &page.Page{Title: "Load of " + s.targetNamesOrUnknown(), Figures: s.headlineFigures(), Facts: s.factRows()}
 	remarks := s.assessRunRemarks(expected)

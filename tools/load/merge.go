@@ -19,8 +19,8 @@ import (
 // Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
 // added up. Latency is always exact, because each result contains its histogram. Service, Late, Connect and FirstByte
 // are exact if all results have Histograms. Otherwise, Merge keeps the worst value of each of their percentiles. Merge
-// returns an error if the modes differ. It also returns an error if the runs did not overlap, by the clocks of the
-// generators.
+// returns an error if the modes differ. It also returns an error if, by the generators' clocks, the runs did not
+// overlap.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge: no results; expected one or more")
@@ -85,8 +85,8 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-// mergeFieldsByTag merges a later interval, or the data of another generator, into total. The tag "merge" of each field
-// selects the result:
+// mergeFieldsByTag merges addend into total. If isLaterInterval is set, addend is a later interval. Otherwise, it is
+// the data of another generator. The tag "merge" of each field selects the result:
 //
 //	sum     numbers and counts by cause are added; texts are listed; structs and the elements of slices are merged
 //	gauge   for several generators, the sum; for successive intervals, the later value
@@ -200,8 +200,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. A histogram that any part lacks
-// is not merged.
+// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. It skips a histogram that is
+// missing in any part.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -268,7 +268,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate, unless both are rates per connection.
+// addRateUnlessBothPerConn adds another generator's rate to the total. If both rates are per connection, the total
+// stays unchanged.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return

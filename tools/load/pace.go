@@ -35,7 +35,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// startOrContinueTraffic marks a connection's next messages as due when its traffic starts or answers arrive.
+// startOrContinueTraffic marks the next messages of a connection as due. It is called when the traffic of the
+// connection starts and when answers arrive.
 func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -69,8 +70,8 @@ func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newA
 	}
 }
 
-// markDueMessagesAndQueueNext marks planned messages whose time has come as due, up to the number that the connection
-// can take. If it can take more, it is queued for its next planned message.
+// markDueMessagesAndQueueNext marks the planned messages of a connection as due when their time has come. It marks only
+// as many as the connection can take. If the connection can take more, it is queued for its next planned message.
 func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now time.Duration) {
 	for g.canTakeAnotherMessage(cs) {
 		at, ok := g.takeAndCountDuePlanTime(s, cs, now)
@@ -104,7 +105,7 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 }
 
 // queueForNextPlannedIfCapacity adds a connection to the queue for its next planned message. It does nothing if the
-// connection cannot have another message in flight.
+// connection already has its maximum number of messages in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -129,7 +130,8 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits the nudges of one pacing call. paceInterval limits the time until the next call.
+// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval limits the time until
+// the next call.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -139,7 +141,8 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// nudgeDueConnsOfLoop nudges the due connections of a loop, or of all shards if loopOrAll is negative.
+// nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or timers. If loopOrAll is
+// negative, it does so for all shards.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -335,7 +338,8 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// To count unsent messages, at most skipDraws random times are drawn per connection, and at most skipDrawsAll per run.
+// Limits of the random times that are drawn to count unsent messages: skipDraws per connection, and skipDrawsAll per
+// run.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -345,15 +349,16 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls a function with each open connection's plan until the function returns false. The function
-// runs under the shard's lock.
+// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It calls visit
+// under the shard's lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that were not sent. No message may be sent afterwards.
+// skipAndCountUnsentPlans drops and counts the planned messages that were not sent. The caller must not send messages
+// afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {

@@ -71,8 +71,8 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections and waits until all attempts have ended or make no more progress. The latter is
-// no error.
+// runConnectPhase opens the connections. It waits until all attempts have ended or no attempt has ended for
+// connectStallTimeout. It returns nil in both cases.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -109,8 +109,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. With a pendingCauseOrEmpty, pending attempts count as
-// failed.
+// endConnectPhase makes the shards refuse new connections. If pendingCauseOrEmpty is not empty, pending attempts count
+// as failed with this cause.
 func (r *loadRun) endConnectPhase(pendingCauseOrEmpty string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -162,8 +162,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing starts the traffic, or with Config.Early the dialing, on a new goroutine. The caller must
-// call stopDialingOrWait after ctx has ended.
+// startTrafficOrEarlyDialing starts the traffic on a new goroutine. With Config.Early, it starts the dialing instead.
+// The caller must call stopDialingOrWait after ctx has ended.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -255,7 +255,7 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone samples the receive rate and reports whether the window must end.
+// sampleRateAndCheckWindowDone adds a sample of the receive rate. It reports whether the window must end.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -293,8 +293,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending makes all connections start to send. Call it when the last connection has been opened. If
-// ctx ends early, the next call continues.
+// nudgeConnsToStartSending makes all connections start to send. The caller must first open the last connection. If ctx
+// ends early, the next call continues where this call stopped.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return

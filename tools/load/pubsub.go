@@ -24,8 +24,8 @@ import (
 // messages of one publisher in order. Result.Undelivered, Doubled and Reordered count violations.
 //
 // Several generators can share the topics; see Config.Divide. A message then counts as answered when all subscribers of
-// the publisher's generator have received it. At the end, the generators exchange the message counts of their
-// publishers (Config.Published) to find missing deliveries.
+// its topic that belong to the publisher's generator have received it. At the end, the generators exchange the message
+// counts of their publishers (Config.Published) to find missing deliveries.
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
@@ -53,7 +53,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences limits the subscribers multiplied by the publishers.
+// maxSequences is the maximum of the number of subscribers times the number of publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
@@ -307,8 +307,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If all
-// subscribers have now received the message, fullyDeliveredBy is its publisher. The caller holds the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
+// was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The caller holds
+// the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -376,7 +377,8 @@ func (p *publisherState) nudgeUnlessPending() {
 	}
 }
 
-// clearNudgeAndCountFullyDelivered permits the next nudge of a publisher, and counts its fully delivered messages.
+// clearNudgeAndCountFullyDelivered permits the next wake-up (nudge) of a publisher. It returns how many of the
+// publisher's oldest messages in flight have been fully delivered.
 func (h *pubsubRun) clearNudgeAndCountFullyDelivered(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
@@ -458,7 +460,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 	}
 }
 
-// removeLostSubscriber removes a lost subscriber from the counters of messages that it has not received.
+// removeLostSubscriber subtracts a lost subscriber from the delivery counters of the messages that it has not received.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

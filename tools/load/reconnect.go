@@ -30,7 +30,8 @@ func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAndDetectCleanClose handles the end of the server's input, and sets res.serverCloses after a clean close.
+// endAnswersAndDetectCleanClose handles the end of the server's input. If this is a clean close, it sets
+// res.serverCloses.
 func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -136,7 +137,8 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target with the peer's address, or else the next Unix socket.
+// targetOfPeerElseNextUnix returns the target that has the address of the peer. If there is none, it returns the next
+// Unix socket among the targets. Without Unix sockets, it returns the first target.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {

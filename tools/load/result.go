@@ -408,8 +408,7 @@ type Counter struct {
 	Name, Help string
 	// Metric is the name in Prometheus without the prefix "myriad_load_", or "" if the counter is not exported.
 	Metric string
-	// Gauge reports whether an interval contains the counter's current value. Otherwise, an interval contains the
-	// increase.
+	// Gauge reports whether an interval contains the counter's current value instead of its increase.
 	Gauge bool
 	// Fault reports whether a value above 0 is a failure.
 	Fault bool

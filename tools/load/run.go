@@ -31,9 +31,9 @@ var errStalled = errors.New("load: no progress")
 
 // Run puts load on a server and returns the measurements. If cfg.Rate.Goal is set, Run searches for a rate.
 //
-// Run returns no Result if the run cannot start. In this case, the configuration is wrong, the target cannot be
-// resolved, the process may not open enough descriptors, or the I/O model cannot run here. Failures of connections and
-// answers are part of the Result; Result.Err summarizes them.
+// Run returns no Result if the run cannot start. Possible reasons are a wrong configuration, a target that cannot be
+// resolved, a limit of descriptors that is too low, and an I/O model that this system does not support. Failures of
+// connections and answers are part of the Result; Result.Err summarizes them.
 //
 // When ctx ends, the run ends early. It stops sending, waits at most one second for the last answers and closes the
 // connections. Run then returns the Result measured until that time, with ctx's cause as the error.
@@ -310,8 +310,8 @@ func (r *loadRun) emitEventWithSnapshot(e Event) {
 // publishOverhead is the maximum number of bytes that a publish/subscribe protocol adds to a message.
 const publishOverhead = 128
 
-// frameOverhead limits the overhead of a WebSocket frame, maxHandshakeResponse the size of a handshake response, and
-// maxRuleBuffer the input that a match rule buffers. All three are in bytes.
+// Limits in bytes: frameOverhead for the overhead of a WebSocket frame, maxHandshakeResponse for the size of a
+// handshake response, and maxRuleBuffer for the input that a match rule buffers.
 const (
 	frameOverhead        = 14
 	maxHandshakeResponse = 32 << 10

@@ -308,8 +308,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BestStepOrWholeRunResult returns the Result of the best step, with the outcome of the search. It takes failures from
-// wholeRunResult, the Result of the whole run.
+// BestStepOrWholeRunResult returns the Result of the best step, with the outcome of the search and the failures of
+// wholeRunResult, the Result of the whole run. If no step has ended, it returns wholeRunResult with the outcome.
 func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found

@@ -113,8 +113,9 @@ func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
-// fieldValue returns the setting's field in c. If the field belongs to a struct whose pointer is nil,
-// allocateNil allocates the struct. Without allocateNil, exists is then false.
+// fieldValue returns the setting's field in c. If the field belongs to a nested struct whose pointer is nil and
+// allocateNil is set, fieldValue allocates the struct. If allocateNil is not set, it returns the zero value, and exists
+// is false.
 func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
@@ -278,7 +279,8 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of the setting that s requires but that is not given, or "".
+// missingRequiredSetting returns the name of a setting that s requires and that is not given. It returns "" if nothing
+// is missing.
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
@@ -287,7 +289,8 @@ func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) 
 	return needed
 }
 
-// applyDefaultsUnlessExcluded sets empty fields to their defaults, except fields that a given setting excludes.
+// applyDefaultsUnlessExcluded sets empty fields to their defaults. It leaves a field empty if a given setting excludes
+// it, or if it requires a setting that is not given.
 func (c *Config) applyDefaultsUnlessExcluded() {
 	given := c.nonEmptySettings()
 	for i := range settings {

@@ -173,7 +173,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the shard's connect phase. Fields set by initAndCountEstablishedConn then need no lock.
+// refuseNewConns ends the connect phase of the shard. From then on, reading the fields set by
+// initAndCountEstablishedConn needs no lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

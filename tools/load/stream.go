@@ -18,7 +18,7 @@ const (
 	// maxIntervals limits the number of intervals to eleven days of one-second intervals.
 	maxIntervals = 1_000_000
 	maxSpan      = 365 * 24 * time.Hour
-	// maxRecordedIntervals is the number of intervals at which a StreamBuilder joins neighbouring intervals.
+	// maxRecordedIntervals is the number of intervals at which a StreamBuilder joins neighboring intervals.
 	maxRecordedIntervals = 4096
 )
 
@@ -39,7 +39,7 @@ type Stream struct {
 func (s *Stream) Complete() bool { return s.Result != nil }
 
 // StreamBuilder records the Stream of a run in this process. Set Config.Observe to the method Observe. A StreamBuilder
-// joins neighbouring intervals when there are 4,096 intervals, so even a long run needs only a few MiB. The zero
+// joins neighboring intervals when there are 4,096 intervals, so even a long run needs only a few MiB. The zero
 // StreamBuilder is ready for use.
 type StreamBuilder struct {
 	Stream Stream

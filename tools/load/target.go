@@ -138,8 +138,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetAddress parses an address or a URL. If setWSPath is set, it stores an address's path in
-// c.
+// parseTargetAddress parses an address or a URL. If setWSPath is set, it stores the WebSocket path of an address such
+// as HOST:PORT/path in c.
 func (c *Config) parseTargetAddress(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil

@@ -328,7 +328,8 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst: the heading, and the figure's name in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst. title is the heading of a row. name is the name of its
+// figure in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},

@@ -147,7 +147,8 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the encrypted size in bytes of separately sent messages.
+// maxTLSBytesOfMessages returns an upper limit for the size of messages after encryption, in bytes. Each message is
+// encrypted separately.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

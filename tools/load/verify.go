@@ -19,7 +19,7 @@ import (
 // line may be in flight. If the limit is reached, the pacing continues when an answer arrives. Without loops, one
 // goroutine goes through all shards.
 
-// lineVerification is one verification of all held connections.
+// lineVerification is the state of one verification, in which each held connection sends a line and expects it back.
 type lineVerification struct {
 	number  int
 	seed    uint64

@@ -164,8 +164,8 @@ func readArticleResults(docs, name string) (*result.Set, error) {
 	return result.ReadSet(file)
 }
 
-// readCommitAndLoadAverage returns the origin of results without the machine: the last commit in the repository of dir,
-// the scale, and the load average.
+// readCommitAndLoadAverage returns the origin of results, except the machine. The origin contains the last commit in
+// the repository of dir, the scale, and the load average.
 func readCommitAndLoadAverage(ctx context.Context, dir, scale string) result.Origin {
 	o := result.Origin{Commit: "unknown", Scale: scale, LoadAverage: "unknown"}
 	if commit, err := exec.CommandContext(ctx, "git", "-C", dir, "rev-parse", "--short=12", "HEAD").Output(); err == nil {

@@ -152,7 +152,7 @@ func (f *hubFlags) requireAuthForRemoteClients() error {
 	return nil
 }
 
-// isLoopbackAddr returns false for a socket from systemd.
+// isLoopbackAddr reports whether addr is on loopback. It returns false for a listener from systemd.
 func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
@@ -174,7 +174,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout limits the check of all clients' rights after a reload of the users file.
+// enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
 const enforceTimeout = 30 * time.Second
 
 // reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.

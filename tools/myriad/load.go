@@ -117,7 +117,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestStepAboveFoundRate returns the last step with the lowest rate above found.Rate, or the zero Step.
+// lowestStepAboveFoundRate returns the step with the lowest rate above found.Rate. If several steps have this rate, it
+// returns the last one. If there is none, it returns the zero Step.
 func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {

@@ -61,8 +61,8 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newPoolLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandWithNamedSubcommand returns the root command with the subcommand that args name, or with all
-// subcommands.
+// newRootCommandWithNamedSubcommand returns the root command with only the subcommand that args[0] names. If args[0]
+// names no subcommand, the root command has all of them.
 func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",

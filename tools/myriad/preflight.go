@@ -55,8 +55,8 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 	return lines
 }
 
-// lowestExceededOrNearWall returns the lowest hard wall that the plan exceeds or nears. If wantPerformanceWalls is set,
-// it considers soft walls instead, and only those that the plan exceeds.
+// lowestExceededOrNearWall returns the lowest hard limit (wall) that the plan exceeds or nears. If wantPerformanceWalls
+// is set, it returns the lowest soft limit that the plan exceeds.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
@@ -83,7 +83,8 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns is the maximum number of connections that is derived from the limit of open descriptors.
+// maxDerivedConns is the maximum number of connections to plan for if the number is derived from the limit of open
+// descriptors.
 const maxDerivedConns = 10_000
 
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {

@@ -36,7 +36,8 @@ type Agent struct {
 	// EventDir is a directory in which the agent stores the events of each run, in a file named ID.jsonl. ID is the
 	// run's ID. If EventDir is "", events are not stored.
 	EventDir string
-	// Once makes Serve return after one run, or with an error if NATS is unreachable for DefaultSilence.
+	// Once makes Serve return after one run. With Once, Serve also returns an error if NATS is unreachable for
+	// DefaultSilence.
 	Once bool
 	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -61,8 +62,8 @@ type agentWorker struct {
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. If a run is in progress when ctx ends, Serve ends the run. It then waits up
-// to 20 s until the coordinator has received the result.
+// Serve takes part in runs until ctx ends. A run that is then in progress ends early, and Serve waits up to 20 s until
+// the coordinator has received its result.
 //
 // Serve reconnects to NATS at most twice per second. It returns an error if NATS is not on loopback and requires no
 // credentials.
@@ -178,7 +179,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	}
 }
 
-// stopTime limits the delivery of a result to the coordinator after ctx has ended.
+// stopTime limits how long the delivery of a result to the coordinator may take after ctx has ended.
 const stopTime = 20 * time.Second
 
 func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {

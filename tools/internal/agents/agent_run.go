@@ -44,7 +44,8 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// processMessageJoiningIfIdle processes a message, and joins a run on its first clockRequest.
+// processMessageJoiningIfIdle processes a message. If the agent takes part in no run, it joins the run of the first
+// clockRequest that it receives.
 func (w *agentWorker) processMessageJoiningIfIdle(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -128,7 +129,8 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineEndedOrMaxSilence waits until the deadline or until the channel is closed, but at most maxSilence.
+// waitUntilDeadlineEndedOrMaxSilence waits until the deadline, but at most for maxSilence. It returns early when ended
+// is closed.
 func waitUntilDeadlineEndedOrMaxSilence(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -199,7 +201,8 @@ func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendNonFinalEvent sends an event to the coordinator and records what heartbeats must repeat.
+// sendNonFinalEvent sends an event to the coordinator. It ignores the final event Done. It records the event Connected
+// and each event that the coordinator must confirm, because heartbeats repeat them.
 func (r *agentRun) sendNonFinalEvent(e load.Event) {
 	if e.Phase == load.Done {
 		return
@@ -233,7 +236,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrUnconfirmedReport sends the unconfirmed report or, without one, a heartbeat.
+// sendHeartbeatOrUnconfirmedReport sends the report that the coordinator has not confirmed. If there is none, it sends
+// a heartbeat.
 func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

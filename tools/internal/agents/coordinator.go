@@ -92,8 +92,8 @@ func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost 
 // RunOnAgents makes agents generate load, as load.Run does in this process. It returns their merged result. Lost agents
 // appear only in the Result's fields Agents and Connections.
 //
-// The Result is nil if the run does not take place or all agents are lost. A run does not take place, for example, if
-// too few agents join or an agent refuses. The same applies if NATS is not on loopback and requires no credentials.
+// The Result is nil if all agents are lost or the run does not take place. Examples are too few agents, an agent that
+// refuses, and a NATS server beyond loopback that accepts clients without credentials.
 //
 // When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
 // error.
@@ -132,8 +132,8 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no credentials
-// for it.
+// RequireCredentialsUnlessLoopback checks that o contains credentials if the NATS server is not on loopback. It returns
+// an error if they are missing.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()
@@ -189,7 +189,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal returns an error if a remote external NATS server requires no credentials.
+// requireServerAuthIfExternal checks a NATS server that this coordinator has not started. It returns an error if the
+// server is not on loopback and accepts clients without credentials.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil

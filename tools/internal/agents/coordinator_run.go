@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns how long before a common start the coordinator sends the order to start.
+// startDelay returns the time between the coordinator's order to start and the common start of all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {

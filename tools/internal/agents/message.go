@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// protocol is the version of the message format. It must change with the meaning of any message.
+// protocol is the version of the message format. Change it whenever the meaning of a message changes.
 const protocol = 2
 
 const (
@@ -56,8 +56,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message without its body. For another version, it returns both the message and
-// errVersion.
+// decodeMessageHeader parses a message without its body. If the message has a version other than the given one, it
+// returns both the message and errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
@@ -124,7 +124,8 @@ type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock contains the arrival and the departure time of a clockRequest in Unix nanoseconds.
+// clock contains the arrival time of a clockRequest (Came) and the departure time of the answer (Left), in Unix
+// nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`

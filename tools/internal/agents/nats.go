@@ -45,8 +45,8 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// RequireCredentialsUnlessLoopback returns an error if an address in URL is not on loopback and n contains no
-// credentials.
+// RequireCredentialsUnlessLoopback checks that n contains credentials if an address in URL is not on loopback. It
+// returns an error if they are missing.
 func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)

@@ -14,7 +14,8 @@ import (
 // maxCPUs is the highest number of processors that counts for an agent.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits divides connections among agents by processors, within each agent's limits.
+// divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors. No agent gets more
+// than its limit.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

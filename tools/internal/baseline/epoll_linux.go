@@ -37,8 +37,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design. It returns one function per listener, which takes the listener's
-// connections.
+// startEpollLoops starts the event loops of a design. Each returned function registers a connection of one listener
+// with an event loop.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1

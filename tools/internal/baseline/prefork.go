@@ -9,8 +9,8 @@ import (
 type PreforkOptions struct {
 	// Processes is the number of processes, from 1 to 1024.
 	Processes int
-	// Command is the command line of each process. The process must serve InheritedListener with a design other than
-	// Prefork, and exit on SIGTERM.
+	// Command is the command line of each process. The process must exit on SIGTERM. It must serve InheritedListener
+	// with a design other than Prefork.
 	Command []string
 }
 

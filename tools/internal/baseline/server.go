@@ -74,8 +74,8 @@ type Options struct {
 	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
 	// HeartbeatHeap require a Heartbeat.
 	HeartbeatBy string
-	// Deadline is the timeout that each Read sets for reads and writes, as in the published server. 0 disables it.
-	// Deadline requires the design PerConn.
+	// Deadline is the timeout for reads and writes. Each Read sets it again, as in the published server that this
+	// design reproduces. 0 disables it. Deadline requires the design PerConn.
 	Deadline time.Duration
 	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""
 	// disables this. The apps HTTP and Web require "".
@@ -234,8 +234,8 @@ func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.List
 	}
 }
 
-// startDesignAndServeFuncs starts a design's event loops, which end with ctx. It returns one serving function per
-// listener.
+// startDesignAndServeFuncs starts a design's event loops, which end with ctx. Each returned function serves a
+// connection of one listener.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -266,7 +266,8 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackOrCloseConn records a connection for the server's end, or closes the connection if the server has ended.
+// trackOrCloseConn records a connection that Serve must close when it ends. If Serve has already ended,
+// trackOrCloseConn closes the connection.
 func (s *plainServer) trackOrCloseConn(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -110,7 +110,7 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 }
 
 // NewHistogramMetric returns a histogram. buckets contains the number of values in each bucket. bound returns the upper
-// bound of a bucket other than the last.
+// bound of a bucket. It is not called for the last bucket, which has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

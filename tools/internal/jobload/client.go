@@ -32,7 +32,8 @@ type serverContender struct {
 	finished, finishedOf atomic.Int64 // see ServerFigures
 }
 
-// jobConn belongs to the submitter until a request is sent, and then to its reader until the answer.
+// jobConn belongs to the submitting goroutine until a request is sent. It then belongs to its reading goroutine until
+// the answer arrives.
 type jobConn struct {
 	net.Conn
 	job     *Job
@@ -172,8 +173,9 @@ func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	r.Server.Recovery = max(r.Elapsed-r.Duration, 0) + c.probeUntilRecovered()
 }
 
-// probeUntilRecovered sends one request after the other until probesInRow successive requests have each been answered
-// within maxProbeTime. It returns the time until the first of these requests, or maxRecovery if that time is exceeded.
+// probeUntilRecovered sends requests one by one until probesInRow of them in a row have each been answered within
+// maxProbeTime. It returns the time from the call to the first request of this row. After maxRecovery, it gives up and
+// returns maxRecovery.
 func (c *serverContender) probeUntilRecovered() time.Duration {
 	start, fast := time.Now(), 0
 	first := start

@@ -161,7 +161,8 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits for all counted jobs, or for the planned time. earlyEndReason is "" unless ctx ends first.
+// waitForJobsOrLimit waits for all counted jobs, but at most for the planned time. If ctx ends first, earlyEndReason
+// states this. Otherwise, it is "".
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -333,7 +334,8 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// sampleStartingWindowIfDue counts goroutines and workers at most once per sampleInterval.
+// sampleStartingWindowIfDue updates the peak numbers of goroutines and workers, at most once per sampleInterval. At the
+// start of the measured window, it also records the resource usage so far.
 func (r *jobRun) sampleStartingWindowIfDue(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()

@@ -25,7 +25,7 @@ const (
 const maxAtOnce = 100
 
 // serveJobRequestsOverHTTP serves requests that each do the work of one job. It writes its address to out. It returns
-// when ctx ends or standard input is closed, which happens when the process that has started this one ends.
+// when ctx ends or standard input is closed. Standard input is closed when the parent process ends.
 func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit cuts the first line from a head or trailer. n includes the line end, or is 0 for an incomplete
-// line.
+// cutLineWithinHeadLimit cuts the first line from a head or trailer. n is the size of the line with its line end, or 0
+// if the line is incomplete.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLineWithin(in, maxBytes)
@@ -17,7 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLineWithin cuts the first line from the input. n includes the line end, or is 0 without a line within maxBytes.
+// cutLineWithin cuts the first line from the input. n is the size of the line with its line end, or 0 if no line ends
+// within maxBytes.
 func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {
@@ -30,7 +31,8 @@ func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeaderLine records what a header line declares about the body. expected is "" unless the line is invalid.
+// applyHeaderLine records what a header line declares about the body. If the line is invalid, expected describes a
+// valid line. Otherwise, expected is "".
 func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {

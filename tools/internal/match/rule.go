@@ -141,8 +141,8 @@ func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(statu
 	}
 }
 
-// EndStream handles the end of a stream. It returns 1 if the end of the stream also ends an HTTP response, and
-// otherwise 0. If it returns 1, it has called onStatus with the status of the response. onStatus can be nil.
+// EndStream handles the end of a stream. If the end of the stream also ends an HTTP response, EndStream calls onStatus
+// with the status of the response and returns 1. Otherwise, it returns 0. onStatus can be nil.
 func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
 		return 0

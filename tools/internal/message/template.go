@@ -82,8 +82,8 @@ func Parse(text string) (*Template, error) {
 	return t, nil
 }
 
-// parseLiteralUpToExpression parses literal text from text[at:] up to the next expression. next is the index after the
-// literal text or after \{.
+// parseLiteralUpToExpression parses literal text from text[at:] up to the next expression. next is the index of the
+// rest of the text. If atExpression is set, the rest begins after \{.
 func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {

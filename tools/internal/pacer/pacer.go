@@ -35,8 +35,8 @@ type SendPlan struct {
 	next     time.Duration // time of the next message
 }
 
-// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message in intervals (0 to
-// 1). If c.Poisson is set, poissonSeed determines all random times.
+// NewPlanFrom returns a plan that begins at the given time. phase is the delay of the first message, as a fraction of
+// an interval (0 to 1). If c.Poisson is set, poissonSeed determines all random times.
 func (c *RateCurve) NewPlanFrom(at time.Duration, phase float64, poissonSeed uint64) SendPlan {
 	p := SendPlan{position: c.CountMessagesDue(at)}
 	if c.Poisson {
@@ -74,8 +74,8 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end, and counts them before and in the window. It draws at most
-// *randomDrawsLeft random times, and estimates the number of further messages.
+// Skip drops the messages that are due before end. It counts those due before the window and those due in the window
+// separately. It draws at most *randomDrawsLeft random times, and estimates the number of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s

@@ -30,7 +30,7 @@ var errRows = errors.New("too many sockets to search")
 var errNobody = errors.New("no process in this network namespace listens at this address")
 
 // FindListenerPIDs returns the IDs of the processes that listen on a TCP port of this machine, in ascending order.
-// Listeners on the wildcard address count only if no socket is bound to the address itself.
+// Listeners on the wildcard address count only if no socket is bound to addr.
 //
 // addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
 // processes of another user, network namespace or process namespace.

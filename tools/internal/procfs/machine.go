@@ -141,8 +141,9 @@ func parseNumberList(list string) (first, count int, err error) {
 
 const maxQueues = 16 << 10
 
-// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if index or
-// address differ, because /sys then belongs to another network namespace.
+// CountInterfaceQueues counts the receive and send queues of a network interface. It returns an error if the
+// interface's index is not wantIndex or its address is not wantAddress, because /sys then belongs to another network
+// namespace. An empty wantAddress matches any address.
 func CountInterfaceQueues(name string, wantIndex int, wantAddress string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(wantIndex), "address": wantAddress} {

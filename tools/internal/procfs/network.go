@@ -17,8 +17,8 @@ type Network struct {
 	// belong to no process. TCPBuffers is the memory of the machine's TCP buffers in bytes.
 	Established, Open, TimeWait, Orphans int64
 	TCPBuffers                           int64
-	// Counters counts events in the namespace that show that a limit was reached. The keys are names such as
-	// ListenOverflows and nf_conntrack_drop. Counters that the kernel does not support are missing.
+	// Counters contains the counters of events that show that a limit of the namespace was reached. The keys are names
+	// such as ListenOverflows and nf_conntrack_drop. Counters that the kernel does not support are missing.
 	Counters map[string]int64
 }
 

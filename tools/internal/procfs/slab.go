@@ -37,7 +37,7 @@ func ReadSlabCaches() (map[string]Slab, error) {
 	return caches, nil
 }
 
-// addMergedCacheNames adds the further names of each cache.
+// addMergedCacheNames adds an entry for each further name (alias) of a cache.
 func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // shown: caches by target; hidden: targets by name
 	left := maxSlabs

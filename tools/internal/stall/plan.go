@@ -50,8 +50,8 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns the end of a service that can begin at start. If start is in a stall, the service begins
-// when the stall ends. A stall that begins during a service interrupts the service.
+// EndOfServiceFrom returns the end of a service that can begin at start. If a stall is in progress at start, the
+// service begins when the stall ends. A stall that begins during the service interrupts it.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()
 	if p.Stall == 0 {

@@ -34,8 +34,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictFromSmallestOfSameSetup predicts each measurement from the measurement of the same setup with the fewest
-// connections. The smallest measurement of a setup gets no prediction.
+// PredictFromSmallestOfSameSetup predicts each measurement from a smaller one: the measurement with the fewest
+// connections among those of the same setup. This smallest measurement itself gets no prediction.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

@@ -178,7 +178,8 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortByRateAndMakeMonotonic sorts the points by rate, and raises figures that would decrease with the rate.
+// sortByRateAndMakeMonotonic sorts the points by rate. It raises Cores and Buffers of a point to those of the previous
+// point if they are lower.
 func (m *MeasuredCosts) sortByRateAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {

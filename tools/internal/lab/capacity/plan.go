@@ -110,7 +110,7 @@ type Flow struct {
 // Planner makes plans from a measurement.
 type Planner struct {
 	Measured MeasuredCosts
-	// Facts describes the machine of the measurement. For fields that are zero, package doctor uses defaults.
+	// Facts describes the machine of the measurement. Package doctor uses defaults for fields that are zero.
 	Facts *doctor.Facts
 }
 

@@ -135,8 +135,9 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeatsAndAnswers returns how many heartbeats a server has sent, and how many answers it has received.
-// verificationLines is the number of other lines that the server has received.
+// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent to held connections since the checkpoint
+// Before, and how many answers to heartbeats it has received. verificationLines is the number of verification lines in
+// this time; they do not count as answers.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines

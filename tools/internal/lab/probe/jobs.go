@@ -74,9 +74,9 @@ var jobsProbe = Probe{
 	},
 }
 
-// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" divides the finished jobs
-// of the light sources by their fair share. The fair share is an equal part for each source, but at most the jobs that
-// the light sources offered: one in eleven.
+// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" is the number of finished
+// jobs of the light sources, divided by their fair share. The fair share assumes that each source gets an equal part of
+// the finished jobs. It is at most one in eleven of the offered jobs, because the light sources offer no more.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether either high or low values of a figure are better, and whether the figure exists.
-// HasBetterDirection implements scenario.Reader.Figures.
+// HasBetterDirection reports whether the figure exists, and whether it has a better direction (high or low). It
+// implements scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -146,8 +146,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs were busy with other programs on average, and the part of this number that the
-// host of a virtual machine took.
+// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign). stolenByHost is the part of foreign
+// that the host of a virtual machine used.
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -115,8 +115,8 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// rowsWithPublishedResults returns a row for each run name that matches the pattern, and the published rows of the same
-// workloads. A published row precedes the row of its design.
+// rowsWithPublishedResults returns a row for each run whose name matches the pattern. It also returns the published
+// rows of the same workloads. A published row precedes the row of its design.
 func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
@@ -137,8 +137,9 @@ func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern st
 	return rows, nil
 }
 
-// publishedRowsAbove returns the published rows of a workload that precede the row of subjects[i]. If there are
-// several, their labels contain their names.
+// publishedRowsAbove returns the published rows of a workload to show above the row of subjects[i], which is their
+// design. If a published design has no runs, its rows are shown above subjects[0]. If there are several rows, each
+// label contains the name of the published row.
 func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
 	for t := range r.Scenario.References {
 		reference := &r.Scenario.References[t]

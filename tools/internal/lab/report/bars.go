@@ -17,24 +17,24 @@ type BarGroup struct {
 	Bars  []Bar
 }
 
-// Bar is a labelled bar. Text is the displayed value. Color is an index from 0 to BarColors-1.
+// Bar is a labeled bar. Text is the displayed value. Color is an index from 0 to BarColors-1.
 type Bar struct {
 	Label, Text string
 	Value       float64
 	Color       int
 }
 
-// Themes of a bar chart. AutoTheme follows the reader's colour scheme and has a background of its own.
+// Themes of a bar chart. AutoTheme follows the reader's color scheme and has a background of its own.
 const (
 	LightTheme = iota
 	DarkTheme
 	AutoTheme
 )
 
-// BarColors is the number of bar colours in a theme.
+// BarColors is the number of bar colors in a theme.
 const BarColors = 8
 
-// themeVariables contains the CSS variables of the light and the dark theme: background, text, quiet text, bar colours.
+// themeVariables contains the CSS variables of the light and the dark theme: background, text, quiet text, bar colors.
 var themeVariables = [2][3 + BarColors]string{
 	{"#ffffff", "#1f2328", "#59636e", "#818b98", "#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83"},
 	{"#0d1117", "#e6edf3", "#9198a1", "#6e7681", "#4493f8", "#f0883e", "#3fb950", "#ab7df8", "#f778ba", "#d29922", "#39c5cf"},

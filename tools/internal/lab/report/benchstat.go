@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line. The
-// line contains the figures for which either high or low values are better.
+// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line with
+// all figures that have a better direction, high or low.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)

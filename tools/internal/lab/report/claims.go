@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// SetVerdicts sets the verdicts of each report in s. There are verdicts on comparisons with published results, and
-// verdicts on claims.
+// SetVerdicts sets the verdicts of each report in s. A verdict is about a comparison with a published result, or about
+// a claim.
 func SetVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil

@@ -318,7 +318,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 }
 
 // jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table. One note describes the submitted
-// jobs. The other compares the subject that chooses its I/O model automatically with the best other subject.
+// jobs. The other note is about the subject that chooses its I/O model automatically, and compares it with the best
+// other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {

@@ -89,8 +89,8 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	return s
 }
 
-// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the text. If at least half
-// of a subject's runs are uncertain, the outcome becomes uncertain.
+// appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the comparison's text. The
+// outcome becomes uncertain if at least half of one subject's runs are uncertain.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -118,8 +118,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" for the peak memory,
-// because a killed run also has this figure.
+// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" if f is the peak
+// memory, because even a killed run has this figure.
 func firstWatchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -156,8 +156,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of all comparisons. It ignores comparisons with killed designs if
-// there are others.
+// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the watchdog
+// killed count only if there are no others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if, by Little's law, the published connections
-// cannot all have been under load.
+// addPublishedLine adds a published row. It marks the row if the published number of connections was not under load, by
+// Little's law.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -305,8 +305,8 @@ func formatCountOrNoFigure(n int) string {
 }
 
 // formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
-// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats
-// both.
+// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats the
+// ratio and the figure.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

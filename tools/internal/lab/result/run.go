@@ -255,7 +255,8 @@ type Capacity struct {
 }
 
 // Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that the connection
-// sent. Heartbeats is the number of heartbeats that it received. Error is set if it did not receive the broadcast.
+// sent. Heartbeats is the number of heartbeats that the connection received. Error is set if the broadcast did not
+// arrive on the connection.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`

@@ -42,7 +42,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and passes at most maxAdminReplyBytes of the response to parse.
+// fetchAndParse requests a path and calls parse with the response. The response is cut off after maxAdminReplyBytes.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()

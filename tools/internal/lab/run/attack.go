@@ -41,7 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns the attacker of a storm.
+// stormAttackers returns a list with the single attacker of a storm, which opens and closes connections as fast as it
+// can.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
@@ -267,7 +268,8 @@ func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth reports too much growth of the server's memory or descriptors to addProblem.
+// checkMemoryAndDescriptorGrowth checks how much the server's memory and descriptors have grown. It calls addProblem if
+// the growth is too high or there are too few samples.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

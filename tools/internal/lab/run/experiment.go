@@ -24,13 +24,13 @@ import (
 // Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory for the report. An existing directory must be empty. A missing directory is created. If Dir
-	// is "", no report is written.
+	// Dir is the directory for the report. It is created if it does not exist, and must be empty otherwise. If Dir is
+	// "", no report is written.
 	Dir string
 	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict requires claims that are otherwise optional.
+	// Strict makes claims required that are otherwise optional.
 	Strict bool
 	// Repeat is the maximum number of times that a run is repeated because other programs disturbed it. The least
 	// disturbed attempt counts. The default is 0.

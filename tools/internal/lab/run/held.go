@@ -230,7 +230,8 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess makes a server with one process collect garbage the given number of times.
+// forceGCIfOneProcess forces the given number of garbage collections in the server. It does nothing if the server has
+// several processes.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)

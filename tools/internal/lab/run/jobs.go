@@ -152,7 +152,8 @@ func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the capacity for the jobs' shape, from an earlier run if possible.
+// reuseOrMeasureShapeCapacity returns the machine's capacity for jobs of the phase's shape (kind). It measures the
+// capacity unless an earlier run has done so.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -206,8 +207,8 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodputAndUpdateBest measures, in a closed loop, at which rate a contender ends jobs within their deadline. It
-// updates bestSoFar.
+// measureGoodputAndUpdateBest measures the goodput of a contender in a closed loop: the jobs per second that end within
+// their deadline. It adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -250,7 +251,7 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit kills p if its peak memory exceeds the limit before ctx ends.
+// killWhenOverLimit watches the peak memory of p until ctx ends. It kills p if the limit is exceeded.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure

@@ -27,8 +27,8 @@ const (
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory contains the free and the total memory in bytes. limitedBy names the cgroup limit that restricts
-// free. It is "" if no limit does.
+// availableMemory contains the free and the total memory in bytes. If a cgroup limit leaves less than the machine has
+// free, limitedBy is the name of this limit. Otherwise, limitedBy is "".
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
@@ -66,7 +66,7 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is cancelled when memory runs low. The caller must call the returned
+// cancelWhenMemoryLow returns a context that is canceled when memory runs low. The caller must call the returned
 // function.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -71,7 +71,8 @@ func (l *launcher) takeLeftoverGroupError() error {
 	return err
 }
 
-// killGroupOrStoreError kills the rest of a process group, or stores an error in leftoverErr.
+// killGroupOrStoreError kills the remaining processes of a group and waits for their end. If they still run after
+// groupExitTimeout, it stores an error in leftoverErr.
 func (l *launcher) killGroupOrStoreError(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
@@ -241,7 +242,7 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that is cancelled when the server exits. The cause describes the exit.
+// contextUntilServerExits returns a context that is canceled when the server exits. The cause describes the exit.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -258,7 +259,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers connects repeatedly until the server answers, and returns the connection with the answer.
+// waitUntilAppAnswers opens connections until the server answers on one of them, and returns that connection.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -40,8 +40,8 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStepIfItFits executes one run. If not all connections fit, it skips the run or, with a Broadcast phase, reduces
-// their number.
+// runStepIfItFits executes one run. If the machine cannot hold all connections, it skips the run. A run with a
+// Broadcast phase is not skipped but gets as many connections as fit, if any fit.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRunsForCapacity []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -390,8 +390,8 @@ func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	return c
 }
 
-// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the result states why
-// the generator failed, the error is nil.
+// runLoadGenerator runs the load generator and passes each event to onEvent, which may be nil. If the load generator
+// fails and its result states the reason, runLoadGenerator returns the result without an error.
 func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {

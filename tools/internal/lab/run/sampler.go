@@ -163,8 +163,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle samples when memory is stable and acceptOpenConns returns true, or after timeout.
-// acceptOpenConns receives the number of open connections without the lab's own.
+// sampleWhenConnsAndMemorySettle takes a sample when memory is stable and acceptOpenConns returns true, or after
+// timeout. The argument of acceptOpenConns is the number of open connections, excluding the lab's own.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -226,7 +226,7 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample, which counts TCP segments if countSegments is set.
+// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -265,7 +265,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs. stolen is the usage by other virtual machines, and foreign includes it.
+// averages since then, in CPUs. foreign is the usage by all other programs. It includes stolen, the usage by other
+// virtual machines.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

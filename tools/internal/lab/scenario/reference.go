@@ -123,8 +123,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures for which neither high
-// nor low values count as better.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures that have no better
+// direction, high or low.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {

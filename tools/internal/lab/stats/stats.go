@@ -22,8 +22,8 @@ func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors maps the size of a sample to a factor. The range of the sample times the factor is half the width of the
-// 95 % confidence interval.
+// rangeFactors maps the number of values in a sample to a factor. The factor times the range (maximum - minimum) is
+// half the width of the 95 % confidence interval.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
 // Median returns the median of the values. For an even number of values, it is the mean of the two middle ones. Without
