@@ -93,7 +93,8 @@ func TestReplayAcrossReconnects(t *testing.T) {
 	}
 }
 
-// readMessages reads messages behind lastID, of a pattern on a WebSocket or of topics on an event stream, and disconnects.
+// readMessages reads messages behind lastID, of a pattern on a WebSocket or of topics on an event stream, and
+// disconnects.
 func readMessages(t testing.TB, addr, lastID string, onSocket bool, maxMessages int, f func(id, data string) error) error {
 	var next func() (string, error)
 	if onSocket {

@@ -68,8 +68,8 @@ func subjectCovers(wide, subject string) bool {
 	return wide == subject
 }
 
-// TestSubjectsAtRandom checks that names have distinct bounded subjects, that subjects of short names map back, and that
-// a pattern's subject covers its matches.
+// TestSubjectsAtRandom checks that names have distinct bounded subjects, that subjects of short names map back, and
+// that a pattern's subject covers its matches.
 func TestSubjectsAtRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const bytes = "ab.:/*?[]\\^-% >\xff"

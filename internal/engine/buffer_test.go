@@ -126,10 +126,10 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	var f FreeList
 	h := &Runtime{Buffers: &f, Counters: new(Counters)}
-	large := h.allocCountedBuffer(maxPooledSize)
+	large := h.getOrNewCountedBuffer(maxPooledSize)
 	room := &large.bytes[:1][0]
 	h.freeCountedBuffer(large)
-	b := h.allocCountedBuffer(10)
+	b := h.getOrNewCountedBuffer(10)
 	if cap(b.bytes) > smallBufferSize {
 		t.Fatalf("10 bytes have a buffer of %d", cap(b.bytes))
 	}

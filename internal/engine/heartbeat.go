@@ -25,7 +25,7 @@ func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) 
 // AwaitsHeartbeatAnswer reports whether the last heartbeat to the peer is unanswered.
 func (c *Conn) AwaitsHeartbeatAnswer() bool { return c.is(unansweredMask) }
 
-func (c *Conn) sendHeartbeat() {
+func (c *Conn) callHeartbeatSend() {
 	c.state += oneUnanswered
 	c.runtime.Counters.Add(Heartbeats, 1)
 	c.callHandler(c.callbacks().Heartbeat.Send)
@@ -190,6 +190,6 @@ func (c *Conn) SendHeartbeatOrScheduleClose() {
 	case missed >= h.MaxMissed:
 		c.state |= readBeforeClose
 	default:
-		c.sendHeartbeat()
+		c.callHeartbeatSend()
 	}
 }

@@ -77,7 +77,7 @@ func (c *Conn) relayFeedOrBufferInput(p []byte) {
 
 func (c *Conn) bufferUnusedInput(p []byte) {
 	if c.in == nil {
-		c.in = c.runtime.allocCountedBuffer(len(p))
+		c.in = c.runtime.getOrNewCountedBuffer(len(p))
 	}
 	c.runtime.appendToInputBuffer(c.in, p)
 }

@@ -137,7 +137,7 @@ func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 
 
 // The following methods allocate the buffers of connections and count their capacity as Buffered.
 
-func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
+func (rt *Runtime) getOrNewCountedBuffer(capacity int) *Buffer {
 	b := rt.Buffers.GetOrNew(capacity)
 	b.waitingSince = rt.Clock()
 	rt.Counters.Add(Buffered, int64(cap(b.bytes)))
@@ -183,7 +183,7 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
 		n := min(len(p), last.appendableBytes(maxSize))
 		if n == 0 {
-			last = rt.allocCountedBuffer(len(p))
+			last = rt.getOrNewCountedBuffer(len(p))
 			b.rest = append(b.rest, last)
 			n = min(len(p), last.appendableBytes(maxSize))
 		}
@@ -202,7 +202,7 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 func appendOutputSpace(rt *Runtime, b *Buffer, n int) []byte {
 	last, maxSize := b.lastPiece(), rt.maxPieceSize
 	if last.appendableBytes(maxSize) < n && (last.inKernel || last.Len() > 0) {
-		last = rt.allocCountedBuffer(n)
+		last = rt.getOrNewCountedBuffer(n)
 		b.rest = append(b.rest, last)
 	}
 	if last == b {

@@ -201,7 +201,7 @@ func (c *Conn) addrOfTransportTail() **Buffer {
 
 func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
 	c.blockPartnerFastPath()
-	*tail = c.runtime.allocCountedBuffer(capacity)
+	*tail = c.runtime.getOrNewCountedBuffer(capacity)
 }
 
 // NextFilePartUnlessLayered returns the next file bytes to send: n bytes of f, starting at offset. If the connection
@@ -239,7 +239,7 @@ func (c *Conn) addSentBytesToFirstFile(sentBytes int) (fullySent bool) {
 func (c *Conn) LoadFilePieceIntoOutput() {
 	first := &c.extra.fileQueue.entries[0]
 	n := int(min(first.remaining, int64(c.runtime.maxPieceSize)))
-	b := c.runtime.allocCountedBuffer(n)
+	b := c.runtime.getOrNewCountedBuffer(n)
 	c.runtime.growBuffer(b, n, n)
 	b.bytes = b.bytes[:n]
 	if _, err := first.file.ReadAt(b.bytes, first.offset); err != nil {

@@ -137,7 +137,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	case beat && c.runtime.SweepsHeartbeats:
 		return resumed
 	case beat:
-		c.sendHeartbeat()
+		c.callHeartbeatSend()
 	case why == nil:
 		return resumed
 	case why == ErrWriteTimeout:

@@ -111,7 +111,7 @@ func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	mode, isCounted := g.mode.Load(), false
 	if p != Critical && (mode&dicing != 0 || mode&limiting != 0 && t != nil) {
-		if admitted, isCounted = g.admitByShares(mode, source); !admitted {
+		if admitted, isCounted = g.admitBySharesOrIfNoneWaits(mode, source); !admitted {
 			return false
 		}
 	}
@@ -145,9 +145,9 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitByShares reports whether the fair shares admit a request. If no request waits and setShedRatio has set no ratio,
-// it admits every request, so that no worker becomes idle. The credits are checked later.
-func (g *Gate) admitByShares(mode uint32, source netip.Addr) (admitted, isCounted bool) {
+// admitBySharesOrIfNoneWaits reports whether the fair shares admit a request. If no request waits and setShedRatio has
+// set no ratio, it admits every request, so that no worker becomes idle. The credits are checked later.
+func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
 		why = Reason(g.ratioCause.Load())

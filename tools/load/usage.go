@@ -148,7 +148,7 @@ func (p *processSampler) usageSinceLastCall() (usageOrNil *Usage) {
 	if len(p.pids) == 0 {
 		return nil
 	}
-	now, _ := p.sampler.TakeSampleSkippingSlow(usageParts, p.pids...) // unreadable values are 0
+	now, _ := p.sampler.TakeSampleThrottlingSlowParts(usageParts, p.pids...) // unreadable values are 0
 	if len(now.Processes) == 0 {
 		return nil
 	}

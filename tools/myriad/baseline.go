@@ -74,7 +74,7 @@ func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	config, err := f.tls.newTLSConfig()
+	config, err := f.tls.newReloadingTLSConfigOrNil()
 	if err != nil {
 		return err
 	}

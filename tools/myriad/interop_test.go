@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Programs that we did not write get their answers on every model. Those that take long do so with MYRIAD_TEST_FULL only.
-// Those in testdata/interop print the answer to their input; their arguments are host, port and certificate.
+// Programs that we did not write get their answers on every model. Those that take long do so with MYRIAD_TEST_FULL
+// only. Those in testdata/interop print the answer to their input; their arguments are host, port and certificate.
 func TestInterop(t *testing.T) {
 	skipIfShort(t)
 	const text, hello = "one\nand two\n", "Hello, World!Hello, World!Hello, World!"

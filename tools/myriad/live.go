@@ -150,7 +150,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 		if v.plan.NoReply {
 			label = "sent"
 		}
-		add(label, "%-12s %s", format.Whole(v.rateHistory[len(v.rateHistory)-1])+"/s", sparkline(v.rateHistory, width-labelWidth-13))
+		add(label, "%-12s %s", format.Whole(v.rateHistory[len(v.rateHistory)-1])+"/s", sparklineOfLatest(v.rateHistory, width-labelWidth-13))
 	}
 	if i.Intended > 0 || i.Waiting > 0 {
 		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.lastInterval.PerSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.InFlight))
@@ -160,7 +160,7 @@ func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	}
 	if l := i.Latency; l.Count > 0 {
 		add("latency", "p50 %s, p90 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P90), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
-		add("p99", "%-12s %s", format.Latency(l.P99), sparkline(v.p99History, width-labelWidth-13))
+		add("p99", "%-12s %s", format.Latency(l.P99), sparklineOfLatest(v.p99History, width-labelWidth-13))
 	}
 	faults := len(all)
 	if len(v.errors) > 0 {
@@ -215,8 +215,8 @@ func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
 	return text
 }
 
-// sparkline draws the most recent values as a row of bars, one per column.
-func sparkline(values []float64, width int) string {
+// sparklineOfLatest draws the most recent values as a row of bars, one per column.
+func sparklineOfLatest(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
 	maximum := slices.Max(append([]float64{0}, values...))

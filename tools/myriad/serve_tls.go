@@ -25,8 +25,8 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newTLSConfig returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key.
-func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
+// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key.
+func (f *serverTLSFlags) newReloadingTLSConfigOrNil() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
 			return nil, usagef("--tls-client-ca is given without a certificate; expected --tls-cert and --tls-key too")

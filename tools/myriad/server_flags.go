@@ -117,7 +117,7 @@ func (f *serverFlags) validateAndConfigure(cmd *cobra.Command) (err error) {
 	}
 	srv := &f.srv
 	srv.DropTLSExporters = true // no application here exports keying material
-	if srv.TLSConfig, err = f.tls.newTLSConfig(); err != nil {
+	if srv.TLSConfig, err = f.tls.newReloadingTLSConfigOrNil(); err != nil {
 		return err
 	}
 	if f.tls.pair != nil {

@@ -59,7 +59,7 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 		return err
 	}
 	l.handshakeDone = true
-	if compact, unread := l.convertToCompactLayer(c); compact != nil {
+	if compact, unread := l.takeOverAsCompactLayerOrNil(c); compact != nil {
 		c.ReplaceLayer(compact)
 		c.OnHandshakeDone()
 		if err := compact.OnRead(c, unread); err != nil || !l.session.IsInputEnded() {
@@ -71,9 +71,9 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// convertToCompactLayer converts l to a compactTLSLayer, or returns nil if that is impossible. unread is the ciphertext
-// that l has received but not decrypted.
-func (l *tlsLayer) convertToCompactLayer(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
+// takeOverAsCompactLayerOrNil converts l to a compactTLSLayer, or returns nil if that is impossible. unread is the
+// ciphertext that l has received but not decrypted.
+func (l *tlsLayer) takeOverAsCompactLayerOrNil(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)
 	c.CountTLS(int(reason))

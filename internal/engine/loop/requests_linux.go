@@ -150,7 +150,7 @@ type dialStarter struct {
 
 func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
-		if request := q.dequeueSingleDial(); !q.loop.startDelegateOrFailDial(request) {
+		if request := q.takeOneDialOfFirstRequest(); !q.loop.startDelegateOrFailDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)
 			return
 		}
@@ -159,7 +159,7 @@ func (q *dialStarter) runIfDue(time.Duration) {
 
 func (q *dialStarter) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-func (q *dialStarter) dequeueSingleDial() engine.DialRequest {
+func (q *dialStarter) takeOneDialOfFirstRequest() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
 		q.requests = q.requests[1:]
@@ -172,7 +172,7 @@ func (q *dialStarter) dequeueSingleDial() engine.DialRequest {
 
 func (l *Loop) failQueuedDials() {
 	for len(l.dials.requests) > 0 {
-		l.host.NotifyDialFailed(l.dials.dequeueSingleDial().Handler, engine.ErrClosed)
+		l.host.NotifyDialFailed(l.dials.takeOneDialOfFirstRequest().Handler, engine.ErrClosed)
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			}
 			c.sendOrdersToAll()
 		case <-t.patience:
-			c.dropLostMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+			c.stopLostMembersAndProcessPhases(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
 			c.processAgentMessage(m)
 		case <-t.show.C:
@@ -91,7 +91,7 @@ func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 			c.logQueuedNATSWarningUnlessRepeated()
 			c.processQueuedMessages()
 			insecure := c.requireServerAuthIfExternal()
-			c.dropLostMembersAndProcessPhases(func(m *memberAgent) string {
+			c.stopLostMembersAndProcessPhases(func(m *memberAgent) string {
 				if insecure != nil {
 					return insecure.Error()
 				}
@@ -181,7 +181,7 @@ func (c *coordinator) activeMembers() (active []*memberAgent) {
 	return active
 }
 
-func (c *coordinator) dropLostMembersAndProcessPhases(lossReasonOrEmpty func(*memberAgent) string) {
+func (c *coordinator) stopLostMembersAndProcessPhases(lossReasonOrEmpty func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReasonOrEmpty(m); reason != "" {
 			c.markLostAndOrderItToStop(m, reason)

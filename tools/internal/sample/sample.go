@@ -178,7 +178,7 @@ func (s *Sample) findProcess(pid int) *Process {
 // processes have ended, the error wraps ErrEnded.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
-	return s.TakeSampleSkippingSlow(parts, pids...)
+	return s.TakeSampleThrottlingSlowParts(parts, pids...)
 }
 
 const (
@@ -193,9 +193,9 @@ type Sampler struct {
 	slow map[Parts]time.Time // time of the last read of each slow part
 }
 
-// TakeSampleSkippingSlow takes a sample like the function TakeSample. It skips slow parts that were read less than 5 s
-// ago.
-func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
+// TakeSampleThrottlingSlowParts takes a sample like the function TakeSample. It skips slow parts that were read less
+// than 5 s ago.
+func (s *Sampler) TakeSampleThrottlingSlowParts(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {
 		if now.Sub(last) < slowEvery {

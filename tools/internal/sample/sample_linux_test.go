@@ -134,11 +134,11 @@ func TestSampler(t *testing.T) {
 		s.slow[PSS] = time.Now()
 		for range 2 {
 			time.Sleep(slowEvery - 1)
-			if got, err := s.TakeSampleSkippingSlow(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
+			if got, err := s.TakeSampleThrottlingSlowParts(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
 				t.Errorf("parts %b, %v; want those that are quick", got.Parts, err)
 			}
 			time.Sleep(1 * time.Nanosecond)
-			if got, err := s.TakeSampleSkippingSlow(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
+			if got, err := s.TakeSampleThrottlingSlowParts(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
 				t.Errorf("after %v parts %b, %v; want PSS", slowEvery, got.Parts, err)
 			}
 			s.slow[PSS] = time.Now()

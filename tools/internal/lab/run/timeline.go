@@ -70,13 +70,13 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 		return
 	}
 	const parts = sample.CPU | sample.Memory | sample.PSS | sample.Switches
-	taken, err := t.sampler[0].TakeSampleSkippingSlow(parts|sample.MachineMemory, groups[t.server]...)
+	taken, err := t.sampler[0].TakeSampleThrottlingSlowParts(parts|sample.MachineMemory, groups[t.server]...)
 	if err != nil {
 		return
 	}
 	tick.Server, tick.Slab = totalUsage(&taken), taken.Machine.Slab
 	if generator != 0 {
-		taken, _ := t.sampler[1].TakeSampleSkippingSlow(parts, groups[generator]...)
+		taken, _ := t.sampler[1].TakeSampleThrottlingSlowParts(parts, groups[generator]...)
 		tick.Load = totalUsage(&taken)
 		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
 		if used := t.generatorUsage.Load(); used != nil {
