@@ -33,16 +33,16 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 		return minLoops, 0, nil
 	}
 	soft, _, _ := DescriptorLimit()
-	if loops, connsPerTable = PlanDescriptorTables(soft, conns, minLoops, maxLoops); loops == 0 {
+	if loops, connsPerTable = PlanFewestDescriptorTables(soft, conns, minLoops, maxLoops); loops == 0 {
 		return 0, 0, err
 	}
 	return loops, connsPerTable, nil
 }
 
-// PlanDescriptorTables returns the smallest number of loops that can hold conns connections if each loop has its own
-// descriptor table. A table can have descriptorLimit descriptors, of which connsPerTable can be connections. If
+// PlanFewestDescriptorTables returns the smallest number of loops that can hold conns connections if each loop has its
+// own descriptor table. A table can have descriptorLimit descriptors, of which connsPerTable can be connections. If
 // maxLoops tables do not suffice, both results are 0.
-func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loopsOrZero, connsPerTable int) {
+func PlanFewestDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loopsOrZero, connsPerTable int) {
 	for loopsOrZero = minLoops; loopsOrZero <= maxLoops; loopsOrZero++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loopsOrZero); conns <= loopsOrZero*connsPerTable {
 			return loopsOrZero, connsPerTable
@@ -51,7 +51,7 @@ func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int)
 	return 0, 0
 }
 
-// MaxConnsInDescriptorTables returns the largest number of connections for which PlanDescriptorTables succeeds.
+// MaxConnsInDescriptorTables returns the largest number of connections for which PlanFewestDescriptorTables succeeds.
 func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) (conns int) {
 	for loops := minLoops; loops <= maxLoops; loops++ {
 		conns = max(conns, loops*descriptorTableCapacity(descriptorLimit, loops))

@@ -30,7 +30,7 @@ func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
 	case limit < 0 || x.f.Shards != "" || each <= subtractDownToZero(limit, sock.ReservedDescriptors):
 		return int64(e.minLoops)
 	}
-	loops, _ := sock.PlanDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
+	loops, _ := sock.PlanFewestDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
 	if loops == 0 {
 		return maxLoops // not even maxLoops is enough; the wall "nofile" reports this
 	}

@@ -162,7 +162,7 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
-		next := g.nextPaceTime(s)
+		next := g.earliestTimerOrPlanDue(s)
 		s.mu.Unlock()
 		return next
 	}
@@ -185,10 +185,10 @@ func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return g.nextPaceTime(s)
+	return g.earliestTimerOrPlanDue(s)
 }
 
-func (g *generator) nextPaceTime(s *shard) time.Duration {
+func (g *generator) earliestTimerOrPlanDue(s *shard) time.Duration {
 	next := s.timers.earliestOrNever()
 	if s.ready.n > 0 {
 		next = min(next, g.sharedPlan.NextDue())

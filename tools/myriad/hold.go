@@ -46,7 +46,7 @@ missing or duplicate line.`,
 		},
 	}
 	f.cfg.Hold = true
-	f.addSettingFlagGroups(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
+	f.addFlagGroupsWithAliasesAndHelp(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
 	return cmd
 }
 

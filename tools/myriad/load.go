@@ -51,7 +51,7 @@ the result so far is printed in any case. It is 2 if the arguments are invalid.`
 			return f.runLoadAndReport(cmd)
 		},
 	}
-	f.addSettingFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
+	f.addFlagGroupsWithAliasesAndHelp(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
 	return cmd
 }
 

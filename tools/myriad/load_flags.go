@@ -69,7 +69,7 @@ func (f settingTextFlag) Type() string {
 	return "value"
 }
 
-func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
+func (f *loadFlags) addFlagGroupsWithAliasesAndHelp(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
 	settings := load.Settings()

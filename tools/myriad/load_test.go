@@ -19,7 +19,7 @@ import (
 func parseLoadConfig(line ...string) (string, error) {
 	cmd := &cobra.Command{Use: "load"}
 	var f loadFlags
-	f.addSettingFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
+	f.addFlagGroupsWithAliasesAndHelp(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
 	if err := cmd.ParseFlags(line); err != nil {
 		return "", err
 	}

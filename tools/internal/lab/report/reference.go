@@ -49,7 +49,7 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 	why := cmp.Or(reasonToExcludeOurs(f, ours), ours.whyFigureIsMissing(f))
 	ended := ""
 	if why == "" {
-		ended = firstWatchdogKillNote(f, design)
+		ended = watchdogKillNoteUnlessPeakMemory(f, design)
 		why = cmp.Or(ended, design.whyFigureIsMissing(f))
 	}
 	ratio, ok := stats.Median(ratios)
@@ -118,9 +118,9 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// firstWatchdogKillNote returns a note if the watchdog killed a run of the design. It returns "" if f is the peak
-// memory, because even a killed run has this figure.
-func firstWatchdogKillNote(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
+// watchdogKillNoteUnlessPeakMemory returns a note if the watchdog killed a run of the design. It returns "" if f is the
+// peak memory, because even a killed run has this figure.
+func watchdogKillNoteUnlessPeakMemory(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
@@ -170,7 +170,7 @@ func worstComparisonOutcome(all []comparison) string {
 	return result.Ahead
 }
 
-func listRatiosWithFigureNames(all []comparison) string {
+func listRatiosNamingFiguresIfSeveral(all []comparison) string {
 	if len(all) == 1 {
 		return all[0].ratioText
 	}
@@ -290,7 +290,7 @@ func (c *publishedComparisonTable) addMeasuredLine(label string, p *scenario.Ref
 		line = append(line, text)
 	}
 	marks, tone := x.formatProblemsWithWorstTone()
-	c.table.AddRow(append(line, marks, listRatiosWithFigureNames(all))...)
+	c.table.AddRow(append(line, marks, listRatiosNamingFiguresIfSeveral(all))...)
 	c.table.SetLastRowTone(len(line), tone)
 	if len(all) > 0 {
 		c.table.SetLastRowTone(len(line)+1, toneByOutcome[worstComparisonOutcome(all)])
@@ -315,7 +315,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	if base := findSubjectRuns(allSubjects, c.Relative); c.Relative != "" {
 		if v, ok := stats.Median(subject.ratiosPerRoundTo(base, f.Name)); ok {
 			text := format.Number(v) + "×"
-			if firstWatchdogKillNote(f, base) != "" {
+			if watchdogKillNoteUnlessPeakMemory(f, base) != "" {
 				text += " (" + subject.formatMedian(f)
 				if ended := subject.firstWatchdogKill(); ended != nil {
 					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
