@@ -137,8 +137,9 @@ type Limits struct {
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
-	// close, or when the peer ends its direction. A slower connection ends with ErrCloseTimeout. The default is 10 s.
-	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// close, or when the peer shuts down its sending direction (shutdown(2), nc -N). A slower connection ends with
+	// ErrCloseTimeout. The default is 10 s. Raise it for clients that shut down their sending direction after the
+	// request and then read a long answer.
 	CloseTimeout time.Duration
 
 	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.

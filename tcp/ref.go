@@ -79,7 +79,8 @@ func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, but takes effect after earlier messages. It fails with the same errors as Ref.Close.
+// Release is like Conn.Release, but takes effect after messages that were sent earlier through a Ref. It fails with the
+// same errors as Ref.Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv is like Send for the concatenation of pieces.

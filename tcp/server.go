@@ -573,8 +573,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection immediately, without sending pending output. It waits for running handlers, but returns
-// when no connection has closed for a second. A handler may call Close.
+// Close closes every connection immediately, without sending pending output. It waits for running handlers, but gives
+// up after a second in which no connection closes. A handler may call Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -255,8 +255,8 @@ func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	return true
 }
 
-// arrivedBody returns the part of x's body that has arrived. in begins with the body. isWhole reports whether body is
-// complete and valid.
+// arrivedBody returns the part of x's body that has arrived, which is the beginning of the input in. isWhole reports
+// whether this part is the complete body and valid.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {

@@ -286,7 +286,7 @@ const (
 	smallRecord      = 512
 )
 
-// State returns the negotiated parameters of an open session. Otherwise it returns the zero value.
+// State returns the negotiated parameters of the session. If the session is not open, it returns the zero value.
 func (s *Session) State() tls.ConnectionState {
 	if !s.isOpen {
 		return tls.ConnectionState{}

@@ -164,7 +164,7 @@ func newRouteHandlersLinkingPages(cfg *Config, state *pageState, rejectionLog *r
 	return all
 }
 
-// addForNonBrowserGETAndPOST registers h for a path, and rejects GET requests of browsers.
+// addForNonBrowserGETAndPOST registers h for GET and POST requests of a path, except GET requests of browsers.
 func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = rejectBrowsers(h), h.ServeHTTP
 }

@@ -78,7 +78,7 @@ func (c Change) String() string {
 
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether c changes a process limit, which applies only to one shell.
+// isShellLimit reports whether c changes a resource limit (ulimit), which applies only to one shell.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })

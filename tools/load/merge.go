@@ -17,10 +17,10 @@ import (
 )
 
 // Merge returns one result for several generators that loaded the same servers at the same time. Counts and rates are
-// added up. Latency is always exact, because each result contains its histogram. Service, Late, Connect and FirstByte
-// are exact if all results have Histograms. Otherwise, Merge keeps the worst value of each of their percentiles. Merge
-// returns an error if the modes differ. It also returns an error if, by the generators' clocks, the runs did not
-// overlap.
+// added up. Latency is always exact, because each result contains the histogram of Latency. Service, Late, Connect and
+// FirstByte are exact only if the field Histograms of all results is set. Otherwise, Merge keeps the worst value of
+// each of their percentiles. Merge returns an error if the modes differ. It also returns an error if, by the
+// generators' clocks, the runs did not overlap.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge: no results; expected one or more")

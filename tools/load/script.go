@@ -134,7 +134,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 // constant.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
-// Constants for deriveSeed, which differ from all connection numbers.
+// Purposes for deriveSeed. No connection has one of these numbers.
 const (
 	seedMasks   = 1<<40 + iota // WebSocket masks
 	seedPlan                   // times of an open loop

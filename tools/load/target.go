@@ -138,8 +138,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetAddress parses an address or a URL. If setWSPath is set, it stores the WebSocket path of an address such
-// as HOST:PORT/path in c.
+// parseTargetAddress parses an address or a URL. If setWSPath is true and text has a path, as
+// in HOST:PORT/path, parseTargetAddress stores the path in c as the path of WebSocket requests.
 func (c *Config) parseTargetAddress(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil

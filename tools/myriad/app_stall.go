@@ -53,7 +53,8 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the line station of its event loop.
+// Opened assigns the connection to the line station of its event loop. A line station answers lines one after another,
+// at the rate of the plan.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {
@@ -73,7 +74,7 @@ func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	return s.stationsByLoop[loop]
 }
 
-// Message adds a line to the queue of the connection's line station.
+// Message queues a line for an answer at the rate of the plan.
 func (*fixedCapacityHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {

@@ -34,7 +34,8 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is the share of Wall.Holds above which a plan is near the wall.
+// nearWallShare is a share of the connections that a limit of the machine allows (Wall.Holds). A plan for more than
+// this share is near the limit.
 const nearWallShare = 0.8
 
 // formatLimitWarnings returns up to two warnings: about a hard limit, and about a soft limit.

@@ -103,7 +103,8 @@ func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	return true
 }
 
-// markSendBlockedOrFindRequests is like parkOrFindRequests, for a connection from which the kernel accepts no output.
+// markSendBlockedOrFindRequests is like parkOrFindRequests, but is for a connection whose output the kernel does not
+// accept at present.
 func (c *conn) markSendBlockedOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())

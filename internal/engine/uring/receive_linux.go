@@ -37,7 +37,7 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the size in bytes from which a receive counts as large.
+// multishotMax is the limit in bytes for multishot receives. A receive of this size or more counts as large.
 const multishotMax = 8 << 10
 
 // chooseReceiveModeBySize selects multishot receives after a small receive, and single receives after a large one.

@@ -17,8 +17,8 @@ const (
 	MinCapacity = 1.0 / 60
 )
 
-// StallPlan defines the service and the stalls of a server. The arguments of its methods are times since the start of
-// the server. These times must not be negative. The zero StallPlan serves everything immediately.
+// StallPlan defines how long a server needs for each line, and when it stalls. The arguments of its methods are times
+// since the start of the server. These times must not be negative. The zero StallPlan serves everything immediately.
 type StallPlan struct {
 	// Capacity is the number of lines served per second. Serving a line takes 1/Capacity seconds, rounded to
 	// nanoseconds. If Capacity is 0, serving takes no time.
