@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestLastValue checks that a topic's subscribers get its newest message once, after the confirmation, and a
@@ -80,7 +82,7 @@ func TestLastValueMemory(t *testing.T) {
 		const n = 20_000
 		h := &Hub{Limits: Limits{LastValues: n, LastValueBytes: 1 << 30}}
 		message := make([]byte, size)
-		before := liveHeapBytes()
+		before := testkit.LiveHeapBytes()
 		publish := func(n, base int) {
 			for i := range n {
 				if _, err := h.Publish(fmt.Sprintf("topic.%d", base+i), message); err != nil {
@@ -90,7 +92,7 @@ func TestLastValueMemory(t *testing.T) {
 		}
 		check := func(when string) {
 			t.Helper()
-			grown, account := liveHeapBytes()-before, h.Stats().LastValueBytes
+			grown, account := testkit.LiveHeapBytes()-before, h.Stats().LastValueBytes
 			t.Logf("%s, messages of %d bytes: the heap has grown by %d bytes, %d are accounted", when, size, grown, account)
 			if account < grown*3/4 || account > grown*5/4 {
 				t.Errorf("%s, messages of %d bytes: %d bytes are accounted, and the heap has grown by %d", when, size, account, grown)

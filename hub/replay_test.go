@@ -226,7 +226,7 @@ func TestReplayManyTopics(t *testing.T) {
 		topics = 100_000
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	before := liveHeapBytes()
+	before := testkit.LiveHeapBytes()
 	h := &Hub{Replay: &Replay{Topics: []string{"*"}, MaxBytes: 1 << 30, MaxMessages: topics + 1, MaxMessagesPerTopic: 1}}
 	for i := range topics + topics/10 {
 		h.publishAll(t, "topic."+strconv.Itoa(i%topics), "0123456789abcdef")
@@ -235,7 +235,7 @@ func TestReplayManyTopics(t *testing.T) {
 	if s.Messages != int64(topics) || len(h.Replay.topics) != topics || len(h.Replay.newestDropped) > maxDroppedTopics {
 		t.Fatalf("%+v, %d topics, %d with dropped messages; expected %d messages", s, len(h.Replay.topics), len(h.Replay.newestDropped), topics)
 	}
-	heap := liveHeapBytes() - before
+	heap := testkit.LiveHeapBytes() - before
 	t.Logf("%d bytes of heap per topic with one message, counted as %d", heap/s.Messages, s.Bytes/s.Messages)
 	if heap > s.Bytes*5/4 {
 		t.Errorf("%d bytes of heap, counted as %d; expected at most a quarter more", heap, s.Bytes)

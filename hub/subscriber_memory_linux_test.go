@@ -88,7 +88,7 @@ func heapPerSubscriber(t *testing.T, model string, text func(i int) string, warm
 		h.waitForTotalSubscribers(t, len(fds))
 	}
 	come(warm)
-	before := liveHeapBytes()
+	before := testkit.LiveHeapBytes()
 	come(n)
-	return (liveHeapBytes() - before) / int64(n)
+	return (testkit.LiveHeapBytes() - before) / int64(n)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 )
 
@@ -59,12 +58,4 @@ func TestTopicSet(t *testing.T) {
 			}
 		}
 	}
-}
-
-func liveHeapBytes() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
