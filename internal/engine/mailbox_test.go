@@ -141,7 +141,9 @@ func TestMailboxRoom(t *testing.T) {
 	if allocs := testing.AllocsPerRun(1, fill(much, n)); allocs > 100 {
 		t.Errorf("%v allocations for %d messages, want few", allocs, n)
 	}
-	if allocs := testing.AllocsPerRun(10, fill(newMailboxOwner(n, n*size), maxKeptData/size)); allocs > 0 {
+	batch := fill(newMailboxOwner(n, n*size), maxKeptData/size)
+	batch() // AllocsPerRun calls it once more; so both buffers, which take turns, have grown
+	if allocs := testing.AllocsPerRun(10, batch); allocs > 0 {
 		t.Errorf("%v allocations for each batch of %d bytes, want none", allocs, maxKeptData)
 	}
 }
