@@ -144,6 +144,10 @@ func (p *Pool) Block(f func()) {
 	f()
 }
 
+// MostJobsWait reports whether most running jobs wait for something other than a processor. The result is about a
+// millisecond old while jobs wait in the queue, and at most 50 ms otherwise.
+func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
+
 func (p *Pool) markClosedAndStartDrain() {
 	for _, s := range p.shards {
 		s.mu.Lock()

@@ -202,13 +202,13 @@ func TestFewWorkersForComputingJobs(t *testing.T) {
 			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
 		}
 		time.Sleep(time.Second)
-		if n := p.Stats().Workers; n != 12 {
-			t.Fatalf("%d workers for jobs that wait, want 12", n)
+		if n := p.Stats().Workers; n != 12 || !p.MostJobsWait() {
+			t.Fatalf("%d workers for jobs that wait, want 12; MostJobsWait is %v", n, p.MostJobsWait())
 		}
 		runnable.Store(8)
 		time.Sleep(time.Second)
-		if n := p.Stats().Workers; n != 4 {
-			t.Errorf("%d workers for jobs that compute, want 2 for each processor", n)
+		if n := p.Stats().Workers; n != 4 || p.MostJobsWait() {
+			t.Errorf("%d workers for jobs that compute, want 2 for each processor; MostJobsWait is %v", n, p.MostJobsWait())
 		}
 	})
 }

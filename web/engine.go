@@ -37,6 +37,8 @@ func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeerEOF(why) 
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref
+	// workerMaySend means that a worker may send without the connection's owner, which has nothing to send.
+	workerMaySend bool
 	// started is the time at which the job started on a loop. It is set only for the job's first request.
 	started time.Duration
 }
@@ -111,6 +113,23 @@ func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() 
 // receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It returns 0 if no
 // bytes are available.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
+
+// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If not
+// all bytes were sent, the owner must send the rest and all further output of the request.
+func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
+	switch {
+	case h.hold != nil || !h.workerMaySend || len(head)+len(p) == 0:
+		return 0
+	case len(head) == 0:
+		n = h.ref.SendWhileOutputIsEmpty(p)
+	case len(p) == 0:
+		n = h.ref.SendWhileOutputIsEmpty(head)
+	default:
+		n = h.ref.SendWhileOutputIsEmpty(head, p)
+	}
+	h.workerMaySend = n == len(head)+len(p)
+	return n
+}
 
 type threadUsage = engine.ThreadUsage
 

@@ -169,6 +169,7 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted 
 		state = statePipelined
 	}
 	x.fileSlots = int8(fileCapacity(c))
+	x.loop.workerMaySend = !onLoop && x.next == nil && isWhole && core(c).CanSendFromOthers()
 	x.makeCurrentExchange(c)
 	c.Retain()
 	if usedBytes = x.body.decodeBodyIntoBuffer(body); usedBytes > 0 {
@@ -297,6 +298,10 @@ func (j *exchangeJob) Dropped(error) {
 // exchange to run. If the connection does not serve another request after this response, next is nil, and the requests
 // after x are cancelled.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
+	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
+		w := &x.res
+		w.out = append(w.out[:0], w.out[x.loop.sendOnWorker(w.out, nil):]...)
+	}
 	x.mu.Lock()
 	next = x.next
 	last := x.res.state == responseSwitching || x.res.closeAfter
@@ -317,6 +322,12 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 		return nil
 	}
 	return next
+}
+
+// sendsBetterInBatches reports whether many handlers compute at the same time. The owner then sends several responses
+// each time it runs, and wakes the clients less often.
+func (x *exchange) sendsBetterInBatches() bool {
+	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
 
 // cancelRequestAndMarkReady ends the request after the handler has returned, or if the handler will not run.

@@ -273,7 +273,9 @@ func (w *response) send(head, p []byte) (err error) {
 		if m == len(head) {
 			n = min(len(p), limit-m)
 		}
-		if !w.writeOnLoop(head[:m], p[:n]) && !w.writeDirectly(head[:m], p[:n]) {
+		if sent := w.x.loop.sendOnWorker(head[:m], p[:n]); sent > 0 {
+			m, n = min(sent, m), max(sent-m, 0)
+		} else if !w.writeOnLoop(head[:m], p[:n]) && !w.writeWithoutCopy(head[:m], p[:n]) {
 			if err = w.sendWait(head[:m]); err == nil {
 				err = w.sendWait(p[:n])
 			}
@@ -299,14 +301,14 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minDirectWrite is the minimum number of bytes that writeDirectly sends. For less output, a copy costs less than the
+// minUncopiedWrite is the minimum number of bytes that writeWithoutCopy sends. For less output, a copy costs less than the
 // wait for the goroutine that owns the connection.
-const minDirectWrite = 16 << 10
+const minUncopiedWrite = 16 << 10
 
-// writeDirectly makes the goroutine that owns the connection send head and p without a copy. It returns false if
+// writeWithoutCopy makes the goroutine that owns the connection send head and p without a copy. It returns false if
 // earlier output is unsent or p is too short.
-func (w *response) writeDirectly(head, p []byte) (accepted bool) {
-	if len(p) < minDirectWrite {
+func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
+	if len(p) < minUncopiedWrite {
 		return false
 	}
 	result := make(chan bool, 1)

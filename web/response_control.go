@@ -33,6 +33,7 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	if w.state == responseComplete {
 		return errReturned
 	}
+	w.x.loop.workerMaySend = false // sendWait observes the deadline
 	w.writeDeadline.set(&w.x.mu, t, func() {})
 	return nil
 }

@@ -90,6 +90,58 @@ func TestUploadWithoutLoop(t *testing.T) {
 	expectBody(t, other, "")
 }
 
+// A worker sends responses itself, even while the only event loop is blocked. What the kernel does not accept from the
+// worker, the loop sends, in order.
+func TestResponseWithoutLoop(t *testing.T) {
+	large := make([]byte, 16<<20)
+	for i := range large {
+		large[i] = byte(i >> 8)
+	}
+	called, blocked, release := make(chan struct{}, 3), make(chan struct{}), make(chan struct{})
+	mux := http.NewServeMux()
+	handle := func(path string, f func(w http.ResponseWriter)) {
+		mux.Handle(path, web.Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			called <- struct{}{}
+			<-blocked
+			f(w)
+		})))
+	}
+	handle("/small", func(w http.ResponseWriter) { _, _ = io.WriteString(w, "small") })
+	handle("/flushed", func(w http.ResponseWriter) {
+		for range 3 {
+			_, _ = w.Write(large[:10<<10])
+			w.(http.Flusher).Flush()
+		}
+	})
+	handle("/large", func(w http.ResponseWriter) {
+		_, _ = w.Write(large[:len(large)/2])
+		_, _ = w.Write(large[len(large)/2:])
+	})
+	mux.Handle("/block", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(blocked)
+		<-release
+	})))
+	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: web.Handler(mux)})
+	conns := map[string]*testkit.Conn{}
+	for _, path := range []string{"/small", "/flushed", "/large"} {
+		conns[path] = testkit.Dial(t, addr)
+		conns[path].Send(getRequests(path))
+		<-called
+	}
+	other := testkit.Dial(t, addr)
+	other.Send(getRequests("/block"))
+	<-blocked
+	expectBody(t, conns["/small"], "small")
+	expectBody(t, conns["/flushed"], string(large[:10<<10])+string(large[:10<<10])+string(large[:10<<10]))
+	close(release)
+	if _, body := conns["/large"].ReadResponse(); body != string(large) {
+		t.Errorf("the large response has %d bytes that differ from the %d bytes sent", len(body), len(large))
+	}
+	expectBody(t, other, "")
+	conns["/small"].Send(getRequests("/small")) // the connection is still usable
+	expectBody(t, conns["/small"], "small")
+}
+
 // While a handler blocks on the only event loop, the loop's other connections are served. The server ends only when the
 // handler has returned, and the handler's response is still sent.
 func TestHandlerBlocksLoop(t *testing.T) {

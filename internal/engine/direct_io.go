@@ -193,3 +193,23 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	}
 	return n
 }
+
+// CanSendFromOthers reports whether other goroutines may call Ref.SendWhileOutputIsEmpty until the owner writes to the
+// connection.
+func (c *Conn) CanSendFromOthers() bool {
+	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
+}
+
+// SendWhileOutputIsEmpty sends first and then the slices in rest, without blocking. It returns the number of bytes sent,
+// which is 0 if the connection has begun to close.
+//
+// first must not be empty, and rest may have at most 63 slices. Any goroutine may call SendWhileOutputIsEmpty, but only one at a time, and only while nothing
+// else writes to the connection; see CanSendFromOthers.
+func (r Ref) SendWhileOutputIsEmpty(first []byte, rest ...[]byte) (n int) {
+	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.SendFromOthers(c, first, rest) })
+	if n > 0 {
+		r.c.runtime.Shared.Add(Writes, 1)
+		r.c.runtime.Shared.Add(BytesOut, int64(n))
+	}
+	return n
+}

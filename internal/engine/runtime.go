@@ -82,6 +82,9 @@ type Runtime struct {
 	// ReceiveDirect, if set, receives bytes into p without blocking, on any goroutine. It returns 0 if no bytes are
 	// available, at EOF and after an error. c must not be closed during the call. See Ref.ReceiveWhileReadingIsOff.
 	ReceiveDirect func(c *Conn, p []byte) (n int)
+	// SendFromOthers is like SendDirect, but any goroutine may call it. c must not be closed during the call. See
+	// Ref.SendWhileOutputIsEmpty.
+	SendFromOthers func(c *Conn, p []byte, behind [][]byte) (n int)
 	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
 	// of bytes sent. If the partner is closed, it does nothing.
 	SendToPartner func(to *Conn, p []byte) int

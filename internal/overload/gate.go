@@ -216,6 +216,9 @@ func (g *Gate) QueueDelay() time.Duration { return time.Duration(g.lastDelay.Loa
 
 func (g *Gate) IsShedding() bool { return g.mode.Load()&(limiting|dicing) != 0 }
 
+// IsQueueDelayHigh reports whether the queue delay has recently exceeded its target.
+func (g *Gate) IsQueueDelayHigh() bool { return g.mode.Load()&(counting|limiting) != 0 }
+
 func (g *Gate) setMode(bits uint32, on bool) {
 	if on {
 		g.mode.Or(bits)

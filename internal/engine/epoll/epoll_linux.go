@@ -21,7 +21,7 @@ var Model = engine.Model{
 	Available: func() error { return nil },
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver {
-			l.EnableJobsAndDirectReceive()
+			l.EnableJobsAndDirectIO()
 			return &driver{loop: l}
 		})
 	},

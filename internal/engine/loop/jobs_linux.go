@@ -45,12 +45,12 @@ const (
 	quietJobChecks   = 100                  // checks without a job after which the checks stop
 )
 
-// EnableJobsAndDirectReceive lets the loop accept jobs, and lets other goroutines read from the loop's connections. A
-// driver may call EnableJobsAndDirectReceive if it works on any thread and never leaves a receive pending in the
-// kernel. A loop with its own descriptor table ignores the call.
-func (l *Loop) EnableJobsAndDirectReceive() {
+// EnableJobsAndDirectIO lets the loop accept jobs, and lets other goroutines receive and send on the loop's
+// connections. A driver may call EnableJobsAndDirectIO if it works on any thread and never leaves a receive pending in
+// the kernel. A loop with its own descriptor table ignores the call.
+func (l *Loop) EnableJobsAndDirectIO() {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
-		l.acceptsJobs, l.host.ReceiveDirect = true, receiveDirect
+		l.acceptsJobs, l.host.ReceiveDirect, l.host.SendFromOthers = true, receiveDirect, sendDirect
 	}
 }
 

@@ -148,7 +148,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements engine.Runtime.SendDirect.
+// sendDirect implements SendDirect and SendFromOthers of engine.Runtime.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
