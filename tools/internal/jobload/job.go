@@ -77,8 +77,11 @@ func (j *Job) CountAsShed() { j.endWithoutRunning(nShed) }
 
 func (j *Job) endWithoutRunning(counterIndex int) {
 	j.mustCountEndAndFreeSlot(func(t *countShard) {
-		if j.inWindow {
-			t.counts[counterIndex]++
+		if !j.inWindow {
+			return
+		}
+		if t.counts[counterIndex]++; counterIndex == nShed {
+			recordCappedDuration(t.shed, j.generator.now()-j.submitted)
 		}
 	})
 }

@@ -69,6 +69,10 @@ type Result struct {
 	// without rejections.
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
+	// ShedP50 and ShedP99 are the times from just before submission to the report that the job was shed. With a server,
+	// that is the answer with status 503. They are 0 without shed jobs.
+	ShedP50 time.Duration `json:"shed_p50,omitempty"`
+	ShedP99 time.Duration `json:"shed_p99,omitempty"`
 
 	// Process is the resource usage of the process, including the generator: processor time and context switches since
 	// the window began, memory at the end, and peak memory.
@@ -162,13 +166,14 @@ type countShard struct {
 	sum, max            time.Duration // sum and maximum of the latencies
 	latencies, lateness *hdrhistogram.Histogram
 	rejections          *hdrhistogram.Histogram // durations of rejected submissions
+	shed                *hdrhistogram.Histogram // latencies of shed jobs
 	_                   [64]byte                // separates the cache lines of shards
 }
 
 func newCountShards() []countShard {
 	all := make([]countShard, 2*runtime.GOMAXPROCS(0))
 	for i := range all {
-		all[i].latencies, all[i].lateness, all[i].rejections = newHistogram(), newHistogram(), newHistogram()
+		all[i].latencies, all[i].lateness, all[i].rejections, all[i].shed = newHistogram(), newHistogram(), newHistogram(), newHistogram()
 	}
 	return all
 }
@@ -183,7 +188,7 @@ func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {
 }
 
 func (r *Result) setFiguresFromShards(shards []countShard) {
-	latencies, lateness, rejections, sum := newHistogram(), newHistogram(), newHistogram(), time.Duration(0)
+	latencies, lateness, rejections, shed, sum := newHistogram(), newHistogram(), newHistogram(), newHistogram(), time.Duration(0)
 	var all counts
 	for i := range shards {
 		t := &shards[i]
@@ -196,6 +201,7 @@ func (r *Result) setFiguresFromShards(shards []countShard) {
 		latencies.Merge(t.latencies)
 		lateness.Merge(t.lateness)
 		rejections.Merge(t.rejections)
+		shed.Merge(t.shed)
 		t.mu.Unlock()
 	}
 	r.Offered, r.Late, r.Rejected = all[nOffered], all[nLate], all[nRejected]
@@ -204,6 +210,7 @@ func (r *Result) setFiguresFromShards(shards []countShard) {
 	r.Accepted = r.Offered - r.Rejected
 	r.LateP99 = time.Duration(lateness.ValueAtQuantile(99))
 	r.RejectP50, r.RejectP99 = time.Duration(rejections.ValueAtQuantile(50)), time.Duration(rejections.ValueAtQuantile(99))
+	r.ShedP50, r.ShedP99 = time.Duration(shed.ValueAtQuantile(50)), time.Duration(shed.ValueAtQuantile(99))
 	if r.Finished > 0 {
 		quantile := func(q float64) time.Duration { return min(time.Duration(latencies.ValueAtQuantile(q)), r.Max) }
 		r.P50, r.P99, r.P999 = quantile(50), quantile(99), quantile(99.9)

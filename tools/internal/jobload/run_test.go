@@ -248,7 +248,7 @@ func TestEnds(t *testing.T) {
 			case 2:
 				j.Dropped(fmt.Errorf("%w, really", pool.ErrExpired))
 			case 3, 4:
-				j.Dropped(pool.ErrShed)
+				time.AfterFunc(30*time.Millisecond, func() { j.Dropped(pool.ErrShed) })
 			case 5:
 				j.Dropped(pool.ErrClosed)
 			case 6:
@@ -261,6 +261,9 @@ func TestEnds(t *testing.T) {
 		got := []uint64{r.Offered, r.Rejected, r.Expired, r.Shed, r.Unfinished, r.Finished}
 		if want := []uint64{100, 20, 10, 20, 20, 30}; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
+		}
+		if r.ShedP50.Round(time.Millisecond) != 30*time.Millisecond || r.ShedP99 != r.ShedP50 {
+			t.Errorf("shed after %v and %v, want 30ms", r.ShedP50, r.ShedP99)
 		}
 		if r.Elapsed != 6*time.Second || r.Overran != "" {
 			t.Errorf("ended after %v (%q), want 6s", r.Elapsed, r.Overran)

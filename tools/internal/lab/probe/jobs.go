@@ -22,6 +22,8 @@ var jobsProbe = Probe{
 		{Name: "job-p999", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
 		{Name: "reject-p50", Heading: "rejected in p50", Unit: page.Seconds, Better: Lower},
 		{Name: "reject-p99", Heading: "rejected in p99", Unit: page.Seconds, Better: Lower},
+		{Name: "shed-p50", Heading: "shed in p50", Unit: page.Seconds, Better: Lower},
+		{Name: "shed-p99", Heading: "shed in p99", Unit: page.Seconds, Better: Lower},
 		{Name: "gc-share", Heading: "GC", Unit: page.Share, Better: Lower},
 		{Name: "switches", Heading: "switches/s", Better: Lower},
 		{Name: "sched-p99", Heading: "scheduler p99", Unit: page.Seconds, Better: Lower},
@@ -65,7 +67,8 @@ var jobsProbe = Probe{
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
 			"cores": ratioOrZero(r.CPU(), r.Elapsed), "cores-system": ratioOrZero(r.System, r.Elapsed),
-			"switches": float64(r.Voluntary+r.Involuntary) / max(r.Elapsed.Seconds(), 1e-9), "gc-share": r.GCShare, "sched-p99": r.SchedP99.Seconds(), "reject-p50": r.RejectP50.Seconds(), "reject-p99": r.RejectP99.Seconds(),
+			"switches": float64(r.Voluntary+r.Involuntary) / max(r.Elapsed.Seconds(), 1e-9), "gc-share": r.GCShare, "sched-p99": r.SchedP99.Seconds(),
+			"reject-p50": r.RejectP50.Seconds(), "reject-p99": r.RejectP99.Seconds(), "shed-p50": r.ShedP50.Seconds(), "shed-p99": r.ShedP99.Seconds(),
 		} {
 			if v > 0 {
 				set(name, v)
