@@ -33,7 +33,7 @@ var articles = map[string]struct {
 	"ten-thousand":     {[]string{"tenk"}, ""},
 	"million-idle":     {[]string{"idle", "million", "heartbeat"}, "^(parked-|idle-|million/(epoll|uring)$|often/|second/)"},
 	"thirteen-servers": {[]string{"models"}, "^(echo-10000|client-1-loop|client-100-loops|echo-1000000|few-10-single|wait-1000|compute-100)/(net.*|goroutine|epoll|epoll-1|epoll-10|epoll-workers|uring|uring-1|prefork|auto)$"},
-	"adaptive-pool":    {[]string{"overload"}, "^published-(unloaded|1x|10x|1M)"},
+	"adaptive-pool":    {[]string{"overload", "overload-server"}, "^(published-(unloaded|1x|10x|1M)|compute-(1x|10x)/(nethttp|myriad)$)"},
 }
 
 // Scales at which an article can be measured.
