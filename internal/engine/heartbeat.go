@@ -22,9 +22,6 @@ func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 
 func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
 
-// AwaitsHeartbeatAnswer reports whether the last heartbeat to the peer is unanswered.
-func (c *Conn) AwaitsHeartbeatAnswer() bool { return c.is(unansweredMask) }
-
 func (c *Conn) callHeartbeatSend() {
 	c.state += oneUnanswered
 	c.runtime.Counters.Add(Heartbeats, 1)

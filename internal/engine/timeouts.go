@@ -20,6 +20,12 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
+// TimeSinceInput returns the time since the peer last sent something, with an error of up to 17 ms. If the peer has sent
+// nothing yet, ok is false.
+func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
+	return c.lastHeard.elapsed(c.runtime.Clock()), !c.is(neverHeard)
+}
+
 // NextTimerDeadlineOrExpiry returns the earlier of NextTimerOrDeadline and the connection's expiry time. The expiry
 // time limits a dial, a handshake, a close, and the output after the peer's EOF. If neither time is set, ok is false.
 func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {

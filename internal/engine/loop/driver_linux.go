@@ -46,8 +46,8 @@ type Driver interface {
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
-	// CancelReceiveIfSilent cancels a receive if the connection has been silent since the last sweep and the
-	// cancellation saves resources. A sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
+	// CancelReceiveIfSilent cancels a receive if the connection has been silent for some time and the cancellation saves
+	// resources. A sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 

@@ -97,7 +97,9 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	}
 	e := startTestEngine(t, h)
 	flooding, talking := dialEngine(t, e), dialEngine(t, e)
-	talking.ExchangeLine("hello", "hello")
+	for range 3 { // frequent input gets a receive
+		talking.ExchangeLine("hello", "hello")
+	}
 	flooding.Send("flood")
 	full <- talking.LocalAddr()
 	talking.ExchangeLine("to a full queue", "to a full queue")

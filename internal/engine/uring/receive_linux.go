@@ -54,7 +54,6 @@ func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []byte) {
 	switch {
 	case sizeOrErrno > 0:
-		c.SetDriverFlags(c.DriverFlags() | recentlyActive)
 		c.OnRead(received)
 		d.loop.QueueIfBulk(c, int(sizeOrErrno))
 	case sizeOrErrno == 0:

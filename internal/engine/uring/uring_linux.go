@@ -77,13 +77,13 @@ const (
 
 // Bits of Conn.DriverFlags that belong to this driver.
 const (
-	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive is in progress
-	polling                                               // a poll is in progress
-	sending                                               // a send is in progress, or a poll for writability
-	canceling                                             // the receive is being cancelled
-	closing                                               // must be closed when no operation is in progress
-	recentlyActive                                        // the connection has received since the last sweep
-	smallReceives                                         // the last receive was small
+	receiving     uint16 = 1 << (loop.DriverBits + iota) // a receive is in progress
+	polling                                              // a poll is in progress
+	sending                                              // a send is in progress, or a poll for writability
+	canceling                                            // the receive is being cancelled
+	closing                                              // must be closed when no operation is in progress
+	frequent                                             // gets receives instead of polls; see frequentInput
+	smallReceives                                        // the last receive was small
 
 	pendingOps = receiving | polling | sending
 )
@@ -238,20 +238,31 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	case c.DriverFlags()&loop.Connecting != 0:
 		d.loop.FinishDial(c)
 	default:
-		was := c.DriverFlags()
-		if was&loop.Busy != 0 || !c.AwaitsHeartbeatAnswer() { // an answer is usually followed by silence
-			c.SetDriverFlags(was | recentlyActive)
-		}
-		switch {
-		case was&loop.Busy != 0 || !c.WantsInput():
-		case was&smallReceives != 0 && c.DriverFlags()&recentlyActive != 0: // PerformActions submits a receive
-		case was&recentlyActive != 0: // the peer has sent much a moment ago
-			d.loop.QueueForLaterRead(c)
-		default:
-			d.ReadOnce(c)
-		}
-		d.PerformActions(c)
+		d.readOrSubmitReceiveIfFrequent(c)
 	}
+}
+
+// The kernel searches for a receive to cancel among those of many connections. Therefore, only connections with frequent
+// input get receives, and keep them for some time. Others get polls, which also take less memory while they are silent.
+const (
+	frequentInput = 200 * time.Millisecond // maximum time between two inputs before a connection gets a receive
+	maxSilence    = 2 * time.Second        // time without input after which a sweep cancels the receive
+)
+
+// readOrSubmitReceiveIfFrequent handles input that a poll has reported.
+func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
+	if c.DriverFlags()&loop.Busy == 0 && c.WantsInput() {
+		if silence, ok := c.TimeSinceInput(); ok && silence < frequentInput {
+			c.SetDriverFlags(c.DriverFlags() | frequent)
+		}
+		switch armed := c.DriverFlags(); {
+		case armed&frequent == 0:
+			d.ReadOnce(c)
+		case armed&smallReceives == 0: // the peer has sent much a moment ago
+			d.loop.QueueForLaterRead(c)
+		}
+	}
+	d.PerformActions(c) // submits a receive if the connection has frequent input and is not queued
 }
 
 // WatchForInputOrConnect submits a poll of c for input. While c is being dialled, it submits a poll for writability
@@ -353,7 +364,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch wants := c.WantsInput() && !d.loop.IsReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
-		if armed&recentlyActive != 0 && (armed&smallReceives != 0 || d.pendingReceives < maxBuffers) {
+		if armed&frequent != 0 && (armed&smallReceives != 0 || d.pendingReceives < maxBuffers) {
 			d.submitReceive(c)
 		} else {
 			c.SetDriverFlags(armed | polling)
@@ -364,13 +375,13 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels c's receive if nothing has arrived since the last call. A poll, which takes less
-// memory, then replaces the receive.
+// CancelReceiveIfSilent cancels c's receive if nothing has arrived for maxSilence. A poll then replaces the receive.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
-	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
-		c.SetDriverFlags(armed &^ recentlyActive)
-	} else {
-		d.cancelReceiveIfPending(c)
+	if armed := c.DriverFlags(); armed&(frequent|loop.Busy) == frequent {
+		if silence, ok := c.TimeSinceInput(); ok && silence >= maxSilence {
+			c.SetDriverFlags(armed &^ frequent)
+			d.cancelReceiveIfPending(c)
+		}
 	}
 }
 

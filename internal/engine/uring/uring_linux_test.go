@@ -68,6 +68,37 @@ func dialEngine(t *testing.T, e engine.Engine) *testkit.Conn {
 	return testkit.Dial(t, e.Addr().String())
 }
 
+// Only a connection with frequent input has a receive in the kernel. It is cancelled after silence.
+func TestReceiveForFrequentInput(t *testing.T) {
+	h := &handler{}
+	hasReceive := make(chan bool, 1)
+	h.received = func(in []byte) {
+		if addr, ok := strings.CutPrefix(strings.TrimSuffix(string(in), "\n"), "look at "); ok {
+			h.driver.loop.ForEachConn(func(c *engine.Conn) {
+				if c.Peer().String() == addr {
+					hasReceive <- c.DriverFlags()&receiving != 0
+				}
+			})
+		}
+	}
+	e := startTestEngine(t, h)
+	talking, looking := dialEngine(t, e), dialEngine(t, e)
+	look := func() bool {
+		looking.ExchangeLine("look at "+talking.LocalAddr().String(), "look at "+talking.LocalAddr().String())
+		return <-hasReceive
+	}
+	talking.ExchangeLine("hello", "hello")
+	if look() {
+		t.Error("a connection with one message has a receive")
+	}
+	testkit.WaitFor(t, "frequent input gets no receive", func() bool {
+		talking.ExchangeLine("hello", "hello")
+		return look()
+	})
+	testkit.WaitFor(t, "the receive of a silent connection is not cancelled", func() bool { return !look() })
+	talking.ExchangeLine("hello again", "hello again")
+}
+
 // A loop whose ring fails closes its connections with the reason, and continues with a new ring.
 func TestRingIsRecreated(t *testing.T) {
 	h := &handler{}
