@@ -49,7 +49,7 @@ const (
 	ConnsExported    // to another process
 	ConnsImported    // from another process
 	Panics           // in handlers
-	SlowCalls        // longer than Limits.SlowHandlerTime
+	SlowCalls        // handler calls longer than Limits.SlowHandlerTime
 	MovedToWorkers   // how often AutoWorkers moved handlers to workers
 	LoopsContinued   // how often another goroutine continued a loop, because a LoopJob took long
 	Shed             // calls of the handler's Shed
@@ -58,8 +58,8 @@ const (
 	ShedByMemory
 	BusyTime // nanoseconds that loops were busy
 
-	// TLS handshakes by secure.StayReason. TLSCompact counts connections that became compact. The others stay with
-	// crypto/tls.
+	// TLS handshakes by secure.StayReason. TLSCompact counts connections that have left crypto/tls and use less memory.
+	// The others count connections that stay with crypto/tls, by the reason.
 	TLSCompact
 	TLSDisabled
 	TLSVersion

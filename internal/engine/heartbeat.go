@@ -40,8 +40,8 @@ func (c *Conn) ResetHeartbeat() {
 }
 
 // HeartbeatSweep sends the heartbeats of all connections of a loop. It visits each connection several times per
-// heartbeat interval, a few chunks of connections at a time. A visit may send a heartbeat a little early or late, but
-// the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
+// heartbeat interval, in slices of a few chunks of connections. A visit may send a heartbeat a little early or late,
+// but the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
 	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
 	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent

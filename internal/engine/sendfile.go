@@ -256,7 +256,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue.
+// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue while there is no output. The
+// data behind a removed file becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

@@ -211,7 +211,8 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes the connection's next timeout and buffer size for the sweeper.
+// publishSweepState publishes the connection's next timeout and buffer size for the sweeper. If a timer is due soon, it
+// also sets a deadline for the goroutine's next wait.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {

@@ -48,7 +48,7 @@ type loopEngine struct {
 	acceptPaused     atomic.Bool           // by the operator
 	activeExpels     atomic.Int64
 	broadcastTracker engine.BroadcastTracker
-	sharedCounters   engine.Counters // for messages to several connections
+	sharedCounters   engine.Counters // for events that belong to no single loop
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
 	stuckLoops       atomic.Int64              // loops that the watchdog has found stuck

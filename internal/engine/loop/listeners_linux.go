@@ -72,7 +72,8 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to acceptBatch connections from a listener.
+// acceptBatchFrom accepts up to acceptBatch connections from a listener. tryOtherListeners is false if the loop must
+// not accept more connections in this turn.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {

@@ -530,8 +530,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready if c is being exported. Otherwise, it detaches c, which becomes a
-// net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not watch c.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c, which
+// becomes a net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not
+// watch c.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

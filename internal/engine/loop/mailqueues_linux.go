@@ -21,8 +21,8 @@ const (
 	// maxMailQueues limits the queues in use, so that a message to a million connections takes memory only for
 	// connections that are served soon. It also limits the spare queues.
 	maxMailQueues = 1 << 10
-	maxSpareMail  = 16  // messages for which a spare queue has capacity
-	maxSpareData  = 256 // bytes for which a spare queue has capacity
+	maxSpareMail  = 16  // maximum capacity of a spare queue in messages
+	maxSpareData  = 256 // maximum capacity of a spare queue in bytes
 )
 
 // mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.

@@ -24,7 +24,7 @@ type Peer struct {
 	incoming      []byte // bytes that the peer has sent and the connection has not read
 	inputEnded    bool   // the peer will send no more
 	eofReported   bool   // OnEOF was called
-	received      []byte // bytes that the peer has accepted and the tester has not discarded
+	received      []byte // bytes that the peer has accepted and the test has not discarded
 	window        int    // number of further bytes that the peer accepts; negative means no limit
 	shut          bool   // the connection's sending direction is shut
 	done          bool   // the connection was closed or refused
