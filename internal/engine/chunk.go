@@ -67,7 +67,6 @@ func (c *Conn) countDropOrAbortAsSlow() {
 	}
 }
 
-// broadcastShared posts s to each connection of the chunk.
 func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {

@@ -17,16 +17,16 @@ const (
 	Wait           Action = iota // wait for the next event
 	Send                         // send Output, then call OnSent
 	FeedHandler                  // call Conn.MakeDeferredHandlerCalls
-	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
+	Read                         // read once without blocking and report the result; see the package comment
 	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
-	DetachOrExport               // once the kernel has no operation in progress, make a net.Conn and call CompleteDetachOrAbort; or call OnKernelIdleForExport
+	DetachOrExport               // end all kernel operations, then detach or export; see the package comment
 	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
 	Close                        // close the descriptor, then call OnClosed
 )
 
 // Conn is the state machine of a connection. It makes no system calls: drivers report events to its methods and perform
-// the action that AdvanceToNextAction returns. Only the owner of a Conn, a loop or goroutine, may use the Conn. Other
-// goroutines use a Ref.
+// the action that AdvanceToNextAction returns. Only the owner of a Conn (a loop, a goroutine or a worker) may use the
+// Conn. Other goroutines use a Ref.
 //
 // Each idle connection occupies one Conn, so the size of a Conn matters. TestConnSize limits the size.
 type Conn struct {

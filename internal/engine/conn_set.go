@@ -34,7 +34,8 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection.
+// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection. A negative index
+// means that there is no entry.
 func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }

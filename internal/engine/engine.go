@@ -43,8 +43,8 @@
 //   - A Conn has one owner at a time: a loop, a goroutine or a worker. Only the
 //     owner calls the methods of the Conn. Other goroutines use a Ref.
 //   - Input reaches the handler in order, and never after OnClosed.
-//   - Output is sent in the order it was written, once per turn, after the handler
-//     has returned for all available input. Only a long write may be sent
+//   - Output is sent in the order it was written, in one call after the handler has
+//     returned for all available input. Only a long write may be sent
 //     immediately, together with earlier output; see Runtime.SendDirect.
 //   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferForPendingLayer in
 //     order. If the peer closes, they are given before the connection is closed.
@@ -227,7 +227,7 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
+// Scheduler calls the Nudged method of handlers at planned times, in most cases without a mailbox. Each loop calls the
 // Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls the
 // Scheduler, with loop -1.
 //
@@ -235,8 +235,8 @@ type Config struct {
 // earlier or, under load, later. If next has passed, the loop does not block. If next is negative, the Scheduler needs
 // no further call, but a model without loops still calls after MaxSchedulerDelay.
 //
-// nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
-// If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
+// nudge calls Nudged for one connection. If another loop or a worker owns the connection, nudge posts a request
+// instead. If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
 // connection, nudge has no effect.
 //
 // Handlers may run within nudge or after the Scheduler has returned. A Scheduler must be quick, because it blocks the
@@ -413,7 +413,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 }
 
 // stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
-// when ctx ended. stuckConns of them are still open, because their handlers have not returned.
+// when ctx ended. stuckConns of them are still open, because their handlers have not returned. If closedConns is 0,
+// stopError returns nil.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:

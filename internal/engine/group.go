@@ -123,7 +123,7 @@ func (g *Group) shrinkRepresentation() {
 	}
 }
 
-// Len returns the number of connections in the group, including some that have closed.
+// Len returns the number of connections in the group. It may include connections that have closed.
 func (g *Group) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -267,8 +267,7 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call is in progress. Output is sent only if it was written during a handler
-// call.
+// InHandlerCall reports whether a handler call is in progress. Output that is written at other times may stay unsent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {

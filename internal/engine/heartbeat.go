@@ -158,12 +158,11 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue for a connection that cannot have a
-// due heartbeat.
+// Skip counts a connection without a due heartbeat as visited. The owner calls it instead of SendIfDue; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the latest Conn.NextTimeout that a connection with a due heartbeat can have. For connections with a
-// later NextTimeout, the owner calls Skip.
+// Horizon returns the time up to which scheduled heartbeats count as due. For a connection whose NextTimeout is later,
+// the owner calls Skip instead of SendIfDue.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.

@@ -149,7 +149,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
+// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed, until the
+// handler waits for more input or is paused. It returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {

@@ -105,7 +105,6 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime updates the layer's counted memory and the start time of its partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {

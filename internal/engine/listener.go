@@ -148,7 +148,7 @@ func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 // SetListener stores the listener's number. It must be called before the connection is opened.
 func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
-// Listener returns the number of the connection's listener, or -1 if it has none, as a dialled connection.
+// Listener returns the number of the connection's listener, or -1 if it has none, for example because it was dialled.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 
 // callbacks returns the Config with the callbacks for the connection's listener.

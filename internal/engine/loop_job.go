@@ -26,8 +26,8 @@ type LoopHold interface {
 	// closed, Call returns true without calling f.
 	Call(r Ref, f func(*Conn)) (calledOrClosed bool)
 	// CallAndSendLater is like Call, but the output is sent when the job has returned or when another goroutine
-	// continues the loop, so that the output of several calls is sent at once. While a layer is pending, f is deferred.
-	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
+	// continues the loop, so that the output of several calls is sent at once. While a layer is being inserted, f is
+	// deferred. Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call application code.
 	CallAndSendLater(r Ref, f ConnCallback) (stillOnLoop bool)
 	// Leave makes another goroutine continue the loop immediately. Afterwards, the job's goroutine is not on a loop and
 	// may wait. left is false if another goroutine had already continued the loop. Leave is safe for concurrent use.

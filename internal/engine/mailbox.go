@@ -494,8 +494,8 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken delayed output,
-// it takes only those requests. The caller must pass the results to Recycle.
+// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken output that is still
+// delayed, it takes only those requests. The caller must pass the results to Recycle.
 func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,7 +29,7 @@ type deferredRequest struct {
 }
 
 // Securer is a Handler with a method Secured. Secured is called when a layer from RequestLayerInsertion has completed
-// its handshake. Secured runs on the connection's owner, never on a worker.
+// its handshake. The connection's loop or goroutine calls Secured, never a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
@@ -77,7 +77,6 @@ func (c *Conn) startPendingLayerOrClose() {
 	c.continueLayerHandshake()
 }
 
-// callSecuredAndHandleDeferred calls the handler's Secured and then handles the deferred requests.
 func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred

@@ -248,8 +248,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns c's relay partner, or nil if the partner has another owner. It must not be called after both
-// connections have begun to close.
+// localPartner returns c's relay partner, or nil if the partner has another owner. c must be relayed, and the partner's
+// slot must not have been freed.
 func (c *Conn) localPartner() (partnerOrNil *Conn) {
 	if c.remotePartner() != nil {
 		return nil

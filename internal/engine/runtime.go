@@ -292,7 +292,7 @@ type Pool interface {
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
-	currentSlot     atomic.Int32 // index in active of calls that start now
+	currentSlot     atomic.Int32 // index of the counter in active for calls that start now
 }
 
 // TakeTotals returns and resets the number and the total duration of finished calls. stuck reports whether a call has

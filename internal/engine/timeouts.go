@@ -31,8 +31,8 @@ func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// NextTimerOrDeadline returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts
-// should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
+// NextTimerOrDeadline returns the next time at which a timer fires, a deadline passes or a pause by a rate limit ends.
+// CheckTimeouts should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
 func (c *Conn) NextTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
@@ -54,8 +54,8 @@ func (c *Conn) TimerBucket() uint8 {
 	return c.extra.timerBucket
 }
 
-// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. Before a nonzero
-// bucket is set, NextTimerOrDeadline must have returned ok. Closing the connection clears the bucket.
+// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A bucket may be set
+// only while NextTimerOrDeadline returns ok. Closing the connection clears the bucket.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket

@@ -49,7 +49,7 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// awaitEarlierBroadcasts waits for earlier broadcasts to reach all mailboxes, or until ctx is done or the engine stops.
+// awaitEarlierBroadcasts waits until all earlier broadcasts are in the mailboxes, ctx is done, or the engine stops.
 func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	enqueued := make(chan struct{})
 	select {

@@ -33,7 +33,7 @@ type conn struct {
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
 	parked        atomic.Uint32 // one of the constants below
 	requests      atomic.Uint32
-	wakeAt        atomic.Uint32 // when the sweeper must wake the owner, as a result of toSweepTime; 0 means never
+	wakeAt        atomic.Uint32 // when the sweeper must wake the owner, in the unit of toSweepTime; 0 means never
 	bufferedBytes atomic.Uint32 // memory of the buffers when the owner last waited
 }
 

@@ -16,7 +16,7 @@ import (
 // stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runSweeper checks timeouts and sends heartbeats until the engine has ended.
+// runSweeper checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has ended.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)

@@ -54,7 +54,8 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer caches the peerCertificates of the last handshake. It is safe for concurrent use.
+// lastPeer caches the peerCertificates of the last handshake, so that connections with equal certificates share one
+// copy. It is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }

@@ -57,7 +57,7 @@ type broadcastPass struct {
 
 type broadcastSender struct {
 	loop   *Loop
-	active []activeBroadcast // in order
+	active []activeBroadcast // the oldest first
 	pass   broadcastPass
 	passAt time.Duration // when the next pass may begin, because of Config.WriteDelay
 

@@ -30,11 +30,11 @@ type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // the bytes of unsorted
 	nextRecipient int                    // index of the next recipient of the first unsorted request, if it has several
-	batchMail     []engine.QueuedRequest // the memory of unsorted
-	batchData     []byte                 // the memory of unsortedData
+	batchMail     []engine.QueuedRequest // what unsorted is the rest of; passed to Mailbox.Recycle
+	batchData     []byte                 // what unsortedData is the rest of
 
 	byConn map[*engine.Conn]*connMailQueue
-	ready  deque.Deque[*connMailQueue] // queues with mail, in order of their last turn
+	ready  deque.Deque[*connMailQueue] // queues with mail, the least recently served first
 	spare  []*connMailQueue
 	count  int // messages in queues
 	bytes  int // bytes of these messages, without shared bytes
