@@ -163,7 +163,7 @@ type Config struct {
 	// message closes the connection.
 	DropMessages bool
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
-	// wait, too. Models without loops ignore WriteDelay.
+	// wait, too. The goroutine model ignores WriteDelay.
 	WriteDelay time.Duration
 	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
 	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
@@ -335,8 +335,8 @@ type Engine interface {
 	// Loops returns the number of loops, or 0 for a model without loops.
 	Loops() int
 	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
-	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are distributed over the loops
-	// in turn.
+	// fails with ErrFull if too many requests are queued, and with ErrClosed after Stop. Requests are distributed over
+	// the loops in turn.
 	Dial(d DialRequest) error
 	// Adopt takes over nc as if a listener had accepted it. The argument listener is the listener's number, or -1 for
 	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no

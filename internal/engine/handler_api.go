@@ -143,7 +143,7 @@ func (c *Conn) IsPaused() bool {
 }
 
 // SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a handler
-// call. SetReading has no effect while a relay, layer or Detach consumes the input.
+// call. It has no effect during a relay, the insertion of a layer or a Detach.
 //
 // While reading is off, the engine does not call Received and Ended, and the peer does not count as silent. The engine
 // may store a few buffers of input, including bytes that the current call leaves unused. The handler receives this

@@ -58,7 +58,8 @@ func (e *Engine) bindAndAppendPeerLocked(p *Peer, listener int) {
 	e.peers = append(e.peers, p)
 }
 
-// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight.
+// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight, and with
+// EPIPE if the peer's sending direction or the connection has ended.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
