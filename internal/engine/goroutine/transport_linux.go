@@ -154,7 +154,7 @@ func (c *conn) runWriteOp(op operation) (sentBytes int, _ error) {
 }
 
 // startWritableWait starts a goroutine that waits until the socket is writable and then sends requestWritable to c. It
-// always returns true.
+// always returns true, because Linux supports this.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true
