@@ -17,9 +17,9 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitAndAcquireSlots reserves slots of the engine, listener and source address for an accepted connection. If the
-// connection is refused, AdmitAndAcquireSlots logs and counts the refusal, and returns the reason. If peer is a proxy,
-// SetProxiedPeerOrSendRefusal reserves the slot of the source address later.
+// AdmitAndAcquireSlots decides whether to serve an accepted connection. If so, it reserves a slot under the connection
+// limits of the engine, the listener and the source address. Otherwise, it logs and counts the refusal, and returns the
+// reason. If peer is a proxy, SetProxiedPeerOrSendRefusal reserves the slot of the client's address later.
 func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error {
 	isProxy := rt.isFromProxy(listener, peer)
 	if isProxy && !rt.Overload.AdmitProxy() || !isProxy && !rt.Overload.AdmitConn(peer.Addr()) {
@@ -114,7 +114,8 @@ func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 }
 
 // SetProxiedPeerOrSendRefusal sets the connection's peer address to peer, the client's address that a proxy has
-// announced. If the client is refused, the method sends the refusal and returns the reason.
+// announced, and reserves the slot of this source address. If the client is refused, the method appends the refusal
+// reply to the output and returns the reason.
 func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
@@ -138,8 +139,7 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason that the server gives when it refuses a connection or calls a handler's Shed under
-// overload.
+// ErrOverloaded is the reason for refusing a connection, or for shedding a request, under overload.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -236,8 +236,8 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate reports whether a worker may start the connection's job. If the job has waited too long, the
-// result is false, and the caller must drop the job.
+// startTicketUnlessTooLate tells the overload manager that a worker starts the connection's job. If the job has waited
+// too long, run is false, and the caller must drop the job. Without a Shed function, run is always true.
 func (c *Conn) startTicketUnlessTooLate() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true

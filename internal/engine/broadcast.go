@@ -35,7 +35,7 @@ type Broadcast struct {
 //
 // RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if their total size would exceed
 // limits.MaxMailBytes. A broadcast may exceed MaxMailBytes if no other is in progress. RegisterBroadcast fails with
-// ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after Close.
+// ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after RejectNewBroadcasts.
 func (b *BroadcastTracker) RegisterBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))

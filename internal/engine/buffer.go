@@ -30,8 +30,8 @@ type Buffer struct {
 	rest      []*Buffer
 	restBytes int
 
-	// For input, waitingSince is the time when the oldest byte arrived. For output, it is the start of the current
-	// progress interval, in which progressGoal more bytes must be sent.
+	// For input, waitingSince is the time from which Limits.MessageTimeout counts. For output, it is the start of the
+	// current progress interval: progressGoal more bytes must be sent within Limits.WriteTimeout.
 	waitingSince    time.Duration
 	withWorkerSince time.Duration // when the connection was passed to a worker; 0 if no worker has it
 	progressGoal    int
@@ -127,7 +127,8 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f, one of numLists lists, to its share of limits.MaxBuffered.
+// LimitToShare limits the memory of f, so that numLists such lists together keep at most 1/mailboxShare of
+// limits.MaxBuffered. Each list may keep at least keptFreeBytes. If MaxBuffered is 0, LimitToShare has no effect.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))

@@ -13,7 +13,7 @@ type Cause int
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
-	RefusedDenied                 // kept out by address
+	RefusedDenied                 // AdmissionRules.Allow or Deny
 	RefusedProxy                  // invalid PROXY header
 	RefusedHandshake              // failed TLS handshake
 	RefusedTimeout                // Limits.HandshakeTimeout

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// This file sends a message to many connections by one request per chunk. Consecutive messages to a set share requests.
+// This file sends a message to the connections of a large group with one request per GroupChunk. Consecutive messages
+// to the same group share requests.
 
 // GroupChunk contains some of the connections of a large group. All of them have the same Runtime. A chunk must not
 // change after the first message was posted to it.
@@ -66,7 +67,6 @@ func (c *Conn) countDropOrAbortAsSlow() {
 	}
 }
 
-// broadcastShared posts s to each connection of the chunk.
 func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
@@ -136,7 +136,8 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns a batch for chunk that has space for messageSize more bytes.
+// findOrQueueBatch returns a queued batch for chunk with space for messageSize more bytes. If there is none, it queues
+// a new batch. The caller must hold b.mu.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -165,8 +166,9 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn calls deliver with the requests for at most maxConns connections, beginning at index firstIndex. It
-// returns the index at which to continue, or 0 after the last connection.
+// ForEachConn splits a request for a batch into requests for single connections. It calls deliver with those for at
+// most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0 after the
+// last connection. If m is already for a single connection, it calls deliver with m and returns 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

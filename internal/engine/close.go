@@ -37,8 +37,8 @@ func (c *Conn) Abort(why error) {
 // maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
 const maxDrainReads = 64
 
-// BeginShutdownDrain tells the handler that the server shuts down, and closes the connection as soon as it is idle.
-// Input that has already arrived is handled first.
+// BeginShutdownDrain schedules the handler's Draining, and makes the connection close as soon as it is idle. Input that
+// has already arrived is handled first.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
@@ -50,8 +50,9 @@ func (c *Conn) BeginShutdownDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearReadBeforeCloseIfDone clears the flag readBeforeClose if no further read is needed before the connection closes.
-// The flag stays set while a drain may read again, input waits for a worker, or a time limit is exceeded.
+// clearReadBeforeCloseIfDone is called after a read with input. It clears the flag readBeforeClose if no further read
+// is needed before the connection closes. The flag stays set for the first maxDrainReads reads of a drain, while a time
+// limit is exceeded, and, unless the connection is draining, while input waits for a worker.
 func (c *Conn) clearReadBeforeCloseIfDone() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -64,8 +65,9 @@ func (c *Conn) clearReadBeforeCloseIfDone() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded. Drivers call it after a read that
-// found nothing or emptied the socket. Input that waits for a worker delays the close.
+// CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded, and permits a pending drain to close
+// it. Drivers call the method after a read that found nothing or emptied the socket. Input that waits for a worker
+// delays a close by a time limit.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -168,6 +170,7 @@ func (c *Conn) nextCloseWriteAction() Action {
 }
 
 // appendLayerCloseOnce makes the layer append its closing message to the output, if it has not done so yet.
+// outputPending reports whether the message must be sent.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -177,8 +180,8 @@ func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	return c.out != nil
 }
 
-// CloseWrite shuts down the sending direction once all output has been sent, including messages from other goroutines.
-// Later writes fail. The peer reads EOF and may keep sending.
+// CloseWrite shuts down the sending direction once all output has been sent, including messages that other goroutines
+// have posted. Later writes fail. The peer reads EOF and may keep sending.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
@@ -234,8 +237,8 @@ func (c *Conn) handlerOrRelayDelaysClose() bool {
 // CloseReason returns the reason why the connection closes. The connection must have begun to close.
 func (c *Conn) CloseReason() error { return c.extra.closeReason }
 
-// OnClosed records that the descriptor has been closed, and calls the handler's Closed. After OnClosed, the
-// connection's slot may be reused.
+// OnClosed records that the descriptor has been closed, and resets c, so that its slot may be reused. It calls the
+// handler's Closed, unless the connection has ended before Opened or a worker calls Closed.
 func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()

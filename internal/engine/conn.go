@@ -17,26 +17,26 @@ const (
 	Wait           Action = iota // wait for the next event
 	Send                         // send Output, then call OnSent
 	FeedHandler                  // call Conn.MakeDeferredHandlerCalls
-	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
+	Read                         // read once without blocking and report the result; see the package comment
 	SendFile                     // send NextFilePartUnlessLayered, then call OnSent; or call LoadFilePieceIntoOutput
-	DetachOrExport               // once the kernel has no operation in progress, make a net.Conn and call CompleteDetachOrAbort; or call OnKernelIdleForExport
+	DetachOrExport               // end all kernel operations, then detach or export; see the package comment
 	ShutWrite                    // shut the sending direction, then call MarkWriteShutAndStartLinger
 	Close                        // close the descriptor, then call OnClosed
 )
 
 // Conn is the state machine of a connection. It makes no system calls: drivers report events to its methods and perform
-// the action that AdvanceToNextAction returns. Only the owner of a Conn, a loop or goroutine, may use the Conn. Other
-// goroutines use a Ref.
+// the action that AdvanceToNextAction returns. Only the owner of a Conn (a loop, a goroutine or a worker) may use the
+// Conn. Other goroutines use a Ref.
 //
 // Each idle connection occupies one Conn, so the size of a Conn matters. TestConnSize limits the size.
 type Conn struct {
 	runtime      *Runtime
 	in           *Buffer    // unused input; nil if none
 	out          *Buffer    // unsent output; nil if none
-	extra        *connExtra // nil if all of it is zero
+	extra        *connExtra // nil if all its fields would be zero
 	userData     any
 	refState     generationAndPosted
-	refusedBytes uint32     // bytes of unused input that the handler has refused
+	refusedBytes uint32     // bytes of unused input that the handler has refused; or the slot of a local relay partner
 	lastHeard    coarseTime // when the peer last sent something
 
 	peerAddr    [16]byte
@@ -50,7 +50,7 @@ type Conn struct {
 // connExtra is the optional state of a connection.
 type connExtra struct {
 	layer  Layer         // nil if none
-	expiry time.Duration // 0 means never
+	expiry time.Duration // when a dial, handshake or close times out; 0 means never
 	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
 	timer, deadline time.Duration
 	// layerPartialSince is the time since which the layer has buffered a partial message, or 0.
@@ -65,10 +65,10 @@ type connExtra struct {
 
 // rareState is the part of the optional state that connections rarely need.
 type rareState struct {
-	closeReason error // set together with closing
+	closeReason error // set together with the state bit closing
 	// dialStarted is the time when dialling began. It is valid until Opened has been called.
 	dialStarted   time.Duration
-	remotePartner *remotePartner // of a relay between two owners
+	remotePartner *remotePartner // the partner of a relay between two owners, or of a requested relay
 	// drainReadsLeft is the number of further reads with input that may delay the close by a drain.
 	drainReadsLeft int
 	// retainCount is the number of Retain calls without a Release.
@@ -155,7 +155,8 @@ func (c *Conn) DialStartedAt() time.Duration {
 	return c.extra.dialStarted
 }
 
-// OnOpen records that the connection is established. It calls the handler's Opened or starts the first layer.
+// OnOpen records that the connection is established. It starts the first layer. Without a layer, it calls the handler's
+// Opened or, if workers run the handlers, schedules the call.
 func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.state = c.state&ownHandler | open | neverHeard
 	switch {
@@ -258,8 +259,8 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent records that the kernel has accepted sentBytes bytes of Output. If Output is empty, the bytes are part of the
-// file that is being sent.
+// OnSent records that the kernel has accepted sentBytes bytes of Output or, after the action SendFile, of the first
+// queued file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))

@@ -10,7 +10,8 @@ type ConnHandler interface {
 	Missed(c *Conn, n int64)
 	Draining(c *Conn)
 	Timer(c *Conn)
-	// DialFailed is called instead of Opened if connecting fails. It may be called on any goroutine and must not block.
+	// DialFailed is called instead of Opened if connecting or the first layer's handshake fails. It may be called on
+	// any goroutine and must not block.
 	DialFailed(err error)
 	// Value and SetValue access the connection's value.
 	Value() any
@@ -32,7 +33,7 @@ func (c *Conn) ConnHandler() (ownOrNil ConnHandler) {
 	return c.userData.(ConnHandler)
 }
 
-// ResetFailedDial resets a connection whose dial has failed, and returns its ConnHandler.
+// ResetFailedDial resets a connection whose dial has failed, and returns its ConnHandler, or nil if it has none.
 func (c *Conn) ResetFailedDial() ConnHandler {
 	o := c.ConnHandler()
 	c.state, c.extra, c.userData = 0, nil, nil

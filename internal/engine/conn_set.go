@@ -21,7 +21,7 @@ import (
 // connList is a list of connections in a group.
 type connList struct {
 	refs          []Ref
-	subscriptions []*LatestSubscription // one per ref, or nil
+	subscriptions []*LatestSubscription // one per ref; nil if the group has no latest value
 }
 
 // indexOf returns the index of the entry for c with any generation, or -1 if there is none.
@@ -34,7 +34,8 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection.
+// hasSameOrNewerRefAt reports whether the entry at index is r or a newer Ref to the same connection. A negative index
+// means that there is no entry.
 func (l *connList) hasSameOrNewerRefAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -156,7 +157,7 @@ func (s *connSet) insertGrowAndRemoveSomeClosed(r Ref, sub *LatestSubscription) 
 	s.removeSomeClosed(o)
 }
 
-// remove removes r from the set and returns its subscription, which may be nil.
+// remove removes r from the set and returns its subscription, which may be nil. If r is not in the set, ok is false.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.findTable(r.c.runtime)
 	if o == nil {

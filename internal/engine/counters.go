@@ -22,7 +22,7 @@ const (
 	ActiveBroadcasts                    // broadcasts under way
 	ActiveBroadcastBytes                // total size of these broadcasts in bytes
 	OldestBroadcastAge                  // age of the oldest of these broadcasts in nanoseconds
-	AcceptPausedCount                   // loops or acceptors paused by Engine.PauseAccept
+	AcceptPausedCount                   // loops paused by Engine.PauseAccept; without loops, 1 if all acceptors pause
 	Goroutines                          // of a worker process; see package supervisor
 	OverloadActions                     // one for each action of package overload: 1 if it is active
 	_
@@ -49,7 +49,7 @@ const (
 	ConnsExported    // to another process
 	ConnsImported    // from another process
 	Panics           // in handlers
-	SlowCalls        // longer than Limits.SlowHandlerTime
+	SlowCalls        // handler calls longer than Limits.SlowHandlerTime
 	MovedToWorkers   // how often AutoWorkers moved handlers to workers
 	LoopsContinued   // how often another goroutine continued a loop, because a LoopJob took long
 	Shed             // calls of the handler's Shed
@@ -58,8 +58,8 @@ const (
 	ShedByMemory
 	BusyTime // nanoseconds that loops were busy
 
-	// TLS handshakes by secure.StayReason. TLSCompact counts connections that became compact. The others stay with
-	// crypto/tls.
+	// TLS handshakes by secure.StayReason. TLSCompact counts connections that have left crypto/tls and use less memory.
+	// The others count connections that stay with crypto/tls, by the reason.
 	TLSCompact
 	TLSDisabled
 	TLSVersion
@@ -70,7 +70,7 @@ const (
 	GCs     // garbage collections of a worker process
 	GCPause // nanoseconds in which garbage collections stopped the world
 
-	refusals         // the first of the counters of refusals, one for each Cause
+	refusals         // the first of the counters of refusals, one for each Cause before NumRefusedCauses
 	closings         = refusals + Counter(NumRefusedCauses)
 	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
 	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns

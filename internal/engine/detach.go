@@ -10,8 +10,8 @@ import (
 var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
 // Detach removes the connection from the engine. The handler gets no more input. When all output has been sent, the
-// engine calls onDetached with the connection as a net.Conn and with the unused input. Afterwards, it calls the
-// handler's Closed with ErrDetached. If the connection ends earlier, onDetached is not called.
+// engine calls onDetached with the connection as a net.Conn and with the unused input. It then calls the handler's
+// Closed with ErrDetached. If the connection ends earlier, onDetached is not called.
 func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):

@@ -8,13 +8,14 @@ import "sync"
 const (
 	// minDirectSend is the minimum size in bytes for which a system call costs less than copying.
 	minDirectSend = 16 << 10
-	// maxDirectPieces is the maximum number of slices in one system call, including the output. More are copied.
+	// maxDirectPieces is the maximum number of slices in one system call, including the output. A write of as many or
+	// more slices is copied to the output instead.
 	maxDirectPieces = 64
 )
 
 var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte) }}
 
-// Writev appends all pieces to the output. If the pieces do not all fit, it appends none of them.
+// Writev writes the pieces in order. If they do not all fit into the output limit, it writes none of them.
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	n := 0
 	for _, p := range pieces {
@@ -69,7 +70,8 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then pieces with one system call. pieceBytesSent excludes the output.
+// sendOutputThenPieces sends the output and then pieces with one system call. It returns the number of bytes of pieces
+// that were sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -200,11 +202,11 @@ func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }
 
-// SendWhileOutputIsEmpty sends first and then the slices in rest, without blocking. It returns the number of bytes sent,
-// which is 0 if the connection has begun to close.
+// SendWhileOutputIsEmpty sends first and then the slices in rest, without blocking. It returns the number of bytes
+// sent. If the connection has begun to close, it returns 0.
 //
-// first must not be empty, and rest may have at most 63 slices. Any goroutine may call SendWhileOutputIsEmpty, but only one at a time, and only while nothing
-// else writes to the connection; see CanSendFromOthers.
+// first must not be empty, and rest may have at most 63 slices. Any goroutine may call SendWhileOutputIsEmpty, but only
+// one at a time, and only while nothing else writes to the connection; see CanSendFromOthers.
 func (r Ref) SendWhileOutputIsEmpty(first []byte, rest ...[]byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.SendFromOthers(c, first, rest) })
 	if n > 0 {

@@ -7,7 +7,7 @@
 // events of a [Conn], calls [Conn.AdvanceToNextAction], and performs the action:
 //
 //	event                                          means
-//	Conn.OnDialling                                connecting has started; OnOpen follows, or nothing
+//	Conn.OnDialling                                connecting has started; OnOpen or ResetFailedDial follows
 //	Conn.OnOpen                                    the connection is established (accepted or dialled)
 //	Conn.OnRead(bytes)                             bytes have been received
 //	Conn.OnEOF                                     the peer will send no more
@@ -18,7 +18,7 @@
 //	Conn.OnTransportError(err)                     the transport is broken
 //	Conn.HandleOrDeferForPendingLayer(req, bytes)  a request from another goroutine, taken from the mailbox
 //	Conn.CallNudgedIfOpen                          a scheduled time has come; see Scheduler
-//	Conn.BeginShutdownDrain                             close at the next idle moment (shutdown)
+//	Conn.BeginShutdownDrain                        close at the next idle moment (shutdown)
 //	Conn.CheckTimeouts(now)                        time has passed
 //	Conn.CompleteDetachOrAbort(nc, err)            the connection has become a net.Conn, or could not
 //	Conn.OnClosed                                  the descriptor has been closed
@@ -40,18 +40,18 @@
 //
 // # What a model must guarantee
 //
-//   - A Conn has one owner at a time, a loop or a goroutine. Only the owner
-//     calls the methods of the Conn. Other goroutines use a Ref.
+//   - A Conn has one owner at a time: a loop, a goroutine or a worker. Only the
+//     owner calls the methods of the Conn. Other goroutines use a Ref.
 //   - Input reaches the handler in order, and never after OnClosed.
-//   - Output is sent in the order it was written, once per turn, after the handler
-//     has returned for all available input. Only a long write may be sent
+//   - Output is sent in the order it was written, in one call after the handler has
+//     returned for all available input. Only a long write may be sent
 //     immediately, together with earlier output; see Runtime.SendDirect.
 //   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferForPendingLayer in
 //     order. If the peer closes, they are given before the connection is closed.
 //   - A loop blocks only in its wait for events. That wait ends when requests
 //     arrive and when Config.Scheduler is due.
 //   - A peer counts as silent, and a connection as idle in a shutdown, only after a
-//     Read has found nothing: bytes in the kernel's buffer count as sent.
+//     Read has found nothing, because unread input may be in the kernel's buffer.
 //   - Every wait is bounded: a closing connection expires at NextTimerDeadlineOrExpiry.
 //   - Stop returns once all connections are closed and every goroutine and
 //     descriptor of the model is gone.
@@ -87,15 +87,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler receives the events of connections. The methods are called by the connection's owner, which is a
-// loop or a goroutine.
+// Handler receives the events of connections. The methods are called by the connection's owner, which is a loop, a
+// goroutine or a worker of Config.Pool.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received gets the unused input and returns the number of bytes used. If the number is positive and input remains,
-	// the engine calls Received again immediately. If the number is 0, the engine waits for more input first.
+	// Received gets the unused input and returns the number of bytes used. The slice in is valid only during the call.
+	// If the number is positive and input remains, the engine calls Received again immediately. If the number is 0, the
+	// engine waits for more input first.
 	Received(c *Conn, in []byte) (used int)
-	// Ended reports that the peer will send no more. The argument in is the unused input. If Ended uses a part of it
+	// Ended is called when the peer will send no more. The argument in is the unused input. If Ended uses a part of it
 	// and the connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
 	Ended(c *Conn, in []byte) (used int)
 	Closed(c *Conn, why error)
@@ -112,8 +113,8 @@ type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits contains the limits of an engine and its connections. Start applies a default only to HighWater and LowWater;
-// the caller must fill in the others.
+// Limits contains the limits of an engine and its connections. Sizes are in bytes. Model.Start applies a default only
+// to HighWater and LowWater; the caller must fill in the others.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -124,7 +125,7 @@ type Limits struct {
 	MaxMailBytes        int
 	CloseTimeout        time.Duration
 	Linger              time.Duration
-	ShutdownRate        int // 0 means no limit
+	ShutdownRate        int // connections per second that a stopping engine drains; 0 means no limit
 	// ReadRate limits the input bytes per second of a connection, counted after layers have decoded them. MessageRate
 	// limits its messages per second. 0 means no limit.
 	ReadRate, MessageRate int
@@ -162,7 +163,7 @@ type Config struct {
 	// message closes the connection.
 	DropMessages bool
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
-	// wait, too. Models without loops ignore WriteDelay.
+	// wait, too. The goroutine model ignores WriteDelay.
 	WriteDelay time.Duration
 	// Missed, if set, is called after a connection has missed n more messages because its peer is slow. The engine
 	// delays the call until the connection's unsent output has fallen to Limits.LowWater.
@@ -187,17 +188,18 @@ type Config struct {
 	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// ListenerCallbacks, if not empty, replaces the Handler, Heartbeat.Send, Heartbeat.Message and the fields from
-	// Missed to Shed of this Config. Element i+1 applies to connections of listener i. Element 0 applies to connections
-	// without a listener.
+	// ListenerCallbacks, if not empty, replaces the callbacks that belong to a connection: Handler, Heartbeat.Send,
+	// Heartbeat.Message, Missed, Drained, Draining, Timer, Shed, and the functions that save or restore the state of a
+	// connection's handler. Element i+1 applies to connections of listener i. Element 0 applies to connections without
+	// a listener.
 	ListenerCallbacks []*Config
 	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
 	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the
 	// same.
 	PredecessorListeners []int
 	Server               any
-	// Shed, if set, is called on the loop instead of Received while the Pool is full. Without Shed, the connection is
-	// not read until the Pool has capacity.
+	// Shed, if set, is called on the loop instead of Received while the Pool is full or Overload rejects requests.
+	// Without Shed, the connection is not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
@@ -225,7 +227,7 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
+// Scheduler calls the Nudged method of handlers at planned times, in most cases without a mailbox. Each loop calls the
 // Scheduler once per iteration, with the loop's index. In a model without loops, a separate goroutine calls the
 // Scheduler, with loop -1.
 //
@@ -233,8 +235,8 @@ type Config struct {
 // earlier or, under load, later. If next has passed, the loop does not block. If next is negative, the Scheduler needs
 // no further call, but a model without loops still calls after MaxSchedulerDelay.
 //
-// nudge calls Nudged for one connection. If another loop or a worker has the connection, nudge posts a request instead.
-// If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
+// nudge calls Nudged for one connection. If another loop or a worker owns the connection, nudge posts a request
+// instead. If the mailbox is full, nudge returns false, and the Scheduler may try again in a later call. For a closing
 // connection, nudge has no effect.
 //
 // Handlers may run within nudge or after the Scheduler has returned. A Scheduler must be quick, because it blocks the
@@ -243,10 +245,10 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToEveryConn posts a request to each open connection: the owner then calls s.Do. If the post fails or the
-	// connection has begun to close, s.OnLost is called instead. Connections that are still in their handshake are
-	// skipped. PostToEveryConn calls beforePost before each post. After the last post it calls done with the number
-	// of connections whose mailbox was full. PostToEveryConn does not block.
+	// PostToEveryConn posts a request to each open connection, whose owner then calls s.Do. If the post fails, or if
+	// the connection is in its handshake or has begun to close, s.OnLost is called instead. PostToEveryConn calls
+	// beforePost before each post. After the last post it calls done with the number of connections that were skipped
+	// because their mailbox was full. PostToEveryConn does not block.
 	PostToEveryConn(s *Shared, beforePost func(), done func(full int)) error
 }
 
@@ -333,8 +335,8 @@ type Engine interface {
 	// Loops returns the number of loops, or 0 for a model without loops.
 	Loops() int
 	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
-	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are distributed over the loops
-	// in turn.
+	// fails with ErrFull if too many requests are queued, and with ErrClosed after Stop. Requests are distributed over
+	// the loops in turn.
 	Dial(d DialRequest) error
 	// Adopt takes over nc as if a listener had accepted it. The argument listener is the listener's number, or -1 for
 	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no
@@ -377,8 +379,8 @@ type Model struct {
 	Start func(Config) (Engine, error)
 }
 
-// KillGrace limits how long Stop waits after its ctx has ended. If no connection closes for KillGrace, Stop assumes
-// that handlers are stuck and gives up.
+// KillGrace is how long Stop, after its ctx has ended, waits without any connection closing. Stop then assumes that
+// handlers are stuck, and gives up.
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
@@ -411,7 +413,8 @@ func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int
 }
 
 // stopError returns the error of a Stop whose ctx has ended. closedConns is the number of connections that were open
-// when ctx ended. stuckConns of them are still open, because their handlers have not returned.
+// when ctx ended. stuckConns of them are still open, because their handlers have not returned. If closedConns is 0,
+// stopError returns nil.
 func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
 	case stuckConns > 0:
@@ -425,8 +428,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns the maximum number of connections that a stopping engine has begun to drain. elapsed is the
-// time since the stop began. perSecond is the rate; 0 means no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain when elapsed has passed since
+// the stop began. perSecond is the rate; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

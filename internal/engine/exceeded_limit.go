@@ -8,7 +8,7 @@ import (
 )
 
 // This file logs connections that a limit has closed or refused. Because a limit may close a million connections at
-// once, a Server's log contains one such line a second per limit and loop, with the number of suppressed lines.
+// once, a Server's log contains at most one such line a second per limit and loop, with the number of suppressed lines.
 
 // CloseMessageTooLong closes the connection because a message exceeds Limits.MaxMessage. messageSize is the actual or
 // announced size of the message in bytes.

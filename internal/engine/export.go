@@ -428,7 +428,7 @@ type Migrator interface {
 	// StartImportingConns imports connections from channels until their other ends are closed. The engine takes
 	// ownership of the channels.
 	StartImportingConns(channels []*os.File) error
-	// ChannelsNeeded returns the number of channels that gives each loop or process a channel of its own.
+	// ChannelsNeeded returns the number of channels needed to give each loop or process its own channel.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
 	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.

@@ -123,7 +123,7 @@ func (g *Group) shrinkRepresentation() {
 	}
 }
 
-// Len returns the number of connections in the group, including some that have closed.
+// Len returns the number of connections in the group. It may include connections that have closed.
 func (g *Group) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -225,8 +225,8 @@ func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	return t.sent, t.full
 }
 
-// setLatestAndAnnounceOrSnapshot stores p as the group's latest value. For a large group, the caller must announce the
-// value to the returned chunks.
+// setLatestAndAnnounceOrSnapshot stores p as the group's latest value. In a small group, it announces the value to all
+// connections. For a large group, it returns the chunks to which the caller must announce the value.
 func (g *Group) setLatestAndAnnounceOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -24,8 +24,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // WriteBroadcasts writes messages to the connection. joined contains the same messages in one piece. If joined does not
-// fit into the output limit, the messages are written one by one. Before Opened, the call has no effect. needsDriving
-// reports whether the driver must perform the connection's next actions.
+// fit into the output limit, the messages are written one by one. Before Opened and on a closing connection, the call
+// has no effect. needsDriving reports whether the driver must perform the connection's next actions.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -60,8 +60,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written. Otherwise, it may count a dropped message or
-// abort the connection.
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise an error. If the write would
+// exceed the output limit, it also counts a dropped message or, without Config.DropMessages, aborts the connection.
 func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -143,7 +143,7 @@ func (c *Conn) IsPaused() bool {
 }
 
 // SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a handler
-// call. SetReading has no effect while a relay, layer or Detach consumes the input.
+// call. It has no effect during a relay, the insertion of a layer or a Detach.
 //
 // While reading is off, the engine does not call Received and Ended, and the peer does not count as silent. The engine
 // may store a few buffers of input, including bytes that the current call leaves unused. The handler receives this
@@ -267,8 +267,7 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether a handler call is in progress. Output is sent only if it was written during a handler
-// call.
+// InHandlerCall reports whether a handler call is in progress. Output that is written at other times may stay unsent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {

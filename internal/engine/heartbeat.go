@@ -37,8 +37,8 @@ func (c *Conn) ResetHeartbeat() {
 }
 
 // HeartbeatSweep sends the heartbeats of all connections of a loop. It visits each connection several times per
-// heartbeat interval, a few chunks of connections at a time. A visit may send a heartbeat a little early or late, but
-// the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
+// heartbeat interval, in slices of a few chunks of connections. A visit may send a heartbeat a little early or late,
+// but the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
 	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
 	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent
@@ -155,12 +155,11 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue for a connection that cannot have a
-// due heartbeat.
+// Skip counts a connection without a due heartbeat as visited. The owner calls it instead of SendIfDue; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the latest Conn.NextTimeout that a connection with a due heartbeat can have. For connections with a
-// later NextTimeout, the owner calls Skip.
+// Horizon returns the time up to which scheduled heartbeats count as due. For a connection whose NextTimeout is later,
+// the owner calls Skip instead of SendIfDue.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.

@@ -149,7 +149,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
+// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed, until the
+// handler waits for more input or is paused. It returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -182,7 +183,8 @@ func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
 
-// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent.
+// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused
+// for this reason.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
@@ -255,7 +257,7 @@ type readRate struct {
 	bytes, messages allowance
 }
 
-// allowance is a token bucket for bytes or messages.
+// allowance is a token bucket for bytes or messages. It permits a burst of one second's amount.
 type allowance struct {
 	perSecond   int           // 0 means no limit
 	fullAt      time.Duration // when the allowance will be full again
@@ -285,7 +287,8 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate is a quick check. It returns false only for a connection without rate limits.
+// mayHaveReadRate reports whether the connection may have rate limits. The check is quick. It returns false only for a
+// connection without rate limits.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
@@ -325,8 +328,8 @@ func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	}
 }
 
-// AllowedMessages returns the number of messages that the handler may use now under the message rate limit. The result
-// is at least 1.
+// AllowedMessages returns the number of messages that the handler may use now under the message rate limit. Without
+// this limit, the result is math.MaxInt. Otherwise, it is at least 1.
 func (c *Conn) AllowedMessages() int {
 	r := c.ensureReadRateIfLimited()
 	if r == nil || r.messages.perSecond == 0 {

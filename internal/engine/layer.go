@@ -80,7 +80,8 @@ func (c *Conn) uncountLayerMemory() {
 	}
 }
 
-// OnHandshakeDone records that the layer's handshake is complete. From then on, the handler may be called.
+// OnHandshakeDone records that the layer's handshake is complete. It then calls the handler's Opened or, for a layer
+// from RequestLayerInsertion, Secured. If workers run the handlers, Opened is called later.
 func (c *Conn) OnHandshakeDone() {
 	if !c.is(handshaking) || c.is(closing|failed) {
 		return
@@ -104,7 +105,6 @@ func (c *Conn) feedLayer(p []byte) {
 	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemoryAndPartialTime updates the layer's counted memory and the start time of its partial message.
 func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {

@@ -100,7 +100,8 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull means that a listener has MaxConns open connections. Other packages get ErrTooManyConns instead.
 var errListenerFull = errors.New("listener full")
 
-// acquireConnSlot counts a new connection, unless the listener already has MaxConns open connections.
+// acquireConnSlot counts a new connection as open, unless the listener already has MaxConns open connections. It also
+// counts the connection as accepted, unless skipAcceptedCount is set.
 func (e *ListenerCounters) acquireConnSlot(skipAcceptedCount bool) (acquired bool) {
 	if e == nil {
 		return true
@@ -147,7 +148,7 @@ func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 // SetListener stores the listener's number. It must be called before the connection is opened.
 func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
-// Listener returns the number of the connection's listener, or -1 for a dialled connection.
+// Listener returns the number of the connection's listener, or -1 if it has none, for example because it was dialled.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 
 // callbacks returns the Config with the callbacks for the connection's listener.

@@ -8,8 +8,9 @@ import (
 // LoopJob is code that is usually quick but may block, such as the handler of an HTTP request. A loop runs jobs on its
 // own goroutine. A job may access the loop and its connections only through the LoopHold that RunOnLoop gets.
 //
-// If a job takes longer than 1 to 5 ms, another goroutine continues the loop on another thread. The job then finishes
-// on its original goroutine, which ends with the job. This limits how long a blocking job delays the loop.
+// If a job is still running after a few milliseconds, another goroutine continues the loop on another thread. The job
+// then finishes on its original goroutine, which ends with the job. This limits how long a blocking job delays the
+// loop.
 type LoopJob interface {
 	RunOnLoop(hold LoopHold)
 	// LoopContinuedElsewhere is called when another goroutine has continued the loop, because the job took long or has
@@ -20,13 +21,13 @@ type LoopJob interface {
 
 // LoopHold gives a running LoopJob access to its loop.
 type LoopHold interface {
-	// Call calls f on the connection's owner, like Ref.Do, but without a request, and then sends the connection's
-	// output. If the caller's goroutine no longer runs the loop, Call returns false without calling f. If the
-	// connection is closed, Call returns true without calling f.
+	// Call calls f on the job's goroutine as a handler call of the connection, and then sends the connection's output.
+	// If the caller's goroutine no longer runs the loop, Call returns false without calling f. If the connection is
+	// closed, Call returns true without calling f.
 	Call(r Ref, f func(*Conn)) (calledOrClosed bool)
 	// CallAndSendLater is like Call, but the output is sent when the job has returned or when another goroutine
-	// continues the loop, so that the output of several calls is sent at once. While a layer is pending, f is deferred.
-	// Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call code of users.
+	// continues the loop, so that the output of several calls is sent at once. While a layer is being inserted, f is
+	// deferred. Only the goroutine of RunOnLoop may call CallAndSendLater, and f must not call application code.
 	CallAndSendLater(r Ref, f ConnCallback) (stillOnLoop bool)
 	// Leave makes another goroutine continue the loop immediately. Afterwards, the job's goroutine is not on a loop and
 	// may wait. left is false if another goroutine had already continued the loop. Leave is safe for concurrent use.

@@ -246,8 +246,8 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues r for c if generation is current. It fails with ErrClosed or ErrFull; a failed request is not queued.
-// After success, the caller must wake the owner; see OwnerMustWake.
+// Put queues r for c if generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is not
+// queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -494,8 +494,8 @@ func (b *Mailbox) wakeSendersThatFit() {
 	}
 }
 
-// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken delayed output,
-// it takes only those requests. The caller must pass the results to Recycle.
+// TakeAllQueued removes and returns all queued requests and their data. If requests have overtaken output that is still
+// delayed, it takes only those requests. The caller must pass the results to Recycle.
 func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -548,7 +548,8 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// RejectFurtherPosts makes later calls of Put fail with ErrClosed. Queued requests can still be taken.
+// RejectFurtherPosts makes later calls of Put fail with ErrClosed, and wakes the waiting senders. Queued requests can
+// still be taken.
 func (b *Mailbox) RejectFurtherPosts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

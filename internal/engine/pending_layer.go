@@ -9,9 +9,9 @@ import (
 
 // This file inserts a layer after Opened, for example for STARTTLS. The layer is requested in a handler call and starts
 // when that call has returned. If unused plaintext input is left, the connection is closed, because the handler would
-// treat this input as if it came from the layer. During the layer's handshake, the connection is handshaking again.
-// Unlike before Opened, its end calls Closed. Requests are deferred until the handshake is done, so that their data
-// passes the layer.
+// treat this input as if it came from the layer. During the layer's handshake, the state bit handshaking is set again.
+// If the connection ends during this handshake, Closed is called, unlike in a handshake before Opened. Requests are
+// deferred until the handshake is done, so that their data passes the layer.
 
 // ErrClearInput is the close reason if unread plaintext input remains when TLS starts.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
@@ -29,7 +29,7 @@ type deferredRequest struct {
 }
 
 // Securer is a Handler with a method Secured. Secured is called when a layer from RequestLayerInsertion has completed
-// its handshake. Secured runs on the connection's owner, never on a worker.
+// its handshake. The connection's loop or goroutine calls Secured, never a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
@@ -77,7 +77,6 @@ func (c *Conn) startPendingLayerOrClose() {
 	c.continueLayerHandshake()
 }
 
-// callSecuredAndHandleDeferred calls the handler's Secured and then handles the deferred requests.
 func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
@@ -113,7 +112,8 @@ func (c *Conn) cancelPendingLayerAndHandleDeferred() {
 	}
 }
 
-// deferRequestIfLayerPending stores req and data if c waits for a pending layer's handshake.
+// deferRequestIfLayerPending stores req and data if c waits for a pending layer's handshake. It does not defer
+// broadcasts. If too many requests are stored, it closes the connection with ErrFull and returns false.
 func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -96,7 +96,7 @@ func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 // to close before f can run, f is not called.
 func (r Ref) Do(f func(*Conn)) error { return r.DoShared(&Shared{Do: f}) }
 
-// DoShared is like Do(s.Do), but does not allocate memory for each call.
+// DoShared is like DoOrElse(s.Do, s.OnLost), but does not allocate memory for each call.
 func (r Ref) DoShared(s *Shared) error { return r.post(Request{Kind: RequestDo, Shared: s}) }
 
 // DoOrElse is like Do, but calls onLost if the connection begins to close before f can run. onLost may run on any

@@ -62,7 +62,8 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that makes its receiver start a relay with r.
+// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before that, r
+// is closed with ErrClosed.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
@@ -152,7 +153,7 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner describes a relay partner that has another owner or has not accepted the relay.
+// remotePartner describes a relay partner that has another owner or has not yet accepted the relay.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
@@ -247,8 +248,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns c's relay partner, or nil if the partner has another owner. It must not be called after both
-// connections have begun to close.
+// localPartner returns c's relay partner, or nil if the partner has another owner. c must be relayed, and the partner's
+// slot must not have been freed.
 func (c *Conn) localPartner() (partnerOrNil *Conn) {
 	if c.remotePartner() != nil {
 		return nil

@@ -19,7 +19,7 @@ type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. Its
+// Loop contains what a connection needs from its event loop. Connections of the goroutine model have no Loop. The
 // methods must be called on the loop's goroutine unless documented otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot. The slot must be in use.
@@ -96,12 +96,13 @@ type Runtime struct {
 	// TimeAllCalls between two events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack is the maximum time by which Clock may be ahead of the real clock. A positive ClockSlack saves clock
-	// updates if many owners share a Runtime. For a single owner, ClockSlack is 0.
+	// ClockSlack, if positive, makes SetClock store a time that is ClockSlack in the future. Until that time, further
+	// calls of SetClock write nothing, which is faster if many owners share the Runtime. For a single owner, ClockSlack
+	// is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
 	// LookAhead is the time by which timeouts may fire early. Engines with simulated time set LookAhead to compensate
-	// for rounding. If it is 0, timeouts may fire up to 34 ms late.
+	// for rounding to coarseTime. If it is 0, timeouts may fire late by up to 34 ms, which is two units of coarseTime.
 	LookAhead time.Duration
 	// SweepsHeartbeats selects the sender of heartbeats: a HeartbeatSweep if true, CheckTimeouts if false.
 	SweepsHeartbeats bool
@@ -291,7 +292,7 @@ type Pool interface {
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
-	currentSlot     atomic.Int32 // index in active of calls that start now
+	currentSlot     atomic.Int32 // index of the counter in active for calls that start now
 }
 
 // TakeTotals returns and resets the number and the total duration of finished calls. stuck reports whether a call has

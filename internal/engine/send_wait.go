@@ -30,7 +30,8 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// countSenderUnlessTooMany counts one more goroutine that waits to send to c, up to MaxSenders.
+// countSenderUnlessTooMany counts one more goroutine that waits to send to c. If MaxSenders goroutines already wait, it
+// returns false.
 func (s *sendWaiters) countSenderUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

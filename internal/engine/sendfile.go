@@ -214,8 +214,8 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent. If the file is complete, the
-// output continues behind it. Otherwise, the connection is marked as blocked, because the kernel takes no more output.
+// advanceFileOrMarkBlocked records that sentBytes of the first queued file were sent. If the file is complete, the data
+// behind it follows. Otherwise, the connection is marked as blocked, because the kernel takes no more output.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.addSentBytesToFirstFile(sentBytes) {
 		c.state &^= blocked
@@ -256,7 +256,8 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	c.removeFinishedFilesAndAdvance()
 }
 
-// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue.
+// removeFinishedFilesAndAdvance removes completely sent files from the front of the queue while there is no output. The
+// data behind a removed file becomes the output.
 func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.fileQueueOrNil() != nil && !c.is(failed) {
 		q := c.extra.fileQueue

@@ -37,8 +37,8 @@ func (c *Conn) NextTimerDeadlineOrExpiry() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// NextTimerOrDeadline returns the next time at which a timer, a deadline or a pause by a rate limit ends. CheckTimeouts
-// should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
+// NextTimerOrDeadline returns the next time at which a timer fires, a deadline passes or a pause by a rate limit ends.
+// CheckTimeouts should be called at most TimerTick after that time. If nothing is scheduled, ok is false.
 func (c *Conn) NextTimerOrDeadline() (at time.Duration, ok bool) {
 	if c.extra == nil || c.is(closing|failed|handshaking|openPending) || c.isExporting() {
 		return 0, false
@@ -60,8 +60,8 @@ func (c *Conn) TimerBucket() uint8 {
 	return c.extra.timerBucket
 }
 
-// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. Before a nonzero
-// bucket is set, NextTimerOrDeadline must have returned ok. Closing the connection clears the bucket.
+// SetTimerBucket records which of the driver's timer buckets contains the connection; 0 means none. A bucket may be set
+// only while NextTimerOrDeadline returns ok. Closing the connection clears the bucket.
 func (c *Conn) SetTimerBucket(bucket uint8) {
 	if c.extra != nil {
 		c.extra.timerBucket = bucket
@@ -76,15 +76,16 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, no timer is set.
+// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, it only cancels
+// the earlier timer.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
-// SetDeadline makes the connection close with ErrDeadline after d. It replaces an earlier deadline. If d is 0, there is
-// no deadline.
+// SetDeadline makes the connection close with ErrDeadline after d. It replaces an earlier deadline. If d is 0, it only
+// cancels the earlier deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfterOrZero(d)
@@ -118,8 +119,9 @@ func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts enforces the connection's time limits at the time now. It may close the connection, call Timer, send a
-// heartbeat or end a pause by a rate limit. It reports whether it did any of these.
+// CheckTimeouts enforces the connection's time limits at the time now. It may start to close the connection, request
+// one more read before a close, call Timer, send a heartbeat, or end a pause by a rate limit. acted reports whether the
+// driver must perform the connection's next actions.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	if !c.is(open) || c.is(failed) || c.isExporting() {
 		return false
@@ -196,7 +198,7 @@ func newTimeLimitUnlessZero(since, duration time.Duration, closeReason error) ti
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the current time limits of an open connection.
+// fillTimeLimits stores the current time limits of an open connection in limits.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -250,8 +252,8 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeLimitsAfterSuspend extends the time limits after the process was suspended. suspended is the length of the
-// pause. Timers and deadlines do not change.
+// ExtendTimeLimitsAfterSuspend extends the connection's time limits by suspended, the time for which the process was
+// suspended. Timers and deadlines do not change.
 func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -318,13 +320,13 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 // Intervals of sweeps, which check the timeouts of all connections.
 const (
 	MinSliceInterval = 50 * time.Millisecond // minimum time between two slices of a sweep
-	FastSweepPeriod  = 8 * MinSliceInterval  // time of a full sweep while any connection is about to expire
+	FastSweepPeriod  = 8 * MinSliceInterval  // time of a full sweep while a connection has a timer, deadline or expiry
 )
 
 const maxSweepSlices = 64
 
 // SweepSlices divides a sweep, which checks all connections once per period, into slices. After each interval, one
-// slice checks chunksPerSlice of the numChunks groups of connections.
+// slice checks chunksPerSlice of the numChunks chunks of connections.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

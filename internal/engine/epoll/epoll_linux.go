@@ -1,8 +1,8 @@
 // Package epoll is the model of event loops on Linux's epoll.
 //
-// Descriptors are watched level-triggered: each event causes one receive, and remaining input is reported again. The
-// loop reads from connections that send much; see Loop.QueueIfBulk. Only waiting for events is reported to the Go
-// scheduler as a system call that may block, and only after a check has found no events.
+// Descriptors are watched level-triggered: each event causes one receive, and epoll reports remaining input again. For
+// connections that send much, the loop schedules the reads instead; see Loop.QueueIfBulk. The driver tells the Go
+// scheduler that a system call may block only when it waits for events after a check has found none.
 package epoll
 
 import (

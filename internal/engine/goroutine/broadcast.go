@@ -6,8 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster puts
-// references to all waiting broadcasts into the mailbox of each connection. It stops when connections must end at once.
+// This file sends broadcasts to all connections. A broadcast is stored once and waits in a queue. A goroutine, the
+// broadcaster, puts references to all waiting broadcasts into the mailbox of each connection. It stops early when the
+// engine kills its connections.
 
 func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	b, err := e.broadcastTracker.RegisterBroadcast(payload, 1, &e.cfg.Limits)
@@ -48,7 +49,7 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// awaitEarlierBroadcasts waits for earlier broadcasts to reach all mailboxes, or until ctx is done or the engine stops.
+// awaitEarlierBroadcasts waits until all earlier broadcasts are in the mailboxes, ctx is done, or the engine stops.
 func (e *goroutineEngine) awaitEarlierBroadcasts(ctx context.Context) {
 	enqueued := make(chan struct{})
 	select {

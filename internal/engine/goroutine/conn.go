@@ -33,7 +33,7 @@ type conn struct {
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
 	parked        atomic.Uint32 // one of the constants below
 	requests      atomic.Uint32
-	wakeAt        atomic.Uint32 // when the sweeper must wake the owner, as a result of toSweepTime; 0 means never
+	wakeAt        atomic.Uint32 // when the sweeper must wake the owner, in the unit of toSweepTime; 0 means never
 	bufferedBytes atomic.Uint32 // memory of the buffers when the owner last waited
 }
 
@@ -211,7 +211,8 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes the connection's next timeout and buffer size for the sweeper.
+// publishSweepState publishes the connection's next timeout and buffer size for the sweeper. If a timer is due soon, it
+// also sets a deadline for the goroutine's next wait.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {

@@ -59,9 +59,9 @@ const (
 	requestKill
 	requestOverBudget   // close because all buffers together exceed Limits.MaxBuffered
 	requestSlowConsumer // close because the mailbox had no space for a broadcast
-	requestExpel
-	requestExport   // export to another engine
-	requestWritable // the kernel accepts output again; cleared when handled
+	requestExpel        // close on behalf of an operator
+	requestExport       // export to another engine
+	requestWritable     // the kernel accepts output again; cleared when handled
 	requestHeartbeat
 )
 
@@ -92,7 +92,7 @@ type goroutineEngine struct {
 	closeLargestMu   sync.Mutex   // held while looking for connections to close
 	blockedSenders   senderQueue  // senders that wait until all buffers together are within their limit
 	clock            pausableClock
-	expiringConns    atomic.Int64              // connections that are about to end
+	expiringConns    atomic.Int64              // connections with a timer, deadline or expiry, which need fast sweeps
 	freedMemory      handover.FreedByteCounter // memory of connections that were handed over
 	handoff          handoffState
 	connAdded        chan struct{} // signals a new connection to the sweeper

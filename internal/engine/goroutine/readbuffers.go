@@ -41,7 +41,8 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer.
+// sliceReadAndRecordSize returns the first readBytes bytes of c's read buffer. It also records whether the read has
+// filled the buffer and whether the connection is bulk.
 func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize

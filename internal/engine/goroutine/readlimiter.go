@@ -9,12 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file limits the time that bulk connections take from others. A bulk connection would read for as long as the
-// scheduler permits, and while any goroutine is runnable, the scheduler checks the network only every 10 ms, for 128
-// events at a time. So bulk connections need a token to read, and there are as many tokens as CPUs. Connections wait
-// for a token in order. They do not wait in the scheduler's queue, which stays short. Every pauseInterval, all bulk
-// reads pause until the pending network events have been reported. A token is held only during the read, because a
-// handler may block.
+// This file limits the time that bulk connections, which send much, take from others. A bulk connection would read for
+// as long as the scheduler permits, and while any goroutine is runnable, the scheduler checks the network only every 10
+// ms, for 128 events at a time. So bulk connections need a token to read, and there are as many tokens as CPUs.
+// Connections wait for a token in order. They do not wait in the scheduler's queue, which stays short. Every
+// pauseInterval, all bulk reads pause until the pending network events have been reported. A token is held only during
+// the read, because a handler may block.
 
 const (
 	bulkReadSize  = 16 << 10 // a connection becomes bulk when a read returns more bytes
@@ -53,9 +53,9 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until buffer memory and, for a connection with much input, a read permit
-// are available. It returns false if a request arrives or the wait takes too long. If permitted is true, the caller
-// must call releaseReadPermit.
+// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. For a bulk connection, it also
+// acquires a token of the readLimiter. It returns false if a request arrives or the wait takes too long. If permitted
+// is true, the caller must call releaseReadPermit.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

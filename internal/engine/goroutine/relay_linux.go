@@ -32,8 +32,8 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 }
 
 // spliceToPartnerAndReleasePermit moves input directly to the relay partner with splice(2), and releases the read
-// permit. If triedAndReleased is false, splice was not possible. The caller then still has the read permit and must
-// read the input.
+// permit. hadInput reports whether input was available. If triedAndReleased is false, splice was not possible. The
+// caller then still has the read permit and must read the input.
 func (c *conn) spliceToPartnerAndReleasePermit(fd int32) (triedAndReleased, hadInput bool) {
 	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false

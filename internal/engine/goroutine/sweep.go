@@ -16,7 +16,7 @@ import (
 // stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runSweeper checks timeouts and sends heartbeats until the engine has ended.
+// runSweeper checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has ended.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -210,7 +210,8 @@ type senderQueue struct {
 }
 
 // refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
-// can wait, the method makes a refused sender wait. If the sender cannot wait, the limit is a quarter higher.
+// of a refused request can wait, the method makes it wait. For other senders, which lose the message, the limit is a
+// quarter higher.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

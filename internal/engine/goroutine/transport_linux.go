@@ -103,8 +103,8 @@ func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	return true
 }
 
-// markSendBlockedOrFindRequests is like parkOrFindRequests, but is for a connection whose output the kernel does not
-// accept at present.
+// markSendBlockedOrFindRequests is like parkOrFindRequests, but for a connection whose output the kernel does not
+// accept at present. It also starts the write timeout.
 func (c *conn) markSendBlockedOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
 	c.StartWriteTimerIfStopped(c.engine.readClock())
@@ -153,7 +153,8 @@ func (c *conn) runWriteOp(op operation) (sentBytes int, _ error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable.
+// startWritableWait starts a goroutine that waits until the socket is writable and then sends requestWritable to c. It
+// always returns true, because Linux supports this.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true

@@ -68,7 +68,7 @@ func (c *conn) waitForMail() (wakeOrIOErr error) {
 	return err
 }
 
-// startWritableWait does nothing, because a Write of package net waits by itself.
+// startWritableWait returns false, because a Write of package net waits by itself.
 func (c *conn) startWritableWait() (supported bool) { return false }
 
 // sendDirect is nil, because package net has no non-blocking write.

@@ -36,8 +36,8 @@ type Owner interface {
 	// ReserveConns reserves capacity for up to n connections. It returns the number reserved.
 	ReserveConns(n int) int
 	ReleaseConns(n int)
-	// ScheduleConfirmArrivals makes the owner call in.ConfirmArrivalsAndGrantCredit, unless the owner has closed in.
-	// When other channels release capacity, it may be called on their goroutines.
+	// ScheduleConfirmArrivals makes the owner call in.ConfirmArrivalsAndGrantCredit, unless the owner has closed in. It
+	// may be called on any goroutine, for example when another channel has released capacity.
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 

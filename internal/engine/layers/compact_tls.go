@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer is a TLS layer that uses little memory.
+// compactTLSLayer is a TLS layer for connections that have completed a TLS 1.3 handshake. It uses less memory than
+// crypto/tls.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
@@ -53,7 +54,8 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer caches the peerCertificates of the last handshake. It is safe for concurrent use.
+// lastPeer caches the peerCertificates of the last handshake, so that connections with equal certificates share one
+// copy. It is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }

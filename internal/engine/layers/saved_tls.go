@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// savedTLSLayer is the JSON form of a compactTLSLayer without its records.
+// savedTLSLayer is the JSON form of a compactTLSLayer without the field records.
 type savedTLSLayer struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
@@ -56,8 +56,8 @@ func encodeCertificates(certificates []*x509.Certificate) (der [][]byte) {
 	return der
 }
 
-// Restorer recreates TLS layers from states that another process has saved. Restored connections
-// with equal certificates share one copy of them. A Restorer is safe for concurrent use.
+// Restorer recreates TLS layers from states that another process has saved. Restored connections with equal
+// certificates share one copy of the certificates. A Restorer is safe for concurrent use.
 type Restorer struct {
 	Ciphers *tls13.CipherCache
 

@@ -71,8 +71,8 @@ func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	return l.decryptAndDeliver(c, nil)
 }
 
-// takeOverAsCompactLayerOrNil converts l to a compactTLSLayer, or returns nil if that is impossible. unread is the
-// ciphertext that l has received but not decrypted.
+// takeOverAsCompactLayerOrNil converts l to a compactTLSLayer, or returns nil if that is impossible. It counts the
+// result with CountTLS. unread is the ciphertext that l has received but not decrypted.
 func (l *tlsLayer) takeOverAsCompactLayerOrNil(c *engine.Conn) (_ *compactTLSLayer, unread []byte) {
 	state := l.session.State()
 	records, unread, reason := l.session.TakeOver(l.cfg.Ciphers)

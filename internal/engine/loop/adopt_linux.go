@@ -11,8 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file adopts connections that the caller has accepted. A remote call passes a descriptor to the loop. A shard
-// first copies the descriptor from the process's table; until then, a goroutine on another thread keeps it open.
+// This file adopts connections that the caller has accepted. A function queued with enqueueCallAndWake passes a
+// descriptor to the loop. A loop with its own descriptor table first copies the descriptor from the process's table;
+// until then, a goroutine on another thread keeps it open.
 
 func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) error {
 	target, alreadyRead := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(alreadyRead)

@@ -10,7 +10,7 @@ import (
 // This file sends broadcasts to all connections. A broadcast is stored once; newBroadcasts of each loop refers to it. A
 // loop passes over its connections with all active broadcasts, a limited number of connections per turn. If a
 // connection has no unsent output, the broadcast is sent without a copy, and only the rest is copied to the output. A
-// connection that a worker has gets the broadcast when the worker returns it.
+// connection that a worker is using gets the broadcast when the worker returns it.
 
 // Limits of the broadcasts that a loop sends in one iteration. A single message may exceed the byte limit.
 const (
@@ -57,7 +57,7 @@ type broadcastPass struct {
 
 type broadcastSender struct {
 	loop   *Loop
-	active []activeBroadcast // in order
+	active []activeBroadcast // the oldest first
 	pass   broadcastPass
 	passAt time.Duration // when the next pass may begin, because of Config.WriteDelay
 
@@ -70,8 +70,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones, and
-// adds queued broadcasts.
+// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones. It
+// then adds active broadcasts that are not in the pass yet to the pass.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -122,7 +122,7 @@ func (w *broadcastPass) concatMessages() {
 	}
 }
 
-// add queues a broadcast to be sent after Config.WriteDelay.
+// add queues a broadcast to be sent after Config.WriteDelay. A large broadcast or a long queue ends the delay.
 func (c *broadcastSender) add(b *engine.Broadcast) {
 	if len(c.active) == 0 {
 		c.passAt = c.loop.host.Clock() + c.loop.host.WriteDelay

@@ -23,13 +23,15 @@ type Driver interface {
 	// Close releases the driver's resources. All connections have been closed before.
 	Close()
 
-	// HandleEvents handles pending events, up to a limit, without blocking. left reports whether more are pending.
+	// HandleEvents handles pending events, up to a limit, without blocking. handled reports whether there were events.
+	// left reports whether more are pending.
 	HandleEvents() (handled, left bool)
 	// WaitForEvents blocks until events are pending, the eventfd is signalled, or the limit has passed. A negative
 	// limit means no limit. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)
 
-	// WatchListener makes the driver call Loop.AcceptAndReceiveConns when connections wait, until UnwatchListener.
+	// WatchListener makes the driver call Loop.AcceptAndReceiveConns when listenerFD becomes readable, until
+	// UnwatchListener. listenerFD is a listener or a hand-over channel.
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
@@ -47,7 +49,8 @@ type Driver interface {
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
 	// CancelReceiveIfSilent cancels a receive if the connection has been silent for some time and the cancellation saves
-	// resources. A sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
+	// resources. Each sweep calls it for every connection. A driver can request fast sweeps with
+	// Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 
@@ -56,7 +59,7 @@ type Driver interface {
 //	bit            the connection                         set by                   cleared by
 //	Connecting     is being dialled                       startDelegateOrFailDial  FinishDial, failDial
 //	DialTimedOut   could not be dialled in time           shutdownTimedOutDial
-//	Expiring       is counted as about to expire          UpdateExpiryTracking     UpdateExpiryTracking
+//	Expiring       has a timer, deadline or expiry        UpdateExpiryTracking     UpdateExpiryTracking
 //	Busy           is with a worker, or waits for one     submitOrQueueOrShed      reclaimFromWorker
 //	ClosePending   is Busy; the worker will call Closed   CloseConn
 //	CloseOnReturn  has missed data; will be closed        abortWhenWorkerReturns

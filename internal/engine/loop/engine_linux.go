@@ -11,7 +11,7 @@
 // Other goroutines communicate with a loop in three ways, all safe for concurrent use:
 //
 //   - its mailbox contains requests to connections;
-//   - its requests are dials, broadcasts, calls and stopping;
+//   - its requests are dials, broadcasts, functions to call, and stopping;
 //   - its eventfd ends a wait.
 //
 // A loop sets asleep before it waits, and then checks the mailbox and the requests once more. A sender checks asleep
@@ -48,7 +48,7 @@ type loopEngine struct {
 	acceptPaused     atomic.Bool           // by the operator
 	activeExpels     atomic.Int64
 	broadcastTracker engine.BroadcastTracker
-	sharedCounters   engine.Counters // for messages to several connections
+	sharedCounters   engine.Counters // for events that belong to no single loop
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
 	stuckLoops       atomic.Int64              // loops that the watchdog has found stuck
@@ -60,7 +60,7 @@ type loopEngine struct {
 
 	runningLoops   sync.WaitGroup // goroutines that run a loop, or a job that has lost its loop
 	checkingJobs   atomic.Bool
-	startJobChecks chan struct{} // has capacity for one signal
+	startJobChecks chan struct{} // signals the first job after checkingJobs was false; has capacity for one signal
 
 	poolClosedLogged sync.Once
 

@@ -33,7 +33,7 @@ type connExporter struct {
 	sender            handover.ExportSender
 	loop              *Loop
 	onDone            func(engine.ExportResult, error) // nil if no hand-over is in progress
-	broadcastsBefore  uint64                           // broadcasts that must reach all connections first
+	broadcastsBefore  uint64                           // broadcastSender.finishedCount at which the export may start
 	nextSlot          uint32                           // slot of the next connection whose export to request
 	requestAt         time.Duration                    // when to request the export of more connections
 	wakeAt            time.Duration                    // when the loop must continue at the latest
@@ -87,7 +87,6 @@ func (e *loopEngine) SocketsPerListener() []int {
 	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
 
-// SendListenerSockets implements engine.Migrator. It sends message with the descriptors of all listeners.
 func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]

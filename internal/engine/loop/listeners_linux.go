@@ -25,7 +25,7 @@ import (
 // listeners to the shard with the most free capacity, and reclaims them when it has capacity again.
 //
 // loopEngine.acceptingLoops maps each listener to the loop that accepts from it. The map is changed under
-// loopEngine.mu; a remote call then makes the other loop update its watched listeners.
+// loopEngine.mu. The other loop is then made to update its watched listeners.
 //
 // If all shards are full, MaxConns has been reached. A shard then accepts connections and rejects them.
 
@@ -35,7 +35,7 @@ type acceptPauseController struct {
 	delegated        bool    // the loop was full, so others accept from its listeners
 	hasRateToken     bool    // permits one connection under the accept rate
 	paused           bool    // until resumeAt
-	outOfResources   bool    // paused for want of descriptors or memory
+	outOfResources   bool    // paused because an accept has failed, for example without free descriptors
 	resumeAt         time.Duration
 	lastLogged       time.Duration // when an accept error was last logged
 	pausedByOperator bool          // by Engine.PauseAccept
@@ -72,7 +72,8 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to acceptBatch connections from a listener.
+// acceptBatchFrom accepts up to acceptBatch connections from a listener. tryOtherListeners is false if the loop must
+// not accept more connections in this turn.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {

@@ -12,7 +12,7 @@ import (
 )
 
 // This file finds local addresses. Any goroutine can ask the kernel for the local address of a connection, unless loops
-// have their own descriptor tables. Then a remote call asks the loop. A loop must not wait for the answer of another
+// have their own descriptor tables. Then FetchLocalAddr asks the loop. A loop must not wait for the answer of another
 // loop, because two loops could wait for each other.
 
 var loopsByThread sync.Map

@@ -59,7 +59,7 @@ type Loop struct {
 	dials        dialStarter
 	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
 	mailDelay    mailDelayTimer
-	runningCalls []func() // remote calls that were taken and have not run
+	runningCalls []func() // functions taken from remoteCalls that have not run
 	broadcasts   broadcastSender
 	scheduler    schedulerCaller
 	drainer      connDrainer
@@ -323,7 +323,6 @@ func (l *Loop) handleEvents() (handledAny bool) {
 	return l.handleEventsAndReadBulk()
 }
 
-// handleEventsAndReadBulk handles pending events and reads from queued connections.
 func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -359,7 +358,7 @@ const countInterval = 100 * time.Microsecond
 
 // yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
 // before it blocks, because a goroutine that blocks in a system call keeps its processor for 20 µs to 10 ms, until Go's
-// monitor takes the processor away. foundWork reports whether the loop has work meanwhile.
+// monitor takes the processor away. foundWork reports whether the loop now has work.
 func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
 	for l.areProcessorsBusy() {
 		now := engine.MonotonicNow()
@@ -466,8 +465,8 @@ func (l *Loop) ReceiveOnceAndDeliver(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file by calling sendfile. If sendfile fails, SendNextFilePart copies a
-// part of the file to c's output buffer instead.
+// SendNextFilePart sends the next part of c's file by calling sendfile. If c has a layer or sendfile fails,
+// SendNextFilePart copies a part of the file to c's output buffer instead.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePartUnlessLayered()
 	if f == nil {
@@ -516,7 +515,6 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.callClosedAndFree(c)
 }
 
-// callClosedAndFree calls the handler's Closed and frees the slot of c.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeSlotAndResumeAccepting(c)
 	c.OnClosed()
@@ -530,8 +528,9 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready if c is being exported. Otherwise, it detaches c, which becomes a
-// net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not watch c.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c, which
+// becomes a net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not
+// watch c.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

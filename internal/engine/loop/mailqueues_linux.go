@@ -21,8 +21,8 @@ const (
 	// maxMailQueues limits the queues in use, so that a message to a million connections takes memory only for
 	// connections that are served soon. It also limits the spare queues.
 	maxMailQueues = 1 << 10
-	maxSpareMail  = 16  // messages for which a spare queue has capacity
-	maxSpareData  = 256 // bytes for which a spare queue has capacity
+	maxSpareMail  = 16  // maximum capacity of a spare queue in messages
+	maxSpareData  = 256 // maximum capacity of a spare queue in bytes
 )
 
 // mailQueueSet contains requests that the loop has taken from its mailbox and not yet delivered.
@@ -30,11 +30,11 @@ type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // the bytes of unsorted
 	nextRecipient int                    // index of the next recipient of the first unsorted request, if it has several
-	batchMail     []engine.QueuedRequest // the memory of unsorted
-	batchData     []byte                 // the memory of unsortedData
+	batchMail     []engine.QueuedRequest // what unsorted is the rest of; passed to Mailbox.Recycle
+	batchData     []byte                 // what unsortedData is the rest of
 
 	byConn map[*engine.Conn]*connMailQueue
-	ready  deque.Deque[*connMailQueue] // queues with mail, in order of their last turn
+	ready  deque.Deque[*connMailQueue] // queues with mail, the least recently served first
 	spare  []*connMailQueue
 	count  int // messages in queues
 	bytes  int // bytes of these messages, without shared bytes

@@ -13,10 +13,10 @@ import (
 // Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop that has seen
 // the flag stops watching its listeners and counts in AcceptPausedCount.
 //
-// QueueCloseOfPeerConns walks the slots of each loop, a limited number per turn, in a remote call that enqueues its own
-// continuation. At most maxActiveExpels walks run at a time, which limits the queued calls of each loop. Once a proxy
-// has announced a connection's client, the core no longer knows the proxy's address. With proxies, the loop therefore
-// asks the kernel for the address of each connection.
+// QueueCloseOfPeerConns walks the slots of each loop, a limited number per turn. At most maxActiveExpels walks run at a
+// time, which limits the functions queued for each loop. Once a proxy has announced a connection's client, the Conn no
+// longer contains the proxy's address. With proxies, the loop therefore asks the kernel for the address of each
+// connection.
 
 const maxActiveExpels = 16
 

@@ -12,8 +12,8 @@ import (
 // Limits that decide where handlers run if Config.AutoWorkers is set: on their event loop or on workers.
 //
 // Handlers start on workers, because a call that blocks forever would freeze a loop. Quick handlers move to the loop.
-// Several slow loop iterations in a row, or a very slow one, move the handlers back. An iteration is slow if both its
-// total time and its time per read are long. Each move to workers doubles the minimum time on workers, up to
+// Several slow loop iterations in a row, or a very slow one, move the handlers back to workers. An iteration is slow if
+// both its total time and its time per read are long. Each move to workers doubles the minimum time on workers, up to
 // maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
@@ -141,7 +141,6 @@ func (a *handlerPlacer) useUnsharedBuffersIfNoConnBusy() {
 	}
 }
 
-// switchToWorkers makes workers call the handlers.
 func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true

@@ -6,17 +6,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file finds connections that are due. A sweep visits all slots, some chunks at a time. If some connections are
-// about to expire or a driver has asked for it, a sweep takes 400 ms; otherwise it takes as long as the time limits
-// permit. If connections that are about to expire are the only reason for fast sweeps, other chunks are visited less
-// often. Without time limits there are no sweeps.
+// This file finds connections that are due. A sweep visits all slots, some chunks at a time. If a driver has asked for
+// it or a connection is expiring, which means that it has a timer, a deadline or an expiry time, a sweep takes 400 ms.
+// Otherwise it takes as long as the time limits permit. If expiring connections are the only reason for fast sweeps,
+// chunks without such connections are visited less often. Without time limits and expiring connections, there are no
+// sweeps.
 
 type expirySweeper struct {
 	loop             *Loop
 	period           time.Duration   // duration of a sweep that the time limits permit; 0 without time limits
-	fastSweepReasons int             // number of reasons for fast sweeps, such as connections that are about to expire
-	expiringConns    int             // number of connections in expiring, which are some of the reasons
-	expiring         []uint16        // by chunk, the number of connections that are about to expire
+	fastSweepReasons int             // number of reasons for fast sweeps; each expiring connection is one
+	expiringConns    int             // number of expiring connections
+	expiring         []uint16        // by chunk, the number of expiring connections
 	sweptAt          []time.Duration // by chunk
 	nextAt           time.Duration   // when the next slice is due
 	nextChunk        int
@@ -66,8 +67,7 @@ const (
 	maxSweepPause   = 16
 )
 
-// adjustCountOfConnsAboutToExpire adds delta to the number of connections about to expire, in total and in the chunk of
-// slot.
+// adjustCountOfConnsAboutToExpire adds delta to the number of expiring connections, in total and in the chunk of slot.
 func (s *expirySweeper) adjustCountOfConnsAboutToExpire(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)

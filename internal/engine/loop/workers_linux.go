@@ -8,10 +8,10 @@ import (
 
 // This file calls handlers on workers.
 //
-// A connection that needs a handler call is submitted to the pool. A worker owns the connection until it returns
-// through Loop.returned. While the connection is with a worker or waits for the pool, it is Busy. The loop and its
-// driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until the
-// connection returns. The driver does not read from it.
+// A connection that needs a handler call is submitted to the pool. A worker owns the connection until the worker adds
+// it to Loop.returned. While the connection is with a worker or waits for the pool, it is Busy. The loop and its driver
+// may access only the driver flags, slot and descriptor of a Busy connection. They defer its events, in order, until
+// the connection returns. The driver does not read from it.
 
 // CallHandlerOrSubmit calls the handler of c or, if handlers run on workers, submits c to the worker pool. stillOwned
 // reports whether the loop still owns c.

@@ -87,7 +87,8 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers.
+// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers. It returns false if the
+// number was already maxBuffers.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
@@ -125,7 +126,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// releaseReceived marks the bytes of a completion as consumed, and returns a filled buffer to the kernel.
+// releaseReceived marks the bytes of a completion as consumed. If the kernel will not continue to fill the buffer, it
+// returns the buffer to the kernel.
 func (p *bufferRing) releaseReceived(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {

@@ -54,7 +54,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFilePartBySyscall sends the next part of c's first queued file.
+// sendFilePartBySyscall sends the next part of c's first queued file. If the kernel accepts no more, it submits a poll
+// for writability.
 func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	// A system call, because io_uring has no sendfile operation.
 	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {

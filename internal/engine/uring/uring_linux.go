@@ -224,7 +224,6 @@ func (d *driver) handleCompletionBatch() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again and then accepts connections.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0) // first, because a handler may call runtime.Goexit
 	d.loop.AcceptAndReceiveConns()
@@ -334,7 +333,8 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes c, or shuts down its socket if operations on c are in progress.
+// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends them, and
+// c is closed then.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {

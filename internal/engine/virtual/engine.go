@@ -3,11 +3,11 @@
 //
 // # Ownership
 //
-// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Such a call does everything
-// that can be done at this moment, connection by connection, so that handlers run on the calling goroutine. Other
-// goroutines post requests to a connection's mailbox or to the engine. Both have their own lock, which is held briefly
-// and never while ownerLock is acquired. A request wakes a waiting tester and is handled in the next call. The engine
-// starts no goroutine.
+// The holder of Engine.ownerLock owns the connections. Calls by the test and Stop take this lock. Such a call does
+// everything that can be done at this moment, connection by connection, so that handlers run on the calling goroutine.
+// Other goroutines post requests to a connection's mailbox or to the engine. Both have their own lock, which is held
+// briefly and never while ownerLock is acquired. A request wakes a waiting test and is handled in the next call. The
+// engine starts no goroutine.
 package virtual
 
 import (
@@ -26,7 +26,8 @@ import (
 const (
 	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the resolution of the clock for timeouts. The engine checks timeouts this time in advance.
+	// clockCoarseness is the largest rounding error of timeouts. The engine checks timeouts this time in advance, so
+	// that none fires late.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
@@ -51,7 +52,7 @@ type Engine struct {
 	dials         []engine.DialRequest // dials that were neither accepted nor refused
 	nextAdmission time.Duration        // when the rate limit admits the next connection; 0 if none waits for it
 	draining      bool                 // Stop has begun
-	stopDeadline  time.Duration        // when open connections are closed; 0 means never
+	stopDeadline  time.Duration        // when Stop aborts open connections; 0 means never
 
 	mu       sync.Mutex // guards the following fields
 	peers    []*Peer    // all peers so far, by slot

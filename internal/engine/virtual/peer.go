@@ -24,7 +24,7 @@ type Peer struct {
 	incoming      []byte // bytes that the peer has sent and the connection has not read
 	inputEnded    bool   // the peer will send no more
 	eofReported   bool   // OnEOF was called
-	received      []byte // bytes that the peer has accepted and the tester has not discarded
+	received      []byte // bytes that the peer has accepted and the test has not discarded
 	window        int    // number of further bytes that the peer accepts; negative means no limit
 	shut          bool   // the connection's sending direction is shut
 	done          bool   // the connection was closed or refused
@@ -58,7 +58,8 @@ func (e *Engine) bindAndAppendPeerLocked(p *Peer, listener int) {
 	e.peers = append(e.peers, p)
 }
 
-// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight.
+// Send sends b from the peer to the connection. It fails if more than MaxInFlight bytes would be in flight, and with
+// EPIPE if the peer's sending direction or the connection has ended.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
