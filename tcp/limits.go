@@ -132,8 +132,8 @@ type Limits struct {
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
-	// in Stats.SlowHandlers, but does not interrupt them. The first log message may not name the handler. The default
-	// is 1 s.
+	// in Stats.SlowHandlers, but does not interrupt them. An event loop measures all calls only after it has been slow,
+	// so the first log message may name only the loop. The default is 1 s.
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
@@ -167,7 +167,7 @@ const (
 	maxRate             = 1_000_000_000
 )
 
-// unlimitedBuffers is the default of MaxBuffered, in bytes, if the available memory is unknown.
+// unlimitedBuffers is the default of MaxBuffered, in bytes, if no memory limit is known.
 const unlimitedBuffers int64 = 4 << 30
 
 func (l Limits) withDefaults() (Limits, error) {
@@ -225,7 +225,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory in bytes that is available to each process.
+// defaultMaxBuffered returns a quarter of the memory, in bytes, that is available to each of the given number of
+// processes.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestKnownMemoryLimit()
 	if limit == math.MaxInt64 {

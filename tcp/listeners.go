@@ -171,8 +171,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine. The file of a unix socket remains when this
-// listener is closed. field names the listener in errors.
+// unwrapListenerKeepingSocketFile returns l, or the listener inside l if l is a NamedListener. Closing a unix listener
+// then no longer removes its socket file. Listeners of other types are errors, in which field names the listener.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -192,7 +192,9 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets creates unix sockets and returns a configuration with the engine's listeners.
+// buildListenersWithUnixSockets returns a configuration with the engine's listeners. It takes over sockets from the old
+// process of an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the listeners in
+// cfg.Listeners[i].Socket and removes the files of unix sockets, except files that another process has replaced.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {

@@ -54,7 +54,7 @@ func (s *Server) logModelChoice(m engine.Model, reason error) {
 }
 
 // resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is
-// the capacity of that table; otherwise it is 0.
+// the number of connections for which one table has space; otherwise it is 0.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
 	loops = s.Loops
 	switch {

@@ -44,8 +44,9 @@ type Server struct {
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto. The default is Auto.
 	Model string
 	// Loops is the number of event loops, at most 1,024. The default is half of GOMAXPROCS, at least 1. The goroutine
-	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise Go's scheduler takes processors from loops that
-	// block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
+	// model ignores Loops. GOMAXPROCS should exceed Loops. Otherwise, Go's scheduler gives the processor of a loop to
+	// another goroutine whenever the loop is briefly in a system call. With Workers, set GOMAXPROCS to the number of
+	// CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
 	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
@@ -76,7 +77,7 @@ type Server struct {
 	// supervisor calls Listening, when all workers serve.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
-	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. If all workers have ended 10 times in
+	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. If every worker has ended 10 times in
 	// a row without serving, ListenAndServe fails. The supervisor kills a worker that does not serve within 2 minutes.
 	// It also kills a worker that does not exit within 30 s after it has stopped serving.
 	//
@@ -271,7 +272,7 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 }
 
 // Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. The server
-// calls Listening with a nil address when Dial may be called. In all other respects, Run is like ListenAndServe.
+// calls Listening with a nil address as soon as Dial may be called. In all other respects, Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run: Server.Processes is %d; expected 0 or 1", s.Processes)
@@ -419,8 +420,8 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor, or an engine of model m. If m can't start, Auto falls back to another
-// model.
+// startSupervisorOrEngine starts the supervisor if this process is one, and otherwise an engine of model m. If m can't
+// start and Server.Model is Auto, it starts an engine of another model.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -442,7 +443,7 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns a logger that writes repeated messages at most once a second.
+// rateLimitedLogger returns a logger that writes equal messages at most once a second; see package lograte.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
