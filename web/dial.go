@@ -244,7 +244,8 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 	return v, nil
 }
 
-// Closed reports that the handshake has failed. After a successful handshake, another handler is called instead.
+// Closed calls DialFailed, because the handshake has failed. After a successful handshake, the connection has another
+// handler.
 func (h *socketHandshake) Closed(_ *tcp.Conn, why error) {
 	if h.err == nil && errors.Is(why, tcp.ErrDeadline) {
 		why = tcp.ErrDialTimeout

@@ -36,11 +36,11 @@ const (
 	quickCall        = 100 * time.Microsecond
 	slowCall         = time.Millisecond
 	callsToMove      = 200 // quick calls on workers after which a route moves to loops
-	longCallWeight   = 5   // quick calls that outweigh a call of the duration quickCall; longer ones count more
+	longCallWeight   = 5   // quick calls that offset one call of the duration quickCall; a longer call needs more
 	scoreToMove      = 1000
 	measuredCalls    = 1000
 	slowCallsToMove  = 3  // one may be slow because it collects garbage
-	maxTakenCalls    = 16 // at this number, calls block; each of them has a thread
+	maxTakenCalls    = 16 // takenCalls at which a route moves to workers, because each of these calls has a thread
 	minTimeOnWorkers = time.Second
 	maxTimeOnWorkers = time.Minute
 	maxRoutes        = 1024
@@ -153,7 +153,7 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 }
 
 // countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow reports
-// whether the call itself was slow.
+// whether the call itself was slow. If there are too many such calls or slow calls, it moves the route to workers.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
