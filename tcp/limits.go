@@ -225,8 +225,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory, in bytes, that is available to each of the given number of
-// processes.
+// defaultMaxBuffered returns a quarter of the memory, in bytes, that is available to each of the processes.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestKnownMemoryLimit()
 	if limit == math.MaxInt64 {

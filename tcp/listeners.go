@@ -44,8 +44,8 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Open is the number of open connections now. Accepted counts all
-// accepted connections. Refused counts those rejected because of MaxConns.
+// ListenerStats are the counters of one listener. Open is the number of open connections now. Refused counts
+// connections rejected because of Listener.MaxConns. Accepted counts accepted connections without Refused.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -192,9 +192,9 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets returns a configuration with the engine's listeners. It takes over sockets from the old
-// process of an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the listeners in
-// cfg.Listeners[i].Socket and removes the files of unix sockets, except files that another process has replaced.
+// buildListenersWithUnixSockets returns a configuration with the engine's listeners. It takes over the sockets of the
+// old process in an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the Socket of each
+// listener and removes the files of unix sockets that no other process uses.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {

@@ -61,8 +61,8 @@ type OverloadStats struct {
 	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
 	// is the number of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
-	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
-	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
+	// ShedQueueDelay counts requests that were shed because requests waited too long for a worker. ShedLag counts
+	// requests shed because the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -191,11 +191,11 @@ type overloadSampler struct {
 	groupMemory float64 // share of the control group's limit
 	readGroupAt time.Duration
 	heap        []metrics.Sample
+	collect     func() // debug.FreeOSMemory except in tests
+	collecting  atomic.Bool
+	collections sync.WaitGroup
 	// collectedAt is the end of the last garbage collection that freeGarbageIfGroupIsFull has started, and
 	// collectionTime its duration. The goroutine that collects sets both while collecting is true.
-	collect                     func() // debug.FreeOSMemory except in tests
-	collecting                  atomic.Bool
-	collections                 sync.WaitGroup
 	collectedAt, collectionTime time.Duration
 }
 

@@ -115,8 +115,9 @@ type Server struct {
 	SlowConsumer SlowConsumer
 	// Heartbeat configures heartbeats to silent peers. Without an Interval, the server sends no heartbeats.
 	Heartbeat Heartbeat
-	// Deny lists addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Connections over unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
+	// Allow and Deny restrict the addresses of clients. The server rejects all addresses in Deny and, if Allow is not
+	// empty, all addresses outside Allow. Connections over unix sockets are always admitted. Each list is limited to
+	// 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are the addresses of proxies that use the PROXY protocol, version 1 or 2. Every connection from
 	// these addresses must begin with a header of the protocol. From other addresses, such a header is ordinary input.
@@ -193,13 +194,13 @@ type Server struct {
 	upgradeState
 	mu               sync.Mutex
 	engine           engine.Engine   // nil before the start
-	activeListeners  []Listener      // with all defaults
+	activeListeners  []Listener      // that of Addr or Serve, and then Listeners; with all defaults
 	worker           workerForwarder // set in a worker process
 	model            string
 	ownPool          *pool.Pool               // Auto's pool, or nil
-	handshakeLimiter *secure.HandshakeLimiter // nil without TLS
+	handshakeLimiter *secure.HandshakeLimiter // nil until TLS is used
 	tlsCiphers       tls13.CipherCache
-	overload         *overload.Manager // nil if it is off
+	overload         *overload.Manager // see initOverloadManagerOrNil
 	resolver         resolver
 	blockingCalls    sync.WaitGroup // callbacks of Blocking handlers
 	ticking          chan struct{}  // holds an element while OnTick runs or is paused
@@ -443,7 +444,7 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns a logger that writes equal messages at most once a second; see package lograte.
+// rateLimitedLogger returns a logger that writes equal messages at most once a second.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {

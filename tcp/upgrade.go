@@ -389,9 +389,9 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name. A
-// listener of the old process without a match and without its own handler is matched with the first new listener
-// without its own handler. If there is no match at all, a warning is logged.
+// matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name.
+// Without such a match, a listener without its own handler is matched with the first new listener without one. The
+// others are logged.
 func (s *Server) matchPredecessorListenersByName(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

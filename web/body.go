@@ -246,7 +246,8 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
-// number of bytes read into p. If no data is available or the body is complete, it resumes reading on the connection.
+// number of bytes read into p. If no data is available or the body is complete, the server resumes reading from the
+// connection.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

@@ -37,7 +37,7 @@ func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeerEOF(why) 
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref
-	// workerMaySend means that a worker may send without the connection's owner, which has nothing to send.
+	// workerMaySend means that a worker may send without the connection's owner, because the owner has nothing to send.
 	workerMaySend bool
 	// started is the time at which the job started on a loop. It is set only for the job's first request.
 	started time.Duration

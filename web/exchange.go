@@ -48,12 +48,12 @@ type exchange struct {
 	priority      overload.Priority
 	loop          loopHold
 	waited        atomic.Int64      // nanoseconds for which the handler has waited for the client
-	fileSlots     int8              // files that the connection accepts, for this response and the following ones
+	fileSlots     int8              // number of files that the connection accepts, for this response and the following ones
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu        sync.Mutex
 	readable  sync.Cond
-	body      *requestBody // &ownBody if the request has no body or a Quick handler
+	body      *requestBody // &ownBody if the request has no body or its handler is Quick
 	ownBody   requestBody
 	closed    chan struct{} // closed with the connection; nil if nobody waits for that
 	sendReady sharedCall    // calls sendReadyResponses
@@ -325,9 +325,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return next
 }
 
-// sendsBetterInBatches reports whether the owner, rather than this worker, should send the response. It returns true if
-// many handlers compute at the same time: the owner then sends several responses each time it runs, and wakes the
-// clients less often.
+// sendsBetterInBatches reports whether the owner should send the response instead of this worker. That is better while
+// many handlers compute: the owner then sends several responses each time it runs, and wakes the clients less often.
 func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }

@@ -75,7 +75,7 @@ type head struct {
 	closeAfter         bool  // no further request follows on this connection
 	keepAlive10        bool  // an HTTP/1.0 client that wants a persistent connection
 	expectsContinue    bool  // the client waits for 100 Continue
-	unknownExpectation bool  // the client expects something else
+	unknownExpectation bool  // the field Expect has another value
 	seenHost           bool
 	seenLen            bool
 	seenTE             bool

@@ -418,7 +418,7 @@ func (w *response) writeHead(firstData []byte) {
 }
 
 // appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. It copies
-// them from headStart if the last response began with the same ones. present is the set of the known fields.
+// them from headStart if the last response began with the same ones. present is a result of appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart

@@ -17,7 +17,8 @@ import (
 type route struct {
 	name   string
 	onLoop atomic.Bool
-	// score is the number of recent quick calls on workers, or the weight of recent calls on loops that were not quick.
+	// score is the number of recent quick calls while calls run on workers. While they run on loops, it is the weight
+	// of recent calls that were not quick.
 	score atomic.Int32
 	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
 	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls that were long
@@ -74,7 +75,8 @@ func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndRecordOrMove serves x and measures the call. It moves the route if its calls have proved quick or slow.
+// serveAndRecordOrMove serves x and measures the call. It moves the route to loops if its calls have proved quick, and
+// to workers if they have proved slow.
 func (r *route) serveAndRecordOrMove(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
