@@ -5,8 +5,8 @@ import "github.com/myriad-go/myriad/internal/engine"
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is an empty group.
 // The methods are safe for concurrent use.
 //
-// The group removes closed connections only during Add and broadcasts. Until then, Len includes them. For an exact Len,
-// call Remove in Closed.
+// By itself, the group removes closed connections only during Add and broadcasts. Until then, Len includes them. For an
+// exact Len, call Remove in Closed.
 //
 // A group of one connection takes 40 bytes, a group of 2 to 8 connections about 100 bytes plus 16 per connection. A
 // larger group takes about 30 bytes per connection. SendLatest needs additional memory from its first call on.

@@ -32,8 +32,8 @@ type Listener struct {
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns still limits all listeners
-	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
-	// separate limit. With Server.Processes, the limit applies to every process.
+	// together. Further connections are accepted, closed immediately and counted in ListenerStats.Refused. The default,
+	// 0, means no separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
 	// socket, and only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.

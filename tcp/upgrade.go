@@ -390,8 +390,8 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 }
 
 // matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name.
-// Without such a match, a listener without its own handler is matched with the first new listener without one. The
-// others are logged.
+// Without such a match, a listener without its own handler is matched with the first new listener without one. A
+// listener without any match is logged.
 func (s *Server) matchPredecessorListenersByName(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

@@ -209,8 +209,8 @@ func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 }
 
 // replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. If peerToAdd is not nil, the queued and all
-// later broadcasts also go to this peer. Only the first call has an effect. Make it after the old process has sent its
-// own queue.
+// later broadcasts also go to this peer. Call it after the old process has sent its own queue; only the first call has
+// an effect.
 func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)

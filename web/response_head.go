@@ -77,7 +77,7 @@ type headerField struct {
 }
 
 // appendSortedFields appends the fields of h to fields, sorted by key. present is the set of the fields in h that have
-// a bit in fieldSet. Content-Type, Content-Length, Date and trailers count even if their values are nil, other fields
+// a bit in fieldSet. Content-Type, Content-Length, Date and trailers count even if their values are nil; other fields
 // do not.
 func appendSortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
