@@ -55,8 +55,7 @@ type Limits struct {
 	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	//
 	// After ErrMessageTooLong, the client receives the answers to its earlier messages and then the end of the stream.
-	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger
-	// answers, raise MaxUnsent.
+	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE).
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
@@ -152,8 +151,7 @@ type Limits struct {
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all
-	// clients from reconnecting elsewhere at the same time. The default is 100,000. At this rate, draining 10,000
-	// connections takes a tenth of a second.
+	// clients from reconnecting elsewhere at the same time. The default is 100,000.
 	ShutdownRate int
 }
 

@@ -26,7 +26,7 @@ type Listener struct {
 	// Listener, if set, is used instead of Addr. It must be a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
 	// Handler handles the connections of this listener. It may implement all optional interfaces, such as TimerHandler.
-	// The default is Server.Handler. Listeners may share a Handler.
+	// The default is Server.Handler.
 	Handler Handler
 	// TLSConfig and TrustedProxies replace Server's fields of the same names for this listener, even if they are nil.
 	TLSConfig      *tls.Config

@@ -248,8 +248,8 @@ const (
 )
 
 // freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists, unless one is
-// running. memory is overload.Sample.Memory. The collection runs on another goroutine: without a free CPU, it takes
-// seconds, and sampling must continue meanwhile.
+// running. The collection runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue
+// meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

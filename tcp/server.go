@@ -44,9 +44,8 @@ type Server struct {
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto. The default is Auto.
 	Model string
 	// Loops is the number of event loops, at most 1,024. The default is half of GOMAXPROCS, at least 1. The goroutine
-	// model ignores Loops. GOMAXPROCS should exceed Loops. Otherwise, Go's scheduler gives the processor of a loop to
-	// another goroutine whenever the loop is briefly in a system call. With Workers, set GOMAXPROCS to the number of
-	// CPUs plus Loops.
+	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise, a loop may lose its processor to another
+	// goroutine during a system call. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
 	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
@@ -171,8 +170,7 @@ type Server struct {
 	TickInterval time.Duration
 	// Stopping, if set, is called once when shutdown begins: when ListenAndServe's context ends, or when Drain,
 	// Shutdown or Close is called. The goroutine that shuts the server down calls Stopping before it closes anything.
-	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If
-	// ListenAndServe fails because the workers keep ending, Stopping is not called.
+	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping.
 	Stopping func()
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles

@@ -24,7 +24,7 @@ const maxTrailer = 8 << 10
 type bodyDecoder struct {
 	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
-	inChunk   bool // within a chunk
+	inChunk   bool
 	inTrailer bool // after the last chunk
 	overhead  int  // see maxChunkOverhead
 	done      bool

@@ -81,8 +81,7 @@ const (
 // instead.
 //
 // The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial fails with tcp.ErrBadConfig if d is
-// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used. A WebSocket can serve and dial at the
-// same time.
+// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used.
 //
 // Dial is safe for concurrent use and within a handler.
 func (ws *WebSocket) Dial(s *tcp.Server, d SocketDial) error {

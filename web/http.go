@@ -413,9 +413,8 @@ func (h *HTTP) NextProtos(configured []string) []string {
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP/1.1 has no heartbeats. Without a request in
-// progress, it reports that an answer is expected, so the server closes a silent connection with
-// tcp.ErrHeartbeatTimeout.
+// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP/1.1 has no heartbeats. A silent connection
+// without a request in progress closes with tcp.ErrHeartbeatTimeout.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -454,9 +453,8 @@ func Blocking(h http.Handler) http.Handler {
 
 type blockingHandler struct{ http.Handler }
 
-// Critical marks h as a handler whose requests are never shed under overload. An example is the handler of a health
-// check. Use the result like that of [Quick]. h may itself be a result of Quick or Blocking. Critical panics if h is
-// nil.
+// Critical marks h as a handler whose requests, such as health checks, are never shed under overload. Use the result
+// like that of [Quick]. h may itself be a result of Quick or Blocking. Critical panics if h is nil.
 func Critical(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Critical: the http.Handler is nil; expected a handler")

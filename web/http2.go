@@ -27,7 +27,7 @@ import (
 // other servers.
 type http2Server struct {
 	http.Server
-	conns     int // open connections
+	conns     int
 	drainOnce sync.Once
 }
 

@@ -459,7 +459,7 @@ func (w *response) ensureHeadWritten() {
 }
 
 // chooseBodyFraming selects how the client detects the end of the body: by its length, by chunks or by the end of the
-// connection. The caller must omit skipFields from the head. noBody means that the response has no body.
+// connection. The caller must omit skipFields from the head.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
