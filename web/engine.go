@@ -116,8 +116,8 @@ func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() 
 // It returns 0 if no bytes are available or the connection has ended.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
 
-// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If not
-// all bytes were sent, the owner must send the rest and all further output of the request.
+// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If
+// not all bytes were sent, the owner must send the rest and all further output of the request.
 func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 	switch {
 	case h.hold != nil || !h.workerMaySend || len(head)+len(p) == 0:
