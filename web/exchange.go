@@ -133,8 +133,8 @@ func (x *exchange) recycleAfterHandler() {
 	freeExchanges.Put(x)
 }
 
-// sharedExchangeForLateCalls returns an exchange that belongs to no request. It replaces the exchange of a response
-// after the handler has returned, because the handler may still call methods of the response.
+// sharedExchangeForLateCalls returns an exchange that belongs to no request. A response refers to it after its handler
+// has returned, because the handler may still call methods of the response.
 func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	h.initOnce()
 	return h.afterReturn

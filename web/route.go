@@ -28,9 +28,9 @@ type route struct {
 	moves               atomic.Int64 // from loops to workers
 
 	mu       sync.Mutex
-	movedAt  time.Time     // of the last move
-	stay     time.Duration // for which the calls stay on workers
-	lastMove string        // why they have moved to workers
+	movedAt  time.Time     // when the route last moved
+	stay     time.Duration // how long the calls stay on workers
+	lastMove string        // why the calls last moved to workers
 }
 
 const (
