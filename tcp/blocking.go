@@ -28,8 +28,8 @@ type Blocking struct {
 	//
 	// Input in a buffer of Serve's own, such as a bufio.Reader, does not cause another call. Return only when this
 	// buffer is empty, or store the reader with NetConn.SetValue for the next call. When Serve returns, the server
-	// clears the deadlines of n. Afterwards, use only n.Ref. A connection with 64 KiB of unread input closes with
-	// ErrMessageTooLong.
+	// clears the deadlines of n. Afterwards, use only n.Ref. If Serve returns without reading although 64 KiB of input
+	// wait, the connection closes with ErrMessageTooLong.
 	Serve func(n *NetConn) error
 	// Begin, if set, is called once, before Serve. It is for protocols in which the server sends first. The rules of
 	// Serve apply.

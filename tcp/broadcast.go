@@ -110,13 +110,14 @@ func (s *Server) Upgrading() bool {
 
 // HandedOver reports whether an upgrade has moved connections from this process to a new process. It returns true from
 // just before the queued broadcasts are sent until the new process ends. Meanwhile, both processes deliver the same
-// broadcasts. If a broadcast changes a handler's state, change it only in the process in which HandedOver returns
-// false.
+// broadcasts. Work that must be done only once for each broadcast, such as storing it, belongs in the process in which
+// HandedOver returns false.
 func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades.
+// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades. In the new process of an upgrade, it
+// pauses the log.
 func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

@@ -113,8 +113,9 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Pause stops reading from the connection. The server does not call Received and Ended until Resume. After Resume, the
-// server passes unused input again, even if nothing new has arrived. During the pause, no timeout counts the peer's
-// silence. Writing is not affected. Pause has no effect on a relayed connection or after a call of Relay.
+// server passes unused input again, even if nothing new has arrived. The time of the pause does not count as silence of
+// the peer for any timeout. Writing is not affected. Pause has no effect on a relayed connection or after a call of
+// Relay.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -166,8 +167,8 @@ func (c *Conn) SetTimer(d time.Duration) {
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d, at most 10 ms late. The server first sends the output
-// written so far. A further call replaces the deadline, and SetDeadline(0) removes it.
+// SetDeadline makes the connection close with ErrDeadline after d, at most 10 ms late. The server then still sends the
+// pending output, as after CloseWith. A further call replaces the deadline, and SetDeadline(0) removes it.
 func (c *Conn) SetDeadline(closeAfter time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(closeAfter, forever))

@@ -42,7 +42,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 }
 
 // CloseConns closes all connections from the address and port remote. Usually there is only one. It does not send
-// pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote is either the
+// pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote may be the
 // client's address or the proxy's own address.
 //
 // CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
@@ -82,8 +82,8 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the running engine, or an error before the start and after the end. The caller must hold
-// s.mu.
+// startedEngineLocked returns the engine, even after it has ended. Before the start, it returns an error. The caller
+// must hold s.mu.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:

@@ -22,8 +22,8 @@ type Dial struct {
 	// Addr is host:port, or the path of a unix socket. If host is a name, it is resolved outside the event loops, and
 	// the first address found is used. At most 256 lookups run at a time, and at most 16,384 are pending.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If Handler is a DialFailedHandler, the server calls
-	// DialFailed when the dial fails.
+	// Handler handles this connection instead of Server.Handler. It is required. If Handler is a DialFailedHandler, the
+	// server calls DialFailed when the dial fails.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which must end within
 	// Limits.HandshakeTimeout. If ServerName is empty, the certificate must be valid for the host of Addr. Do not
@@ -187,7 +187,7 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	return o.layers.NewFirstLayer(c)
 }
 
-// Opened handles the success of the dial, and replaces o by a smaller handler.
+// Opened is called when the dial has succeeded. It replaces o by its connHandler, which takes less memory.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
 	c.SetConnHandler(&open)

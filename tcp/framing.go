@@ -50,9 +50,9 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	return f
 }
 
-// LengthPrefixed returns a split function for messages with a length prefix. Use the function only with Split; it does
-// not work with bufio.Scanner. The prefix is an integer of prefixBytes bytes in the given byte order. Its value is the
-// number of bytes after the prefix. Each token is a message without its prefix.
+// LengthPrefixed returns a split function for messages with a length prefix. Use the function only with Split: it
+// requests more input by an error that bufio.Scanner does not know. The prefix is an integer of prefixBytes bytes in
+// the given byte order. Its value is the number of bytes after the prefix. Each token is a message without its prefix.
 //
 // A length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
 // prefixBytes is not 1, 2, 4 or 8, or if order is nil.
@@ -137,7 +137,8 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes the complete lines of the input to the handler. used is their total size in bytes.
+// deliverLines passes complete lines to the handler, or to its Shed method if shedReason is not nil. It stops when the
+// connection is paused or has reached its message rate. used is the total size in bytes of the lines passed.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -5,7 +5,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // Group is a set of connections that receive the same messages, such as a chat room. The zero value is an empty group.
 // The methods are safe for concurrent use.
 //
-// Add and the broadcasts remove closed connections from the group. Len may therefore include closed connections. For an
+// By itself, the group removes closed connections only during Add and broadcasts. Until then, Len includes them. For an
 // exact Len, call Remove in Closed.
 //
 // A group of one connection takes 40 bytes, a group of 2 to 8 connections about 100 bytes plus 16 per connection. A

@@ -31,7 +31,8 @@ type Handler interface {
 
 	// Ended is called when the peer has ended its direction. rest is the unused input. Ended can still write answers,
 	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used
-	// only a part and the connection is then Paused, the server calls Ended again after it has sent output.
+	// some but not all of rest, and the connection is then Paused, the server calls Ended again with the unused input
+	// after it has sent output.
 	//
 	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
 	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
@@ -44,18 +45,21 @@ type Handler interface {
 	//	io.EOF               the peer ended properly and all answers were sent
 	//	syscall.ECONNRESET   the peer reset the connection, whichever call failed
 	//	*PanicError          a call for this connection panicked
-	//	*TLSError            the peer violated TLS, or reported in an alert that this
-	//	                     side did; counted in Stats.Closed.TLS
+	//	*TLSError            the peer violated TLS, or sent an alert about a violation
+	//	                     by this side; counted in Stats.Closed.TLS
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
-	//	ErrServerClosed, ErrWorkersClosed, ErrClosedByOperator,
-	//	ErrShortFile, ErrBadUse  see there
+	//	ErrHandshakeTimeout, ErrDeadline, ErrServerClosed,
+	//	ErrWorkersClosed, ErrClosedByOperator, ErrClearInput,
+	//	ErrDetached, ErrHandedOver, ErrShortFile, ErrBadUse
+	//	                     see these errors
+	//	ErrClosed            the other connection of a Relay has closed
 	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
 	//	                     or without TLS's close_notify, so that its last
 	//	                     bytes may be missing: then Ended is not called,
-	//	                     pending output is sent, and Stats.Closed.Peer
-	//	                     counts it
+	//	                     and pending output is sent; counted in
+	//	                     Stats.Closed.Peer
 	//	an error of a bufio.SplitFunc, or for violating its rules (Split)
 	//
 	// or another error of the operating system, as a syscall.Errno.
@@ -103,8 +107,8 @@ type ALPNHandler interface {
 type DialFailedHandler interface {
 	// DialFailed is called if a dial has failed. No other method is called for this dial. DialFailed may run on any
 	// goroutine or event loop and must not block. d is the argument of Dial and can be passed to Server.Dial again. err
-	// is ErrDialTimeout, ErrFull (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, or a syscall.Errno
-	// such as ECONNREFUSED.
+	// is ErrDialTimeout, ErrFull (Limits.MaxConns is reached), ErrServerClosed, a *net.DNSError, the error of a failed
+	// TLS handshake, or a syscall.Errno such as ECONNREFUSED.
 	DialFailed(d Dial, err error)
 }
 
@@ -226,7 +230,7 @@ func appendIfNew[T any](all []T, h T) []T {
 }
 
 // listenerHandler returns the handler of the listener with the given number. For -1, it returns the handler of
-// connections without a listener.
+// connections that belong to no listener: Server.Handler or, if that is nil, Base.
 func (s *Server) listenerHandler(number int) Handler {
 	if number < 0 {
 		return cmp.Or[Handler](s.Handler, Base{})
@@ -292,9 +296,9 @@ var (
 	// ErrOutsideCall is returned by methods of a Conn that are called outside of a handler call for this Conn. Use the
 	// connection's Ref instead.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is returned by methods of Ref if a buffer is full: Limits.MaxUnsent bytes already wait for the
-	// connection, or the mailbox of its loop is full (Limits.MaxMail, Limits.MaxMailBytes). The method has accepted
-	// nothing; a later call may succeed.
+	// ErrFull is returned by methods if a buffer or queue is full. For a Ref, it means that Limits.MaxUnsent bytes
+	// already wait for the connection, or that the mailbox of its loop is full (Limits.MaxMail, Limits.MaxMailBytes).
+	// The method has accepted nothing; a later call may succeed.
 	ErrFull = engine.ErrFull
 	// ErrTooLarge is returned for a single Write or Send of more than Limits.MaxUnsent bytes. The method has accepted
 	// nothing.
@@ -304,8 +308,8 @@ var (
 	ErrMessageTooLong = engine.ErrMessageTooLong
 	// ErrSlowConsumer closes a connection when more than Limits.MaxUnsent bytes would wait; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile is returned by Conn.SendFile if the file is too short. It closes the connection if the file becomes
-	// too short while it is sent.
+	// ErrShortFile is returned by Conn.SendFile if the file is too short. It is the close reason of a connection if the
+	// file becomes too short while the server sends it.
 	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout and the other timeout errors close a connection whose peer exceeded a time limit:
 	// Limits.CloseTimeout, FirstByteTimeout and so on.
@@ -337,8 +341,8 @@ var (
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
-	// ErrOverloaded is passed to Shed when no worker is available for a connection's input, and to Server.Refuse when
-	// Server.Overload refuses a connection.
+	// ErrOverloaded is passed to Shed, wrapped, when no worker is available for a connection's input. It is passed to
+	// Server.Refuse when the overload manager refuses a connection; see Server.Overload.
 	ErrOverloaded = engine.ErrOverloaded
 	// ErrClosedByOperator is the reason of connections closed by Server.CloseConns.
 	ErrClosedByOperator = engine.ErrClosedByOperator

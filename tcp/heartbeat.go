@@ -20,7 +20,8 @@ type Heartbeat struct {
 	// same connection. Send runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
 	// MaxMissed is the maximum number of unanswered heartbeats. Any byte from the peer is an answer. If the peer is
-	// silent for one more Interval, the connection closes with ErrHeartbeatTimeout. The default is 2, the maximum 255.
+	// then silent for one more Interval, the connection closes with ErrHeartbeatTimeout. The default is 2, the maximum
+	// 255.
 	MaxMissed int
 }
 
@@ -39,8 +40,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. If handlerField is not empty, the handler in this field is not a HeartbeatHandler, and
-// heartbeats require Message or Send.
+// validate checks the settings. handlerField names a field whose handler is not a HeartbeatHandler, so that heartbeats
+// require Message or Send. It is empty if there is no such handler.
 func (h *Heartbeat) validate(handlerField string) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):

@@ -55,8 +55,7 @@ type Limits struct {
 	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	//
 	// After ErrMessageTooLong, the client receives the answers to its earlier messages and then the end of the stream.
-	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE). To send larger
-	// answers, raise MaxUnsent.
+	// A client that continues to send for longer than Linger receives a reset (ECONNRESET or EPIPE).
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. The limit applies separately to output of the
@@ -132,8 +131,8 @@ type Limits struct {
 	WriteTimeout time.Duration
 
 	// HandlerTime is the duration above which a handler call counts as slow. The server logs slow calls and counts them
-	// in Stats.SlowHandlers, but does not interrupt them. The first log message may not name the handler. The default
-	// is 1 s.
+	// in Stats.SlowHandlers, but does not interrupt them. An event loop measures all calls only after it has been slow,
+	// so the first log message may name only the loop. The default is 1 s.
 	HandlerTime time.Duration
 
 	// CloseTimeout limits the time for a peer to receive pending output. The time begins when the connection begins to
@@ -152,8 +151,7 @@ type Limits struct {
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. The limit prevents all
-	// clients from reconnecting elsewhere at the same time. The default is 100,000. At this rate, draining 10,000
-	// connections takes a tenth of a second.
+	// clients from reconnecting elsewhere at the same time. The default is 100,000.
 	ShutdownRate int
 }
 
@@ -167,7 +165,7 @@ const (
 	maxRate             = 1_000_000_000
 )
 
-// unlimitedBuffers is the default of MaxBuffered, in bytes, if the available memory is unknown.
+// unlimitedBuffers is the default of MaxBuffered, in bytes, if no memory limit is known.
 const unlimitedBuffers int64 = 4 << 30
 
 func (l Limits) withDefaults() (Limits, error) {
@@ -225,7 +223,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory in bytes that is available to each process.
+// defaultMaxBuffered returns a quarter of the memory, in bytes, that is available to each of the processes.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestKnownMemoryLimit()
 	if limit == math.MaxInt64 {

@@ -26,14 +26,14 @@ type Listener struct {
 	// Listener, if set, is used instead of Addr. It must be a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
 	// Handler handles the connections of this listener. It may implement all optional interfaces, such as TimerHandler.
-	// The default is Server.Handler. Listeners may share a Handler.
+	// The default is Server.Handler.
 	Handler Handler
 	// TLSConfig and TrustedProxies replace Server's fields of the same names for this listener, even if they are nil.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns still limits all listeners
-	// together. Further connections are accepted, closed immediately and counted as Refused. The default, 0, means no
-	// separate limit. With Server.Processes, the limit applies to every process.
+	// together. Further connections are accepted, closed immediately and counted in ListenerStats.Refused. The default,
+	// 0, means no separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
 	// Backlog is the maximum number of connections that wait in the kernel to be accepted. It applies to each loop's
 	// socket, and only on Linux. The default, 0, selects the kernel's maximum, net.core.somaxconn.
@@ -44,8 +44,8 @@ type Listener struct {
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener. Open is the number of open connections now. Accepted counts all
-// accepted connections. Refused counts those rejected because of MaxConns.
+// ListenerStats are the counters of one listener. Open is the number of open connections now. Refused counts
+// connections rejected because of Listener.MaxConns. Accepted counts accepted connections without Refused.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
@@ -171,8 +171,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns the listener for the engine. The file of a unix socket remains when this
-// listener is closed. field names the listener in errors.
+// unwrapListenerKeepingSocketFile returns l, or the listener inside l if l is a NamedListener. Closing a unix listener
+// then no longer removes its socket file. Listeners of other types are errors, in which field names the listener.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -192,7 +192,9 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets creates unix sockets and returns a configuration with the engine's listeners.
+// buildListenersWithUnixSockets returns a configuration with the engine's listeners. It takes over the sockets of the
+// old process in an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the Socket of each
+// listener and removes the files of unix sockets that no other process uses.
 func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {

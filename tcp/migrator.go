@@ -28,7 +28,7 @@ type Migrator interface {
 // may also be a Migrator, for all other connections.
 type HandlerMigrator interface {
 	// SaveHandler is like Migrator.Save, but also receives the connection's handler h. It must return an error if h is
-	// unknown. For example, Server.Adopt or Dial may have set h, or h may belong to a NetConn.
+	// unknown. For example, Server.Dial may have set h, or h may belong to a NetConn.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
 	// RestoreHandler is like Migrator.Restore, but must also set the handler with Conn.SetHandler. Before this call,
 	// the connection has the handler of the Server or Listener.

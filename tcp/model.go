@@ -20,7 +20,7 @@ const (
 	Goroutine = "goroutine"
 	// Epoll uses event loops over epoll (Linux).
 	Epoll = "epoll"
-	// Uring uses event loops over io_uring (Linux 6.6 or later, unless it is forbidden).
+	// Uring uses event loops over io_uring (Linux 6.6 or later, unless io_uring is forbidden).
 	Uring = "uring"
 )
 
@@ -42,7 +42,7 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig configures the pool to which Auto moves slow handlers.
+// autoPoolConfig configures the pool on which Auto runs handlers that have not proved quick.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096 // many, because a handler may block forever
@@ -54,7 +54,7 @@ func (s *Server) logModelChoice(m engine.Model, reason error) {
 }
 
 // resolveLoops returns the number of event loops. If each loop has its own descriptor table, connsPerPrivateTable is
-// the capacity of that table; otherwise it is 0.
+// the number of connections for which one table has space; otherwise it is 0.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerPrivateTable int, err error) {
 	loops = s.Loops
 	switch {

@@ -41,7 +41,7 @@ func NewNetListener() *NetListener {
 	return l
 }
 
-// Accept implements net.Listener. The connection is a *NetConn.
+// Accept implements net.Listener.
 func (l *NetListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,10 +20,10 @@ import (
 
 // Overload configures the overload manager of a Server, which is on by default.
 //
-// The manager measures the memory, the lag of event loops, the wait of requests for workers, and the number of
-// connections and their buffers. The memory is the larger of two shares: the live heap as a share of GOMEMLIMIT or of
-// the machine's memory, and the memory of the control group as a share of its limit. Stats.Overload shows the actions
-// that are on. The actions are:
+// The manager measures the memory, the lag of event loops (the duration of their iterations), the wait of requests for
+// workers, and the number of connections and their buffers. The memory is the larger of two shares: the live heap as a
+// share of GOMEMLIMIT or of the machine's memory, and the memory of the control group as a share of its limit.
+// Stats.Overload shows the actions that are on. The actions are:
 //
 //   - At 85 % of the memory, or 95 % of Limits.MaxConns: Limits.IdleTimeout and IdleTimeout of package web shrink to an
 //     eighth.
@@ -31,7 +31,8 @@ import (
 //     unsent output than their share of the buffers (at least 4 KiB).
 //   - At 92 % of the memory: HTTP connections close after their response.
 //   - At 95 % of the memory, or a lag of 100 ms: new connections wait in the kernel's queue. After 5 s, they are
-//     accepted and refused before their TLS handshake. If the loops lag, one in 20 is still admitted.
+//     accepted and refused before their TLS handshake. If only the loops lag, one new connection in 20 is still
+//     admitted.
 //   - At 97 % of the memory: the connections with the largest buffers close with ErrOverBudget.
 //   - At 97 % of the memory, or if the loops have lagged by more than 250 ms for a second: the server sheds requests.
 //     It also sheds requests if more and more of them wait for workers, or if they have waited for more than a second.
@@ -42,14 +43,16 @@ import (
 // take the share of others. An IPv6 prefix of 64 bits is one source. With TrustedProxies, the source is the address in
 // the PROXY header.
 //
-// An action ends when its cause has stayed a tenth below the action's threshold for a second. If the kernel reports CPU
-// pressure (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU.
+// An action ends when its cause has stayed a tenth below the action's threshold for a second. On kernels that report
+// CPU pressure (/proc/pressure/cpu), a lag counts only while tasks wait for a CPU. Otherwise, a handler that blocks its
+// loop would count as overload.
 type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
-	// SourceWeights sets the weight of the addresses in a prefix. An address counts as this number of sources, for
-	// example if it is that of a NAT. The default is 1. Addresses of weight 0, such as load balancers without a PROXY
-	// header, are exempt from fair sharing. The longest matching prefix applies. The maximum is 1,000,000.
+	// SourceWeights sets the weight of each address in a prefix. An address of weight n counts as n sources, for
+	// example because n clients share it behind a NAT. The default is 1. Addresses of weight 0, such as load balancers
+	// without a PROXY header, are exempt from fair sharing. The longest matching prefix applies. The maximum is
+	// 1,000,000.
 	SourceWeights map[netip.Prefix]int
 }
 
@@ -58,8 +61,8 @@ type OverloadStats struct {
 	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
 	// is the number of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
-	// ShedQueueDelay counts requests that were shed because they waited for a worker. ShedLag counts those shed because
-	// the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
+	// ShedQueueDelay counts requests that were shed because requests waited too long for a worker. ShedLag counts
+	// requests shed because the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -133,8 +136,9 @@ func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	}
 }
 
-// singleProcessorMinTarget is the minimum target of the queue delay if GOMAXPROCS is 1. Loops and computing handlers
-// then alternate every 10 ms. Even at half of the capacity, requests that compute for 1 ms wait for up to 90 ms.
+// singleProcessorMinTarget is the time for which requests may wait for a worker without being shed, if GOMAXPROCS is 1.
+// Loops and computing handlers then alternate every 10 ms. Even at half of the capacity, requests that compute for 1 ms
+// wait for up to 90 ms.
 const singleProcessorMinTarget = 100 * time.Millisecond
 
 const overloadSampleInterval = 100 * time.Millisecond
@@ -187,11 +191,11 @@ type overloadSampler struct {
 	groupMemory float64 // share of the control group's limit
 	readGroupAt time.Duration
 	heap        []metrics.Sample
-	// collectedAt is the end of the last garbage collection because of memory, and collectionTime its duration. The
-	// goroutine that collects sets them while collecting is true.
-	collect                     func() // debug.FreeOSMemory except in tests
-	collecting                  atomic.Bool
-	collections                 sync.WaitGroup
+	collect     func() // debug.FreeOSMemory except in tests
+	collecting  atomic.Bool
+	collections sync.WaitGroup
+	// collectedAt is the end of the last garbage collection that freeGarbageIfGroupIsFull has started, and
+	// collectionTime its duration. The goroutine that collects sets both while collecting is true.
 	collectedAt, collectionTime time.Duration
 }
 
@@ -236,15 +240,16 @@ const (
 	// quietGroupMemory is a share of the control group's memory limit. Below this share, the memory of the group is
 	// read only once a second, as long as neither buffers nor connections increase.
 	quietGroupMemory = 0.5
-	// The server collects garbage and returns its memory to the kernel under two conditions: the control group uses at
-	// least the share freeGarbageAt of its limit, and the garbage is at least the share minGarbage of the process's
-	// limit. Collections take at most a tenth of the time. If the group uses at least the share freeUrgentlyAt, they
-	// take at most half of the time.
+	// In a control group with a memory limit, the server collects garbage and returns its memory to the kernel under
+	// two conditions: the memory (see Overload) is at least freeGarbageAt, and the garbage is at least the share
+	// minGarbage of the process's limit. Collections take at most a tenth of the time. If the memory is at least
+	// freeUrgentlyAt, they take at most half of the time.
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists. The collection
-// runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue meanwhile.
+// freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists, unless one is
+// running. The collection runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue
+// meanwhile.
 func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

@@ -100,8 +100,8 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// supervisorTicketKeysOrNil returns the session ticket keys that all worker processes share. It returns nil if e is not
-// a supervisor.
+// supervisorTicketKeysOrNil returns the session ticket keys that the worker processes of the supervisor e share. It
+// returns nil if e is not a supervisor or has no such keys.
 func supervisorTicketKeysOrNil(e engine.Engine) []secure.TicketKey {
 	if p, ok := e.(*supervisor.Supervisor); ok {
 		if page := p.CopySharedPage(); page != nil {
@@ -137,8 +137,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServingOrAborted waits until all worker processes serve, a worker fails, or the old process aborts the
-// upgrade.
+// awaitWorkersServingOrAborted waits until all worker processes serve. It fails if the supervisor has given up or
+// drains, or if the old process aborts the upgrade. If e is not a supervisor, it returns nil immediately.
 func awaitWorkersServingOrAborted(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {

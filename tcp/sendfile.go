@@ -6,8 +6,8 @@ import (
 )
 
 // SendFile appends n bytes of the regular file f, starting at offset, to the output. A negative n means up to the
-// current end of the file. The bytes are sent in order with other output, and are never in memory all at once. SendFile
-// accepts all n bytes or nothing.
+// current end of the file. The bytes are sent in order with other output. A large file is never in memory all at once.
+// SendFile accepts all n bytes or nothing.
 //
 // The caller may close f after the call, because SendFile duplicates its descriptor. The duplicate stays open until the
 // bytes are sent or the connection closes. Set Limits.MaxConns low enough to leave descriptors for waiting files.

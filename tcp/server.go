@@ -44,8 +44,8 @@ type Server struct {
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto. The default is Auto.
 	Model string
 	// Loops is the number of event loops, at most 1,024. The default is half of GOMAXPROCS, at least 1. The goroutine
-	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise Go's scheduler takes processors from loops that
-	// block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
+	// model ignores Loops. GOMAXPROCS should exceed Loops: otherwise, a loop may lose its processor to another
+	// goroutine during a system call. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
 	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary. Every loop then
 	// has its own descriptor table, which /proc/PID/task/TID/fd shows. A handler on such a loop can use files that were
@@ -76,7 +76,7 @@ type Server struct {
 	// supervisor calls Listening, when all workers serve.
 	//
 	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
-	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. If all workers have ended 10 times in
+	// run shorter than 10 s. Meanwhile, connections to the worker's socket wait. If every worker has ended 10 times in
 	// a row without serving, ListenAndServe fails. The supervisor kills a worker that does not serve within 2 minutes.
 	// It also kills a worker that does not exit within 30 s after it has stopped serving.
 	//
@@ -114,8 +114,9 @@ type Server struct {
 	SlowConsumer SlowConsumer
 	// Heartbeat configures heartbeats to silent peers. Without an Interval, the server sends no heartbeats.
 	Heartbeat Heartbeat
-	// Deny lists addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Connections over unix sockets are always admitted. Each list is limited to 1,048,576 prefixes.
+	// Allow and Deny restrict the addresses of clients. The server rejects all addresses in Deny and, if Allow is not
+	// empty, all addresses outside Allow. Connections over unix sockets are always admitted. Each list is limited to
+	// 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
 	// TrustedProxies are the addresses of proxies that use the PROXY protocol, version 1 or 2. Every connection from
 	// these addresses must begin with a header of the protocol. From other addresses, such a header is ordinary input.
@@ -169,8 +170,7 @@ type Server struct {
 	TickInterval time.Duration
 	// Stopping, if set, is called once when shutdown begins: when ListenAndServe's context ends, or when Drain,
 	// Shutdown or Close is called. The goroutine that shuts the server down calls Stopping before it closes anything.
-	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping. If
-	// ListenAndServe fails because the workers keep ending, Stopping is not called.
+	// Concurrent shutdowns do not wait for Stopping. With Processes, only the supervisor calls Stopping.
 	Stopping func()
 
 	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds files to ExtraFiles
@@ -192,13 +192,13 @@ type Server struct {
 	upgradeState
 	mu               sync.Mutex
 	engine           engine.Engine   // nil before the start
-	activeListeners  []Listener      // with all defaults
+	activeListeners  []Listener      // that of Addr or Serve, and then Listeners; with all defaults
 	worker           workerForwarder // set in a worker process
 	model            string
 	ownPool          *pool.Pool               // Auto's pool, or nil
-	handshakeLimiter *secure.HandshakeLimiter // nil without TLS
+	handshakeLimiter *secure.HandshakeLimiter // nil until TLS is used
 	tlsCiphers       tls13.CipherCache
-	overload         *overload.Manager // nil if it is off
+	overload         *overload.Manager // see initOverloadManagerOrNil
 	resolver         resolver
 	blockingCalls    sync.WaitGroup // callbacks of Blocking handlers
 	ticking          chan struct{}  // holds an element while OnTick runs or is paused
@@ -271,7 +271,7 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 }
 
 // Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. The server
-// calls Listening with a nil address when Dial may be called. In all other respects, Run is like ListenAndServe.
+// calls Listening with a nil address as soon as Dial may be called. In all other respects, Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run: Server.Processes is %d; expected 0 or 1", s.Processes)
@@ -419,8 +419,8 @@ func (s *Server) configureAndStartEngine(cfg engine.Config, listeners []Listener
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the supervisor, or an engine of model m. If m can't start, Auto falls back to another
-// model.
+// startSupervisorOrEngine starts the supervisor if this process is one, and otherwise an engine of model m. If m can't
+// start and Server.Model is Auto, it starts an engine of another model.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ engine.Engine, modelAfterFallback engine.Model, _ error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -442,7 +442,7 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	return e, m, err
 }
 
-// rateLimitedLogger returns a logger that writes repeated messages at most once a second.
+// rateLimitedLogger returns a logger that writes equal messages at most once a second.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {

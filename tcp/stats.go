@@ -33,9 +33,9 @@ type Stats struct {
 	// read because their unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer
 	// has received the output or has ended its direction.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts accepted connections that were opened. Dialed counts connections made by Dial. HandedOver counts
-	// connections that moved to another process in an Upgrade. TakenOver counts connections that came from another
-	// process.
+	// Accepted counts accepted connections, except those that were rejected or have not completed their PROXY header
+	// and TLS handshake. Dialed counts connections made by Dial. HandedOver counts connections that moved to another
+	// process in an Upgrade. TakenOver counts connections that came from another process.
 	Accepted, Dialed, HandedOver, TakenOver int64
 	// Refused counts rejected connections by cause. Closed counts closed connections by cause.
 	Refused Refusals
@@ -58,7 +58,8 @@ type Stats struct {
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
 	// now, which have not yet been passed to all connections. CastBytes is the total size in bytes of these broadcasts.
-	// CastAge is the age of the oldest, in any worker process. Every worker process counts each broadcast.
+	// CastAge is the age of the oldest of these broadcasts, in any worker process. With Server.Processes, each worker
+	// counts a broadcast once.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts the heartbeats sent.

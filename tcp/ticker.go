@@ -80,7 +80,8 @@ func (s *Server) callOnTickLoggingPanic() {
 	returned = true
 }
 
-// pauseTicks prevents calls of OnTick until resumeTicks, and waits for a running call.
+// pauseTicks waits for a running call of OnTick, and prevents further calls until resumeTicks. If ctx ends first, it
+// returns an error, and calls continue.
 func (s *Server) pauseTicks(ctx context.Context) error {
 	select {
 	case s.ticking <- struct{}{}:

@@ -103,8 +103,8 @@ func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	return &s.tlsCiphers
 }
 
-// newTicketKeyRingOrNil returns the session ticket keys of a listener, or nil if the server must not generate any. The
-// caller must hold s.mu.
+// newTicketKeyRingOrNil returns the session ticket keys of a listener, or nil if the server must not generate any; see
+// Server.TLSConfig. In a worker process, the keys are those of all workers. The caller must hold s.mu.
 func (s *Server) newTicketKeyRingOrNil(cfg *tls.Config, listeners []Listener, listenerNumber int) *secure.TicketKeyRing {
 	if s.worker != nil {
 		return secure.NewDerivedTicketKeyRing(cfg, secure.NewSharedTicketKeys(supervisor.CurrentWorker().SharedPage()), listenerNumber)

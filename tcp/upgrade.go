@@ -89,11 +89,12 @@ func (u Upgraded) String() string {
 //
 // These connections stay in the old process:
 //   - TLS connections whose sessions can't be saved
-//   - connections with their own handler (SetHandler, Adopt, Blocking, hijacked from package web), unless a
-//     HandlerMigrator saves them
+//   - connections with their own handler (SetHandler, Dial, hijacked from package web), unless a HandlerMigrator saves
+//     them
 //   - relayed connections
 //   - connections whose peer has ended its direction
 //   - connections with a Value, if the handler is not a Migrator
+//   - connections of a NetListener, and of a Blocking handler unless they are idle and have no Value
 //
 // A busy connection moves when it is no longer busy, unless ctx has ended. A connection is busy while its handler runs
 // on a worker, while it sends a file, or while it is retained. When a connection has moved, the old process calls its
@@ -313,8 +314,8 @@ func (s *Server) awaitSuccessorExitIfHandedOver(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns stops accepting and transfers the connections to the new process. took is the duration of
-// the transfer.
+// pauseAcceptAndExportConns stops accepting, transfers the connections to the new process and closes channels. took is
+// the duration of the transfer. Without a deadline of ctx, the limit is takeoverTimeout.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -355,7 +356,8 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// upgradeMatchAddr returns the address that identifies l in both processes of an upgrade.
+// upgradeMatchAddr returns the address that identifies l in both processes of an upgrade: l.Addr or, if l.Listener is
+// set, actualAddr.
 func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -389,6 +391,8 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 }
 
 // matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name.
+// Without such a match, a listener without its own handler is matched with the first new listener without one. A
+// listener without any match is logged.
 func (s *Server) matchPredecessorListenersByName(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {

@@ -208,8 +208,9 @@ func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 	close(s.handoverDone)
 }
 
-// replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. Call it after the old process has sent
-// its own queue.
+// replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. If peerToAdd is not nil, the queued and all
+// later broadcasts also go to this peer. Call it after the old process has sent its own queue; only the first call has
+// an effect.
 func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -302,13 +303,13 @@ func (s *Server) sendCountersToSuccessorAndClosePeers() {
 }
 
 // stateHeader precedes the state of each handler in the state file. Listener is the number of a listener with this
-// handler, or -1 for Server.Handler.
+// handler, or -1 for Server.Handler. Size is the size of the state in bytes.
 type stateHeader struct{ Listener, Size int64 }
 
 const stateHeaderSize = 16
 
-// saveHandlerStates makes each StateMigrator write its state, and returns a file with all states. In a supervisor, f is
-// nil.
+// saveHandlerStates makes each StateMigrator write its state, and returns a file with all states. If some states can't
+// be saved, f contains the others, and err is not nil. In a supervisor, f is nil.
 func (s *Server) saveHandlerStates() (f *os.File, err error) {
 	if s.isSupervisor() {
 		return nil, nil

@@ -24,7 +24,7 @@ const maxTrailer = 8 << 10
 type bodyDecoder struct {
 	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
-	inChunk   bool // within a chunk
+	inChunk   bool
 	inTrailer bool // after the last chunk
 	overhead  int  // see maxChunkOverhead
 	done      bool
@@ -36,7 +36,7 @@ func newBodyDecoder(length int64) bodyDecoder {
 }
 
 // nextData decodes the next data of the body from in. It returns at most maxBytes bytes. used is the number of consumed
-// bytes of in, or 0 if more input is needed.
+// bytes of in, or 0 if more input is needed or the body is done. Bytes of the framing count in used but not in data.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -182,7 +182,7 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 // itself.
 const minDirectReceive = 16 << 10
 
-// freeBodyBuffers contains buffers for bodies that arrive fast.
+// freeBodyBuffers contains buffers for bodies of which minDirectReceive bytes or more arrive at once.
 var freeBodyBuffers = sync.Pool{New: func() any { return new([maxUnreadBody]byte) }}
 
 func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
@@ -246,7 +246,8 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
-// number of bytes read into p. If no data is available or the body is complete, it resumes reading on the connection.
+// number of bytes read into p. If no data is available or the body is complete, the server resumes reading from the
+// connection.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

@@ -81,8 +81,7 @@ const (
 // instead.
 //
 // The server's response must be valid HTTP/1.1, with a head of at most 16 KiB. Dial fails with tcp.ErrBadConfig if d is
-// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used. A WebSocket can serve and dial at the
-// same time.
+// invalid, and with other errors of tcp.Server.Dial. CheckOrigin is not used.
 //
 // Dial is safe for concurrent use and within a handler.
 func (ws *WebSocket) Dial(s *tcp.Server, d SocketDial) error {
@@ -244,7 +243,8 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 	return v, nil
 }
 
-// Closed reports that the handshake has failed. After a successful handshake, another handler is called instead.
+// Closed calls DialFailed, because the handshake has failed. After a successful handshake, the connection has another
+// handler.
 func (h *socketHandshake) Closed(_ *tcp.Conn, why error) {
 	if h.err == nil && errors.Is(why, tcp.ErrDeadline) {
 		why = tcp.ErrDialTimeout

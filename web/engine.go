@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Only this file uses the engine behind tcp.Conn. Call its functions during a call of c's handler.
+// The functions in this file use the engine behind tcp.Conn. Call them only during a call of c's handler.
 
 // maxSavedState is the maximum size in bytes of a connection's state that is passed to a new process.
 const maxSavedState = engine.MaxState
@@ -37,7 +37,7 @@ func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeerEOF(why) 
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref
-	// workerMaySend means that a worker may send without the connection's owner, which has nothing to send.
+	// workerMaySend means that a worker may send without the connection's owner, because the owner has nothing to send.
 	workerMaySend bool
 	// started is the time at which the job started on a loop. It is set only for the job's first request.
 	started time.Duration
@@ -66,12 +66,13 @@ func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
 
-// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses.
+// postSendReadyResponses makes the goroutine that owns the connection call sendReadyResponses. It does not wait. It
+// fails if the mailbox is full or the connection has closed.
 func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&x.sendReady) }
 
 type sharedCall = engine.Shared
 
-// initSendReadyResponsesCall initializes x.sendReady, once for all requests of x.
+// initSendReadyResponsesCall initializes x.sendReady, unless an earlier request that used x has done so.
 func (x *exchange) initSendReadyResponsesCall() {
 	if x.sendReady.Do == nil {
 		x.sendReady.Do = func(c *engine.Conn) { x.sendReadyResponses((*tcp.Conn)(c)) }
@@ -84,8 +85,9 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. runsNow means that
-// these requests do not wait in a queue. If admitted is false, the caller must reject all of them.
+// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. If admitted is
+// false, the caller must reject all of them. runsNow means that they do not wait in a queue; t is then zero. Otherwise,
+// t records their wait, and the caller passes it to Start or Abandon of the manager.
 func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
@@ -110,12 +112,12 @@ func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
 // handler that uses all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
 
-// receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It returns 0 if no
-// bytes are available.
+// receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It does not block.
+// It returns 0 if no bytes are available or the connection has ended.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
 
-// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If not
-// all bytes were sent, the owner must send the rest and all further output of the request.
+// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If
+// not all bytes were sent, the owner must send the rest and all further output of the request.
 func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 	switch {
 	case h.hold != nil || !h.workerMaySend || len(head)+len(p) == 0:
@@ -134,7 +136,7 @@ func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 type threadUsage = engine.ThreadUsage
 
 // isSlow reports whether a call computed for long, or waited for something other than a CPU. took is the duration of
-// the call, and used is the resource usage of its thread.
+// the call, and used is what its thread used during the call.
 func isSlow(took time.Duration, used threadUsage) bool {
 	return used.CPU >= slowCall/2 || used.Sleeps > 0 && !engine.HadNoCPU(took, used.ProcessCPU-used.CPU)
 }
@@ -166,7 +168,8 @@ func (j *exchangeJob) recordLoopJobEnded() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. holdOrNil gives access to the event loop, and is nil on a
+// runHandlers calls the handlers of the job's requests. If the requests have waited too long, it answers them with 503
+// instead. If the connection has closed, it does nothing. holdOrNil gives access to the event loop, and is nil on a
 // worker.
 func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	x := j.takeExchange()
@@ -214,5 +217,5 @@ func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
 // readCount returns a number that changes whenever c's event loop reads from a connection.
 func readCount(c *tcp.Conn) int64 { return core(c).LoopReads() }
 
-// peerAddr returns the address of c's peer, or the zero AddrPort if the address has no port.
+// peerAddr returns the address of c's peer, or the zero AddrPort for a unix socket.
 func peerAddr(c *tcp.Conn) netip.AddrPort { return core(c).Peer() }

@@ -58,8 +58,8 @@ func removeLineEndsAndNUL(s string) string {
 //
 // An open stream has no goroutine and takes about 50 bytes more than an idle connection. Send Event.Bytes with
 // tcp.Ref.Send, tcp.Group.Broadcast or tcp.Server.Broadcast. A stream ends when the connection closes or the server
-// shuts down. With Server.Heartbeat, the server sends comments, so that proxies keep the stream open. Browsers ignore
-// these comments.
+// shuts down. With Server.Heartbeat, the server sends comments, which browsers ignore, so that proxies keep the stream
+// open.
 //
 // Over HTTP/2, a stream also takes a goroutine and a local unix socket. Its tcp.Conn is the connection over that
 // socket, not the client's connection. The additional connection counts towards Limits.MaxConns. In an upgrade, the

@@ -41,19 +41,19 @@ type exchange struct {
 	head
 
 	*handlerObjects
-	next          *exchange     // the next pipelined request that arrived with it
+	next          *exchange     // the next pipelined request of the list; see above
 	req           *http.Request // &request, or &quickRequest in an exchange that has run a Quick handler
 	quickRequest  http.Request  // without a context
 	route         *route
 	priority      overload.Priority
 	loop          loopHold
 	waited        atomic.Int64      // nanoseconds for which the handler has waited for the client
-	fileSlots     int8              // files that the connection accepts, for this response and the following ones
+	fileSlots     int8              // number of files that the connection accepts, for this response and the following ones
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu        sync.Mutex
 	readable  sync.Cond
-	body      *requestBody // &ownBody if the request has no body or a Quick handler
+	body      *requestBody // &ownBody if the request has no body or its handler is Quick
 	ownBody   requestBody
 	closed    chan struct{} // closed with the connection; nil if nobody waits for that
 	sendReady sharedCall    // calls sendReadyResponses
@@ -133,8 +133,8 @@ func (x *exchange) recycleAfterHandler() {
 	freeExchanges.Put(x)
 }
 
-// sharedExchangeForLateCalls returns an exchange that belongs to no request. It serves handlers that call methods of
-// their response after returning.
+// sharedExchangeForLateCalls returns an exchange that belongs to no request. A response refers to it after its handler
+// has returned, because the handler may still call methods of the response.
 func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	h.initOnce()
 	return h.afterReturn
@@ -153,8 +153,9 @@ func (x *exchange) mustCloseAfterResponse() bool {
 }
 
 // dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. If admitted is false
-// or the pool rejects the requests, it answers them with 503. body is the part of x's body that has arrived. isWhole
-// means that body is complete. t is the overload manager's ticket for these requests.
+// or the pool rejects the requests, it answers them with 503. body is the part of x's body that has arrived, and
+// usedBytes is the number of bytes of body that were used. isWhole means that body is complete. t is the overload
+// manager's ticket for these requests.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
@@ -189,8 +190,8 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted 
 	return usedBytes
 }
 
-// makeCurrentExchange makes x the connection's Value. responseBuffered reports whether the whole response is already in
-// memory.
+// makeCurrentExchange makes x the connection's Value and starts its WriteTimeout. responseBuffered reports whether the
+// handler has returned; then the caller must send the response.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -270,8 +271,8 @@ func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
 func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 
-// runHandler runs the handler of x and returns the next exchange to run. bufferedBytes is the number of response bytes
-// in memory. It includes bufferedBytesBefore, the number of bytes of earlier responses.
+// runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the number of
+// response bytes in memory. It includes bufferedBytesBefore, the number of bytes of earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
@@ -295,8 +296,8 @@ func (j *exchangeJob) Dropped(error) {
 }
 
 // markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
-// exchange to run. If the connection does not serve another request after this response, next is nil, and the requests
-// after x are cancelled.
+// exchange to run, or nil if x is the last of its list. If the connection does not serve another request after this
+// response, next is also nil, and the requests after x are cancelled.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
 		w := &x.res
@@ -324,8 +325,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return next
 }
 
-// sendsBetterInBatches reports whether many handlers compute at the same time. The owner then sends several responses
-// each time it runs, and wakes the clients less often.
+// sendsBetterInBatches reports whether the owner should send the response instead of this worker. That is better while
+// many handlers compute: the owner then sends several responses each time it runs, and wakes the clients less often.
 func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
@@ -398,8 +399,8 @@ func (x *exchange) serveRecoverAndFinishResponse() {
 	returned = true
 }
 
-// logPanicAndAbortResponse logs the panic value v and discards the unsent output. The connection closes afterwards, as
-// in net/http.
+// logPanicAndAbortResponse logs the panic value v, unless it is http.ErrAbortHandler, and discards the unsent output.
+// The connection closes afterwards, as in net/http.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
@@ -414,8 +415,9 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. The goroutine that
-// owns the connection does not finish an active exchange.
+// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. For an active
+// exchange, the rest of the response is posted to the connection's owner, behind that output. The owner would send the
+// rest of a pipelined exchange too early.
 func (x *exchange) setActiveIfStatePipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -428,8 +430,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It releases x.mu
-// between two calls.
+// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It gives up when the
+// connection has closed. The caller holds x.mu, which is released between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -439,16 +441,16 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// letOtherGoroutineContinueLoop lets another goroutine continue the event loop if the handler runs on the loop. Call it
-// before the handler waits.
+// letOtherGoroutineContinueLoop has an effect only if the handler runs on an event loop: another goroutine continues
+// the loop, and the route moves to workers. Call it before the handler waits.
 func (x *exchange) letOtherGoroutineContinueLoop() {
 	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
 }
 
-// waitOutsidePool calls f, which waits for the client. During the call, the handler does not count as a worker of the
-// pool.
+// waitOutsidePool calls f, which waits for the client, and adds the time of the call to x.waited. During the call, the
+// handler does not count as a worker of the pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
 	if x.letOtherGoroutineContinueLoop(); x.loop.hold != nil {
@@ -459,8 +461,9 @@ func (x *exchange) waitOutsidePool(f func()) {
 	x.waited.Add(int64(monotonicNow() - start))
 }
 
-// bufferOrDiscardBodyInput buffers or discards the bytes of in that belong to the body of x. in must contain all
-// available input.
+// bufferOrDiscardBodyInput buffers the bytes of in that belong to the body of x, or discards them after the response.
+// in must contain all available input. When the buffer is full, when Read can receive from the socket, or when the body
+// ends before in does, the function stops reading from the connection.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -511,8 +514,8 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndFinishExchange sends the remaining output of the response. hasNext reports whether the next exchange
-// of the list must be finished, too. reusable reports whether x can be reused.
+// sendResponseAndFinishExchange sends the remaining output of the response. hasNext reports whether the connection
+// continues with the next exchange of the list. reusable reports whether x can be reused.
 func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNext, reusable bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {

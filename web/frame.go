@@ -38,8 +38,8 @@ func Frame[T string | []byte](kind Kind, message T) []byte {
 }
 
 // MaskFrame returns a masked copy of frame, as a client must send it. frame must be the result of Frame or CloseFrame;
-// otherwise MaskFrame panics. Each call uses a new random mask. Use it to send to a dialed socket outside of handler
-// calls, for example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
+// otherwise MaskFrame panics. Each call uses a new random mask. Use MaskFrame to send to a dialed socket outside of
+// handler calls, for example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
 func MaskFrame(frame []byte) []byte {
 	h, err := wsframe.ParseHead(frame)
 	if err != nil || h.Len == 0 || h.Masked || h.Size != uint64(len(frame)-h.Len) {

@@ -39,9 +39,9 @@ const maxFields = 1000
 var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the HTTP head at the beginning of in, or 0 if the head is incomplete. The
-// length includes the final blank line, and an empty line before the head. The first alreadySearched bytes do not
-// contain the end of the head. A head of more than maxBytes bytes is an error, and so is a line that ends with LF
-// alone.
+// length includes the final blank line and, if there is one, an empty line before the head. The first alreadySearched
+// bytes of in do not contain the end of the head. A head of more than maxBytes bytes is an error, and so is a line that
+// ends with LF alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -75,7 +75,7 @@ type head struct {
 	closeAfter         bool  // no further request follows on this connection
 	keepAlive10        bool  // an HTTP/1.0 client that wants a persistent connection
 	expectsContinue    bool  // the client waits for 100 Continue
-	unknownExpectation bool  // the client expects something else
+	unknownExpectation bool  // the field Expect has another value
 	seenHost           bool
 	seenLen            bool
 	seenTE             bool
@@ -92,7 +92,7 @@ type headBuffer struct {
 	addrText string
 
 	reused   bool
-	recent   [4]*parsedHead // the index is the length of the head, modulo 4
+	recent   [4]*parsedHead // recent heads; the index is the length of the head, modulo 4
 	last     *parsedHead    // the element of recent for this head; nil if the exchange was never reused
 	repeated bool           // the head equals last
 }
@@ -110,8 +110,8 @@ type parsedHead struct {
 	minor int
 	close bool
 
-	// A cached result of mux.Handler. It is valid for requests of the connection ref while readCount returns reads.
-	// Such requests arrived before mux.Handler was called, so they need not get handlers that were registered later.
+	// The result of the last mux.Handler call for this head. It is valid only for the connection ref while readCount
+	// returns reads: for requests that arrived together. A handler registered after their arrival need not serve them.
 	ref     tcp.Ref
 	reads   int64
 	mux     *http.ServeMux
@@ -168,8 +168,8 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses the request head raw into r. raw must have the length that completeHeadLength has returned. The
-// Header of r must be empty, and all other exported fields of r must be zero.
+// parseHead parses the request head raw into r. s provides memory and a cache of heads. raw must have the length that
+// completeHeadLength has returned. The Header of r must be empty, and all other exported fields of r must be zero.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	raw = bytes.TrimPrefix(raw, headEnd[:2])
 	l := s.cacheSlotForLength(len(raw))
@@ -233,7 +233,8 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	return h, h.validateAndCompleteRequest(r)
 }
 
-// cutLine returns the first line of text and the text after that line. Every line must end with \r\n.
+// cutLine returns the first line of text, without its line end, and the text after that line. Every line must end with
+// \r\n.
 func cutLine(text string) (line, rest string) {
 	i := strings.IndexByte(text, '\n')
 	if i < 1 {

@@ -54,8 +54,9 @@ type HTTP struct {
 	// shortens idle timeouts, connections that become idle get an eighth of IdleTimeout.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
-	// time from the same moment to the end of the response. By default there is no limit. A handler can set its own
-	// limits with http.ResponseController.
+	// time from the same moment or, if later, the end of the previous response, to the end of the response. Neither
+	// applies to Quick handlers. By default there is no limit. A handler can set its own limits with
+	// http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
 	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
 	// net/http serves their connections.
@@ -89,7 +90,7 @@ type HTTP struct {
 	http2Mu      sync.Mutex
 	http2Servers map[*tcp.Server]*http2Server // only servers with HTTP/2 connections
 
-	sendsFiles atomic.Pointer[tcp.Limits] // identifies the last server that has sent a file
+	sendsFiles atomic.Pointer[tcp.Limits] // the Limits of the last server that has sent a file, to identify the server
 }
 
 // Handler returns an [HTTP] that serves h with default settings.
@@ -200,8 +201,9 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in. If the header is incomplete, used is 0. keepReading
-// reports whether more input can be processed. The first alreadySearched bytes do not contain the end of the header.
+// serveNextRequest handles the request at the beginning of in, together with pipelined requests after it. If the header
+// is incomplete, used is 0. keepReading reports whether the caller may continue with the rest of in. The first
+// alreadySearched bytes of in do not contain the end of the header.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -242,9 +244,8 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// tryRejectAndRecycle answers x with 503 and recycles x, before the objects of a request are built. It returns false
-// and does nothing if another form of response is necessary: for HEAD, HTTP/1.0 or Upgrade, or if the connection must
-// close.
+// tryRejectAndRecycle answers x with 503 and recycles x, at less cost than dispatchOrReject. It returns false and does
+// nothing if another form of response is necessary: for HEAD, HTTP/1.0 or Upgrade, or if the connection must close.
 func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
@@ -255,8 +256,8 @@ func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	return true
 }
 
-// arrivedBody returns the part of x's body that has arrived, which is the beginning of the input in. isWhole reports
-// whether this part is the complete body and valid.
+// arrivedBody returns the part of x's body that has arrived, at most 32 KiB. It is the beginning of in. isWhole reports
+// whether this part is the complete body and valid. If the client waits for 100 Continue, body is nil.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {
@@ -412,8 +413,8 @@ func (h *HTTP) NextProtos(configured []string) []string {
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP has no heartbeats. A silent connection
-// without a request in progress is therefore closed.
+// Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because HTTP/1.1 has no heartbeats. A silent connection
+// without a request in progress closes with tcp.ErrHeartbeatTimeout.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -452,9 +453,8 @@ func Blocking(h http.Handler) http.Handler {
 
 type blockingHandler struct{ http.Handler }
 
-// Critical marks h as a handler whose requests are never shed under overload. An example is the handler of a health
-// check. Use the result like that of [Quick]. h may itself be a result of Quick or Blocking. Critical panics if h is
-// nil.
+// Critical marks h as a handler whose requests, such as health checks, are never shed under overload. Use the result
+// like that of [Quick]. h may itself be a result of Quick or Blocking. Critical panics if h is nil.
 func Critical(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Critical: the http.Handler is nil; expected a handler")
@@ -475,7 +475,7 @@ func priorityOf(h http.Handler, r *http.Request) overload.Priority {
 }
 
 // routeRequest sets the handler, the route and the priority of x. With an http.ServeMux, they are those of the matching
-// pattern. isQuick reports whether the handler is marked as Quick.
+// pattern. Handlers marked as Quick or Blocking have no route. isQuick reports whether the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	h, pattern := x.handler, ""

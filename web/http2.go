@@ -27,7 +27,7 @@ import (
 // other servers.
 type http2Server struct {
 	http.Server
-	conns     int // open connections
+	conns     int
 	drainOnce sync.Once
 }
 
@@ -45,7 +45,8 @@ type http2Conn struct {
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and in begins with the HTTP/2
-// preface. used is 0 while the preface is incomplete.
+// preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS is too
+// weak or the server drains, startHTTP2 closes c.
 func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	isPreface := bytes.HasPrefix(in, []byte(http2Preface)[:min(len(in), len(http2Preface))])
 	state := c.TLS()

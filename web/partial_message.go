@@ -9,9 +9,9 @@ type partialMessage struct {
 	deflate   bool
 	message   []byte
 	checker   utf8Checker
-	frame     frameHead // the current frame
-	remaining int       // bytes of the frame's payload that have not arrived
-	complete  bool      // the message is complete
+	frame     frameHead
+	remaining int // bytes of the frame's payload that have not arrived
+	complete  bool
 }
 
 func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {

@@ -257,6 +257,7 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 const maxSendSize = 64 << 10
 
 // send sends head, followed by p. If too much earlier output is unsent, it waits until the peer has received enough.
+// When send returns, the caller may reuse head and p.
 func (w *response) send(head, p []byte) (err error) {
 	if w.conn != nil {
 		_, _ = w.conn.Write(head)
@@ -301,12 +302,12 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minUncopiedWrite is the minimum number of bytes that writeWithoutCopy sends. For less output, a copy costs less than the
-// wait for the goroutine that owns the connection.
+// minUncopiedWrite is the minimum length of p, in bytes, for writeWithoutCopy. For less output, a copy costs less than
+// the wait for the goroutine that owns the connection.
 const minUncopiedWrite = 16 << 10
 
-// writeWithoutCopy makes the goroutine that owns the connection send head and p without a copy. It returns false if
-// earlier output is unsent or p is too short.
+// writeWithoutCopy makes the goroutine that owns the connection send head and p without a copy, and waits until it has
+// done so. It returns false if earlier output is unsent, p is too short or the connection closes.
 func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	if len(p) < minUncopiedWrite {
 		return false
@@ -324,8 +325,8 @@ func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p if the connection has space for them. It has space if nothing else is unsent, or if at
-// most maxUnsent bytes are unsent after the write.
+// writeIfSpace writes head and p if nothing else is unsent, or if at most maxUnsent bytes are unsent after the write.
+// Otherwise, and if the write fails, it returns false.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -416,8 +417,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields except those in skip, and the date. It copies them from
-// headStart if that is the beginning of an equal head.
+// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. It copies
+// them from headStart if the last response began with the same ones. present is a result of appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart
@@ -457,7 +458,8 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the end of the body. The caller must omit skipFields from the head.
+// chooseBodyFraming selects how the client detects the end of the body: by its length, by chunks or by the end of the
+// connection. The caller must omit skipFields from the head.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

@@ -36,9 +36,9 @@ const (
 	connectionField
 	upgradeField
 	trailerField
-	dateField     // also if it has no value
-	trailerPrefix // all with the prefix http.TrailerPrefix
-	socketPrefix  // all with the prefix Sec-Websocket-
+	dateField
+	trailerPrefix // all fields with the prefix http.TrailerPrefix
+	socketPrefix  // all fields with the prefix Sec-Websocket-
 )
 
 func fieldBit(key string) fieldSet {
@@ -69,14 +69,16 @@ func fieldBit(key string) fieldSet {
 	return 0
 }
 
-// headerField is a field of a response.
+// headerField is a field of a response. bit is the result of fieldBit.
 type headerField struct {
 	key    string
 	bit    fieldSet
 	values []string
 }
 
-// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of the known fields in h.
+// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of the fields in h that have
+// a bit in fieldSet. Content-Type, Content-Length, Date and trailers count even if their values are nil; other fields
+// do not.
 func appendSortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
 		fields = append(fields, headerField{"Content-Type", contentType, values})

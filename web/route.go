@@ -17,7 +17,8 @@ import (
 type route struct {
 	name   string
 	onLoop atomic.Bool
-	// score is the number of recent quick calls on workers, or the weight of recent calls on loops that were not quick.
+	// score is the number of recent quick calls while calls run on workers. While they run on loops, it is the weight
+	// of recent calls that were not quick.
 	score atomic.Int32
 	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
 	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls that were long
@@ -27,20 +28,20 @@ type route struct {
 	moves               atomic.Int64 // from loops to workers
 
 	mu       sync.Mutex
-	movedAt  time.Time     // of the last move
-	stay     time.Duration // for which the calls stay on workers
-	lastMove string        // why they have moved to workers
+	movedAt  time.Time     // when the route last moved
+	stay     time.Duration // how long the calls stay on workers
+	lastMove string        // why the calls last moved to workers
 }
 
 const (
 	quickCall        = 100 * time.Microsecond
 	slowCall         = time.Millisecond
 	callsToMove      = 200 // quick calls on workers after which a route moves to loops
-	longCallWeight   = 5   // quick calls that outweigh a call of the duration quickCall; longer ones count more
+	longCallWeight   = 5   // quick calls that offset one call of the duration quickCall; a longer call needs more
 	scoreToMove      = 1000
 	measuredCalls    = 1000
 	slowCallsToMove  = 3  // one may be slow because it collects garbage
-	maxTakenCalls    = 16 // at this number, calls block; each of them has a thread
+	maxTakenCalls    = 16 // takenCalls at which a route moves to workers, because each of these calls has a thread
 	minTimeOnWorkers = time.Second
 	maxTimeOnWorkers = time.Minute
 	maxRoutes        = 1024
@@ -74,7 +75,8 @@ func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndRecordOrMove serves x and measures the call. It moves the route if its calls have proved quick or slow.
+// serveAndRecordOrMove serves x and measures the call. It moves the route to loops if its calls have proved quick, and
+// to workers if they have proved slow.
 func (r *route) serveAndRecordOrMove(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
@@ -153,7 +155,7 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 }
 
 // countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow reports
-// whether the call itself was slow.
+// whether the call itself was slow. If there are too many such calls or slow calls, it moves the route to workers.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")

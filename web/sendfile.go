@@ -57,8 +57,8 @@ type trailingFile struct {
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns makes a part of f the trailingFile of the response. It returns false if the file can't
-// be deferred, for example because the response continues after the file.
+// deferFileUntilHandlerReturns makes a part of f the trailingFile of the response, with a duplicate of f's descriptor.
+// It returns false if the file can't be deferred, for example because the response continues after the file.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false

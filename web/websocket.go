@@ -115,7 +115,8 @@ const (
 	CloseInternal      = 1011
 )
 
-// CloseError is the reason why a WebSocket has closed.
+// CloseError is the reason why a WebSocket has closed. Code and Reason are those of the close frame that the peer has
+// sent or, after a violation of the protocol, received.
 type CloseError struct {
 	Code   int
 	Reason string
@@ -270,7 +271,7 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 }
 
 // checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is invalid, status
-// and why are the answer.
+// and why are the answer; otherwise status is 0.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -441,8 +442,9 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. cost is
-// the amount of work, in the units of maxWorkPerCall.
+// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. checker,
+// if set, has checked the beginning of p. cost is the amount of work, in the units of maxWorkPerCall. stillOpen is
+// false if the socket was closed because of the message.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

@@ -93,7 +93,7 @@ func (p *Peer) ReadMore(n int) {
 // StartReading ends the effect of StopReading. The peer reads all output again.
 func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(-1) }) }
 
-// Output returns the server's output since the last call of Output or Expect.
+// Output returns and removes all output of the server that Output and Expect have not yet removed.
 func (p *Peer) Output() (text string) {
 	p.s.runAndSettle(func() {
 		text = string(p.undiscardedOutput())
@@ -144,7 +144,7 @@ func (p *Peer) Closed() (why error, ok bool) {
 }
 
 // waitUntilOrGiveUp calls found at once and after each activity of the engine, until found returns true or the time
-// limit has passed.
+// limit (waitTimeout or pausedWaitTimeout) has passed.
 func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

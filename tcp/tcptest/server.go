@@ -214,7 +214,8 @@ func (s *Server) StartDrain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for handler panics, unless the test has read the close reason.
+// failTestForUnseenPanics fails the test for handler panics, except those of connections whose close reason the test
+// has read.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
