@@ -27,8 +27,8 @@ type Config struct {
 	Target, Interval time.Duration
 	// FixedLimit fixes the limit of workers at Max. By default, the pool adapts the limit to the load.
 	FixedLimit bool
-	// KeepQueued disables load shedding. By default, an overloaded pool drops (sheds) jobs that have waited longer than
-	// Target.
+	// KeepQueued disables load shedding. By default, an overloaded pool accepts fewer jobs, and drops (sheds) jobs that
+	// have waited longer than Target.
 	KeepQueued bool
 	// FIFO makes the pool always run the oldest queued job first. By default, an overloaded pool runs the newest job
 	// first if the oldest job has waited longer than Target.
@@ -44,7 +44,7 @@ type Config struct {
 	// be concurrent. Panics do not affect other jobs.
 	Panicked func(*PanicError)
 
-	fixedTarget bool // Target is set and does not follow the jobs
+	fixedTarget bool // Target was not 0, so it does not adapt to the duration of jobs
 }
 
 // NoQueue is the value of Config.Queue for a pool without a queue.

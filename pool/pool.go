@@ -43,7 +43,7 @@ type Pool struct {
 	wake   chan struct{} // wakes a waiting Submit; capacity 1
 
 	_             [64]byte
-	size          atomic.Int64 // number of workers, and closedBit
+	size          atomic.Int64 // number of workers, plus closedBit once the pool is closed
 	limit         atomic.Int64 // current limit of workers
 	searching     atomic.Int32 // workers that search for jobs
 	blocked       atomic.Int64 // workers in Block
@@ -61,7 +61,7 @@ type Pool struct {
 
 	control   controller
 	closeOnce sync.Once
-	exited    chan struct{} // closed when the last worker exits
+	exited    chan struct{} // closed when the pool is closed and the last worker exits
 	done      chan struct{} // closed when Close is complete
 	running   sync.WaitGroup
 }
@@ -135,7 +135,8 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 // Block calls f. Call Block only within a job, and only for waits that do not depend on other workers, such as the wait
 // for a slow client.
 //
-// While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
+// While f runs, the job does not count towards [Config].Max, so another job may run. The caller must limit the number
+// of jobs in Block.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -145,7 +146,7 @@ func (p *Pool) Block(f func()) {
 }
 
 // MostJobsWait reports whether most running jobs wait for something other than a processor. The result is about a
-// millisecond old while jobs wait in the queue, and at most 50 ms otherwise.
+// millisecond old while jobs wait in the queue. Otherwise, it may be outdated, because an idle pool seldom updates it.
 func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
 
 func (p *Pool) markClosedAndStartDrain() {
@@ -211,7 +212,8 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 
 // Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
 type Stats struct {
-	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the number of workers
+	// that the pool may have now.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
@@ -229,7 +231,8 @@ type Stats struct {
 	// perhaps while the job waited for space. Closed: the pool was closed.
 	Full, Late, Closed uint64
 
-	// Wait is the time for which jobs were queued before they ran. Service is the time for which they ran.
+	// Wait contains the times for which jobs were queued before they ran. Service contains the times for which they
+	// ran.
 	Wait, Service Histogram
 }
 
