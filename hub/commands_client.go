@@ -81,7 +81,7 @@ type libraryTable struct {
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns the ID of a library, adding it if necessary. It returns 0 if the table is full.
+// getOrAddID returns the ID of a library, adding it if necessary. It returns 0 if l is empty or the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -83,7 +83,8 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password or token.
+// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password, which is
+// also called a token. After too many failed logins, the connection is closed a second later.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -38,7 +38,7 @@ func (b *commandBatch) writeErrorReply(err error) {
 }
 
 // handleSubscribe subscribes the client to all names in the command, or to none if the user lacks the right to one of
-// them.
+// them. It stops at any other error.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -121,8 +121,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. If stop is true,
-// the caller must return.
+// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A later batch
+// continues the command. If stop is true, the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -145,7 +145,8 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client.
+// switchToMessageOrderIfSubscribed queues further replies to a client with subscriptions behind messages that already
+// wait for the client.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()

@@ -17,7 +17,7 @@ import (
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
-	since  Position    // of the last message received
+	since  Position    // position of the last message that the client has received
 }
 
 // minRetry and maxRetry limit the random delay after which a browser reconnects.
@@ -63,7 +63,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the header Last-Event-ID or the parameter "since" of the request.
+// parseReplayStart sets sub.since from the request's header Last-Event-ID or, without this header, from the parameter
+// "since". The parameter is an error if the hub stores no messages of these topics.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -81,7 +82,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// subscribeOpenedEventStream subscribes the client after the response head has been sent.
+// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client. Call it after the response
+// head has been sent.
 func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

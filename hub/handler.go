@@ -182,7 +182,7 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 }
 
 // runCommands runs the commands in input and returns how many bytes it used. Commands that an open transaction has
-// queued do not count as used.
+// queued do not count as used, so the next input begins with them.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -329,7 +329,8 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command. finished is false if a later batch must continue the command.
+// runCommand runs the parsed command, or queues it in a transaction. finished is false if a later batch must continue
+// the command.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++

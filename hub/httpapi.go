@@ -138,7 +138,7 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 }
 
 // checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The only permitted parameters
-// are token and those in allowedBesidesToken.
+// are token and those in allowedBesidesToken. If ok is false, it has responded with an error.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -370,8 +370,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers. total counts
-// all topics with prefix.
+// largestLocalTopics returns up to limit topics on this hub that begin with prefix and have the most subscribers,
+// largest first. total counts all topics with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.EachName(Topic, func(name string, subscribers int) bool {
@@ -393,7 +393,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. total is approximate.
+// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. total may count topics of several hubs
+// more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {

@@ -175,7 +175,8 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages reads the output of saveKeptMessages.
+// restoreKeptMessages reads the output of saveKeptMessages. If the output describes a stream, it replaces the stored
+// messages.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -64,7 +64,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern moves into slot.
+// copyWithSlotRemoved returns a copy of the bucket without the pattern at index slot. The last pattern takes its place.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -302,7 +302,8 @@ type runLengthWork struct {
 type level struct{ work, n int } // n buckets that each have this work
 
 // updateMaxWork updates l.work after the work of one bucket has changed from oldWork to newWork. 0 means that the
-// bucket does not exist. increase is the change of l.work and may be negative.
+// bucket does not exist. maxBuckets is the number of buckets that one name can match. increase is the change of l.work
+// and may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)

@@ -30,10 +30,12 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck counts one message, and reports whether the publisher sends at most rate messages per second.
+// rateCheck reports whether the publisher may send one more message now, at rate messages per second. If so, it counts
+// the message.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the topic name, the message size and the rate. withinRate may be nil.
+// authorizePublish checks the user's rights, the topic name, the message size and the rate, and counts refusals by
+// cause. If withinRate is nil, the rate is not limited.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -51,7 +53,8 @@ func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic s
 	return h.countRefusal(err)
 }
 
-// authorizeAndPublish publishes a message on all hubs, and returns the number of receivers on this hub.
+// authorizeAndPublish publishes a message on all hubs if authorizePublish permits it, and returns the number of
+// receivers on this hub.
 func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) (
 	receivers int, err error) {
 	if err := h.authorizePublish(u, withinRate, kind, topic, message); err != nil {
@@ -96,8 +99,8 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess is used as the id of a message if the new process of an upgrade stores it, and this process does
-// not.
+// keptByOtherProcess takes the place of the id of a message that only the new process of an upgrade stores. This
+// process does not send such a message to clients whose messages have ids.
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
@@ -129,8 +132,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// ensureLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
-// nothing.
+// ensureLocalStreamAndDropExpired begins the hub's stream if it has not begun, and drops expired messages. With a
+// cluster, it does nothing.
 func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -144,7 +147,8 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers. id is "" for a message that is not stored.
+// deliverLocally sends a message to this process's subscribers of the topic and of matching patterns. It also stores
+// the last value of a topic. id is "" for a message that Replay does not select.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

@@ -26,7 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the Redis protocol, as the client receives it.
+// protocolError describes a violation of the Redis protocol, in the words that the client receives.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -60,7 +60,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseOrResumeCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
+// parseOrResumeCommand parses the command at the beginning of input into r.args. If the command is incomplete, size is
+// 0, and progress stores where the next call continues, with more input.
 func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -133,7 +134,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part.
+// part, and argsLeft the number of arguments that follow.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}
@@ -189,8 +190,8 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
-// and a backslash before any other byte. Single quotes allow only the escape \'.
+// splitInline splits a line into arguments at white space, and appends them to r.args. Double quotes allow the escapes
+// \n, \r, \t, \a, \b and \xHH, and a backslash before any other byte. Single quotes allow only the escape \'.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -219,7 +220,7 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 }
 
 // unquoteRestOfArg decodes the rest of an argument and appends it to r.unquotedArgs. line begins with the argument's
-// first quote.
+// first quote. rest is what follows the argument.
 func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

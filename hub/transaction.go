@@ -28,7 +28,8 @@ type transaction struct {
 // for the beginning of the next command.
 const transactionReserve = 64
 
-// reservedBytes returns the part of the transaction's size limit that the next command cannot use.
+// reservedBytes returns the part of the transaction's size limit that the next command cannot use. It returns 0 if tx
+// is nil.
 func (tx *transaction) reservedBytes() int {
 	if !tx.keepsQueue() {
 		return 0
@@ -61,7 +62,8 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction counts a command as queued, or rejects the whole transaction if the command is invalid.
+// queueOrRejectTransaction counts a command as queued and replies QUEUED. If the command is invalid, it replies with an
+// error and makes a later EXEC fail; an invalid EXEC ends the transaction.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

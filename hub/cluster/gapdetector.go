@@ -19,8 +19,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one era of a node: a period in which
-// the node's numbers do not restart.
+// sourceSequence is the last sequence number received from a source. A source is one era of a node, in which the node's
+// numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -44,8 +44,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the sequence number of a received message. missing counts the messages lost before this
-// message.
+// recordSequence records the sequence number of a received message. missing is the number of messages that were lost
+// just before this one. duplicate is true if this number or a higher one was recorded before.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

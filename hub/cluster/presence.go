@@ -116,7 +116,7 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement tells other nodes that this node is present or leaves.
+// publishAnnouncement tells other nodes that this node is leaving, or else that it is present.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),

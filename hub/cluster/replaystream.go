@@ -32,7 +32,8 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. minAPITimeout is the first limit of requests that open the stream.
+	// apiTimeout limits a request to the servers. Requests that open the stream begin with the limit minAPITimeout,
+	// which increases after each failure.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
 	// consumerIdleTimeout is the absence after which NATS deletes a node's consumer. consumerHeartbeat is the interval
@@ -206,8 +207,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the replay stream if necessary, and resets the hub's replay buffer if the stream
-// was replaced.
+// ensureStreamResetIfChanged creates the replay stream if necessary. It resets the hub's replay buffer if the stream
+// was replaced or has lost its newest messages.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
