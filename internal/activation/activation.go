@@ -41,7 +41,7 @@ type NamedListener struct {
 // same listeners, even if they have been closed. Listeners needs Linux.
 //
 // The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes do not use them. If
-// LISTEN_PID does not name this process, Listeners returns the listeners inherited in an upgrade.
+// LISTEN_PID is not set or names another process, Listeners returns the listeners inherited in an upgrade, if any.
 //
 // The service manager may pass 1 to 1,024 descriptors. If one of them is not a listening TCP or unix stream socket,
 // Listeners fails and changes no descriptor.
@@ -80,8 +80,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. The caller must not close
-// them.
+// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. It returns none if Listeners
+// was not called. The caller must not close them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
@@ -103,7 +103,8 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid.
+// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid, or nil if it
+// has passed none.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -25,7 +25,7 @@ type Config struct {
 	// may be accepted at once. The maximum is 1,000,000,000.
 	Rate int
 	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Prefixes describes how prefixes match.
+	// The comment of the type Prefixes describes how prefixes match.
 	Allow, Deny []netip.Prefix
 }
 
@@ -108,8 +108,8 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSourceConn counts a connection from source. It returns false if source already has MaxPerSource connections.
-// For an invalid source, it counts nothing and returns true.
+// AcquireSourceConn counts a connection from source. If source already has MaxPerSource connections, it counts nothing
+// and returns false. For an invalid source, it counts nothing and returns true.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true

@@ -42,10 +42,11 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to Log.active while the log is paused.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is the factor by which queued broadcasts are delivered faster than they arrived.
+// replaySpeedup limits the rate at which queued broadcasts are delivered: to this multiple of the rate at which they
+// arrived.
 const replaySpeedup = 8
 
-// retryInterval is the pause before another attempt to deliver a broadcast.
+// retryInterval is the pause before another attempt to deliver a broadcast for which there was no space.
 const retryInterval = time.Millisecond
 
 // Log delivers broadcasts, or queues them while it is paused. Set the exported fields before use. A Log is safe for
@@ -81,8 +82,8 @@ type queuedBroadcast struct {
 // IsPausedOrHasPeers reports whether the log is paused or has peers in other processes.
 func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it queues a copy of m and returns
-// Queued. Without space, it returns ErrFull.
+// BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it instead queues a copy of m and
+// returns Queued. Without space, it does nothing and returns ErrFull.
 func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -135,7 +136,7 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 }
 
 // deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. If there is no space, it
-// retries the delivery until ctx ends, and then calls OnDropped.
+// retries the delivery until ctx ends. It calls OnDropped if the delivery fails, but forwards m nevertheless.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -161,7 +162,8 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers queues m for all peers other than except, which may be nil.
+// forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
+// enqueueBroadcastOrApplyFullPolicy.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -174,7 +176,8 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster, or returns false if the log is paused.
+// beginBroadcastUnlessPaused counts the caller as an active broadcaster until endBroadcastAndWakePause, or returns
+// false if the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -269,7 +272,8 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 }
 
 // dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, returns ok = false and,
-// if peerToNotify is not nil, notifies that peer. While rejectNew is true, the paused log rejects new broadcasts.
+// if peerToNotify is not nil, sends that peer a frameResumed. While rejectNew is true, the paused log rejects new
+// broadcasts.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

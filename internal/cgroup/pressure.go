@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time for which tasks have waited for a CPU (PSI), in the process's control group or the
-// whole system. ok is false if the kernel does not report pressure.
+// CPUPressure returns the total time during which at least one task has waited for a CPU (pressure stall information).
+// It counts the tasks of the process's control group or, if that is unknown, of the whole system. ok is false if the
+// kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {

@@ -44,7 +44,7 @@ const lagConnDivisor = 20
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
-	Lag         time.Duration // since the last sample: mean length of the loop turn during which a random event arrives
+	Lag         time.Duration // mean length of the loop iteration in which a random event arrives
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
 	Memory      float64       // memory in use, as a share of the limit
 	Buffers     float64       // buffers of connections, as a share of Limits.MaxBuffered
@@ -62,7 +62,7 @@ const (
 	endShare       = 0.9
 	lagTime        = 300 * time.Millisecond // for which the lag must last
 	endTime        = time.Second            // how long an action continues after its signal has ended
-	refuseAfter    = 5 * time.Second        // of PauseAccepts, before RefuseConns begins
+	refuseAfter    = 5 * time.Second        // how long PauseAccepts lasts before RefuseConns begins
 	minCPUPressure = 0.1
 )
 
@@ -96,7 +96,8 @@ type Manager struct {
 	lowMemory bool // requests are shed because of memory
 }
 
-// NewManager returns a Manager that uses the clock now. The clock must never return 0.
+// NewManager returns a Manager that uses the clock now. The clock must never return 0, which marks requests that are
+// not measured.
 func NewManager(now func() time.Duration) *Manager {
 	m := new(Manager)
 	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
@@ -117,7 +118,8 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known.
+// AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known. Call
+// AdmitConn with that address later.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
 // SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
@@ -245,7 +247,7 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 }
 
 // lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
-// lagTarget. It begins when the lag has been high for lagShedTime. Shorter lags are normal.
+// lagTarget. It begins when the lag has exceeded lagToShed for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag is high; 0 if it is not

@@ -37,8 +37,8 @@ type Header struct {
 
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b and returns its length. If the header is incomplete, length is 0 and err is
-// nil; call Parse again with more bytes.
+// Parse parses the header at the start of b and returns its length. If the header is incomplete, lengthIfComplete is 0
+// and err is nil; call Parse again with more bytes.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).

@@ -117,8 +117,8 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the ClientHello at the beginning of in into small records, which save memory of
-// crypto/tls.
+// splitHelloIntoSmallRecords returns in with the ClientHello at its beginning split into small records, which save
+// memory of crypto/tls. If the last record also contains another message, it returns in unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

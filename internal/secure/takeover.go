@@ -21,7 +21,7 @@ import (
 const maxServerName = 255
 
 // EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
-// own. The callbacks and the KeyLogWriter of cfg work as before.
+// own. The callbacks and the KeyLogWriter of cfg work as before. Server names of more than 255 bytes are rejected.
 func EnableTakeover(cfg *tls.Config) {
 	getConfig := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -39,8 +39,9 @@ const (
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets the
-// keys in cfg, which the caller must own. It returns nil in these cases:
+// NewTicketKeyRingIfShareable returns a ring with inheritedKeys, the keys of another process, newest first. If none of
+// them is less than a day old, it generates a key. It sets the keys in cfg, which the caller must own. It returns nil
+// in these cases:
 //
 //   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
 //   - Client certificates may be required (ClientAuth, GetConfigForClient). Another process may trust other

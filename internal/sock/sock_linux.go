@@ -43,7 +43,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends up to 64 buffers in one system call, without blocking. first must not be empty.
+// SendBuffers sends first and then the buffers of rest in one system call, without blocking. It returns the number of
+// bytes sent, or 0 after an error. first must not be empty, and rest may contain at most 63 buffers.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

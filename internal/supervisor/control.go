@@ -88,7 +88,7 @@ func newUnstartedOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space.
+// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is none.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

@@ -94,7 +94,8 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for worker w to end, and returns the number of lost connections.
+// waitAndCountLostConns waits up to controlTimeout for worker w to end, and returns the number of connections that were
+// lost with it.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -118,7 +119,7 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 }
 
 // distributeChannelsConcurrently calls send for each running worker, concurrently. part is the worker's share of the
-// channels.
+// channels. It waits for all calls and returns the first error.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

@@ -146,8 +146,9 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes orphaned. If the
-// process has not exited after drainTimeout and the exit timeout, it then exits the process with status 1.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. It closes drainRequested when the supervisor
+// requests a drain. If the supervisor dies, it closes orphaned. If the process has not exited after drainTimeout and
+// the exit timeout, it then exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -198,7 +199,8 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly sends p to the connections of this worker, and retries briefly if the engine is full.
+// broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for up to
+// controlTimeout, but only if it has not done so within writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

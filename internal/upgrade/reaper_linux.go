@@ -55,7 +55,7 @@ func ReportOwnPIDServing() {
 }
 
 // waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
-// the first process.
+// the first process. In the first process, or if the first process does not keep running, it does nothing.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -152,7 +152,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits for a report of the exit status of process pid, and returns nil for status 0.
+// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil
+// for status 0, and an error for any other status or without a report.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()

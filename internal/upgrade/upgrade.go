@@ -46,7 +46,7 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	OwnHandler    bool               `json:",omitempty"` // only this listener has this handler
+	OwnHandler    bool               `json:",omitempty"` // the listener does not use the server's handler
 	Sockets       int                // number of sockets that share the port
 	Tickets       []secure.TicketKey `json:",omitempty"` // TLS session ticket keys
 }

@@ -41,7 +41,7 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address with a free port, which outgoing connections do not use.
+// FreeAddr returns a loopback address with a free port, from a range that outgoing connections do not use.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
