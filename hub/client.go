@@ -106,8 +106,7 @@ func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the limits of the client and its address leave for the client's
-// next pattern. It may be negative.
+// remainingPatternCost returns the highest cost that the client's next pattern may have. It may be negative.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {

@@ -15,7 +15,6 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the format in which an upgrade saves clients.
 const clientStateVersion = 1
 
 var (

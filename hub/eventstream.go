@@ -64,7 +64,7 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 }
 
 // parseReplayStart sets sub.since from the request's header Last-Event-ID or, without this header, from the parameter
-// "since". The parameter is an error if the hub stores no messages of these topics.
+// "since". The parameter is an error for topics that are not stored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -82,8 +82,8 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client. Call it after the response
-// head has been sent.
+// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client, after the response head was
+// sent.
 func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

@@ -30,8 +30,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login from addr. If there were too many, it logs this and returns a reason with
-// which the caller must close the connection. For an HTTP request, c is nil.
+// recordFailedLogin counts a failed login from addr. If there were too many, it logs this, and the caller must close
+// the connection with closeReason. For an HTTP request, c is nil.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error

@@ -84,8 +84,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages of topics up to upTo may be missing. The RESP formats have
-// no such notice. topics must not be empty; the notice names a topic only if there is no other.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. RESP has no such notice. topics
+// must not be empty; a single topic is named.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// glob is a compiled pattern with the syntax of PSUBSCRIBE. globProgram is nil if the pattern's only special characters
-// are stars.
+// glob is a compiled pattern with the syntax of PSUBSCRIBE. globProgram is nil if the pattern has no special characters
+// but stars.
 type glob struct {
 	pattern string
 	*globProgram

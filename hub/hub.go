@@ -48,7 +48,7 @@ type Hub struct {
 	slowScanMu        sync.Mutex // held during Hub.Slow
 	commandsRun       atomic.Int64
 	backgroundReplies atomic.Int32 // number of replies that run or wait
-	backgroundReplyMu sync.Mutex   // held while a background reply is made, so that only one at a time is made
+	backgroundReplyMu sync.Mutex   // held while a background reply is made: one at a time
 	libraries         libraryTable
 	api               httpAPI
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
@@ -81,9 +81,9 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a topic or pattern, and sends the topic's last value if one is stored. Before the
-// client can receive a message, subscribe calls confirm with the client's number of subscriptions. If the client is
-// already subscribed, subscribe only calls confirm. Calls for the same client must not overlap.
+// subscribe subscribes a client to a topic or pattern, and sends the topic's last value, if any. Before the first
+// message, it calls confirm with the client's number of subscriptions. If the client is already subscribed, it only
+// calls confirm. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))

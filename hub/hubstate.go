@@ -47,7 +47,6 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of the format in which SaveState writes the hub's state.
 const hubStateVersion = 3
 
 type savedCounters struct {
@@ -175,8 +174,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages reads the output of saveKeptMessages. If the output describes a stream, it replaces the stored
-// messages.
+// restoreKeptMessages replaces the stored messages by those in the output of saveKeptMessages, if any.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -47,7 +47,7 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 }
 
 // storeNewestAndEvict stores the newest message of a topic, and evicts the least recently used topics beyond the
-// limits. A message that exceeds the limit by itself is not stored.
+// limits. A message that alone exceeds the limit is not stored.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // Limits limits how much of a Hub's resources clients may use. tcp.Limits and tcp.Server.SlowConsumer limit connections
-// and slow subscribers. A field that is 0 has its default. Negative values are errors.
+// and slow subscribers. Fields that are 0 have their defaults. Negative values are errors.
 type Limits struct {
 	// MaxMessage limits the size of a message in bytes. The default is 64 KiB, the maximum 1 GiB. In the Redis
 	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds

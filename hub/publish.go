@@ -34,8 +34,8 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 // the message.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the topic name, the message size and the rate, and counts refusals by
-// cause. If withinRate is nil, the rate is not limited.
+// authorizePublish checks the user's rights, the topic name, the message size and the rate, and counts refusals.
+// withinRate may be nil.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -99,8 +99,8 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess takes the place of the id of a message that only the new process of an upgrade stores. This
-// process does not send such a message to clients whose messages have ids.
+// keptByOtherProcess replaces the id of a message that only the new process of an upgrade stores. This process sends
+// the message only to clients without ids.
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
@@ -148,7 +148,7 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 }
 
 // deliverLocally sends a message to this process's subscribers of the topic and of matching patterns. It also stores
-// the last value of a topic. id is "" for a message that Replay does not select.
+// last values. id is "" for a message that is not stored.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

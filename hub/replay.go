@@ -102,7 +102,6 @@ func (r *Replay) validateConfig(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Replay.Topics.
 const maxReplayTopicBytes = 256
 
 // keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics can select at
@@ -414,8 +413,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages from the beginning of the messages slice. It removes all of them if
-// they take more than half of the slice.
+// removeDroppedMessages removes dropped messages from the beginning of the messages slice, or all of them if they take
+// more than half of it.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -441,8 +440,8 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. It includes dropped messages that
-// are still in the slice; their topic is nil.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Dropped messages that are still in
+// the slice have a nil topic.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

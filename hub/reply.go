@@ -122,7 +122,7 @@ var errTooManyScans = errors.New("too many list requests; try again later")
 
 // replyInBackground calls makeReply on another goroutine to write the reply of the current command. Until the reply is
 // sent, the connection is paused. If makeReply returns an error, the connection is closed after the reply. In a
-// transaction, or if too many such replies are in progress, the client receives an error instead.
+// transaction, or with too many such replies in progress, the reply is an error.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -146,9 +146,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. If
-// makeReply returns an error, c is then closed. If too many such replies are in progress, pauseAndReplyInBackground
-// fails and does nothing.
+// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. An
+// error of makeReply then closes c. With too many such replies in progress, it fails at once.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

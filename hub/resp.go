@@ -61,7 +61,7 @@ type commandReader struct {
 }
 
 // parseOrResumeCommand parses the command at the beginning of input into r.args. If the command is incomplete, size is
-// 0, and progress stores where the next call continues, with more input.
+// 0, and the next call continues at progress.
 func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -134,7 +134,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part, and argsLeft the number of arguments that follow.
+// part, argsLeft the number of further arguments.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}

@@ -82,8 +82,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. When
-// it returns, even after an error, no call is in progress and no further call follows.
+// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. After
+// it has returned, no further call follows.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -78,8 +78,8 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 	})
 }
 
-// broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use, to append
-// the message to dst. Subscribers with a format for which encode appends nothing receive nothing.
+// broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use. If encode
+// appends nothing to dst, the subscribers with this format receive nothing.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

@@ -100,8 +100,8 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides the hash of a topic's name into slotHash, which determines the slot, and a tag. Different tags show
-// that two names differ. tag is never 0, because 0 marks a free slot.
+// splitHash divides the hash of a topic's name into slotHash, which determines the slot, and a tag. tag is never 0,
+// because 0 marks a free slot.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }

@@ -63,7 +63,7 @@ func (b *commandBatch) endTransaction() {
 }
 
 // queueOrRejectTransaction counts a command as queued and replies QUEUED. If the command is invalid, it replies with an
-// error and makes a later EXEC fail; an invalid EXEC ends the transaction.
+// error, and EXEC will fail. An invalid EXEC ends the transaction.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

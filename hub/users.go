@@ -180,9 +180,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a connection that has not authenticated: the user that the client certificate names,
-// if the ACL rule cert allows this, or else the user of unauthenticated clients. The result is nil if the client must
-// authenticate. tlsState may be nil.
+// initialUser returns the user that the client certificate names (ACL rule cert), or else the user of unauthenticated
+// clients. It returns nil if the client must authenticate. tlsState may be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

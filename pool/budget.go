@@ -74,8 +74,8 @@ func (b *memoryBudget) isHeapFull() bool {
 }
 
 // readHeapAndStackBytes returns the total size of all stacks plus the garbage collector's goal for the heap. If the Go
-// runtime has a memory limit, it adds the live heap instead of the goal, because the runtime then limits garbage.
-// gcCycle is the number of the last garbage collection.
+// runtime has a memory limit, which limits garbage, it adds the live heap instead. gcCycle is the number of the last
+// garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time

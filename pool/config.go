@@ -23,7 +23,7 @@ type Config struct {
 	//
 	// The default of Target is 5 ms or, if longer, the mean duration of jobs, up to Interval. The default of Interval
 	// is 100 ms. Target is at least 100 µs, Interval at least Target, and both at most an hour. The method is that of
-	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
+	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015).
 	Target, Interval time.Duration
 	// FixedLimit fixes the limit of workers at Max. By default, the pool adapts the limit to the load.
 	FixedLimit bool

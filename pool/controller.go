@@ -36,7 +36,7 @@ type controller struct {
 }
 
 // Periods of the controller, in nanoseconds. The controller ticks every fastPeriod while jobs wait, and for stayFast
-// afterwards. Otherwise it ticks every slowPeriod while jobs run, and at most every trimPeriod while the pool is idle.
+// afterwards. Otherwise it ticks every slowPeriod while jobs run, and every trimPeriod or not at all without jobs.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)

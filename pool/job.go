@@ -25,8 +25,7 @@ func (f Func) Run(ctx context.Context) { f(ctx) }
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
-	// runs on a goroutine of the pool or within Close, and must not block. If Dropped panics, other jobs are not
-	// affected.
+	// runs on a goroutine of the pool or within Close, and must not block.
 	Dropped(why error)
 }
 

@@ -146,7 +146,7 @@ func (p *Pool) Block(f func()) {
 }
 
 // MostJobsWait reports whether most running jobs wait for something other than a processor. The result is about a
-// millisecond old while jobs wait in the queue. Otherwise, it may be outdated, because an idle pool seldom updates it.
+// millisecond old while jobs wait in the queue. Otherwise, it may be outdated.
 func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
 
 func (p *Pool) markClosedAndStartDrain() {
@@ -212,13 +212,12 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 
 // Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
 type Stats struct {
-	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the number of workers
-	// that the pool may have now.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the maximum of Workers
+	// now.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded now. An overloaded pool accepts fewer jobs and sheds jobs that
-	// wait too long.
+	// Overloaded reports whether the pool is overloaded now (see Config.Target).
 	Overloaded bool
 	// Accepted counts accepted jobs, including those that still wait or run.
 	Accepted uint64

@@ -101,8 +101,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 }
 
 // dequeueOrShedOverdue moves the next job to dst and, during an overload, overdue jobs to *shed. It returns false if
-// the shard is empty. It also returns false if *shed contains maxShedBatch jobs and the next job is overdue, too; in
-// this case, empty *shed and call it again.
+// the shard is empty, or if *shed is full (maxShedBatch) and the next job is overdue, too; then empty *shed and call it
+// again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -122,8 +122,8 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard's oldest job was overdue at all checks of a whole
-// interval. During an overload, it moves up to maxShedBatch overdue jobs to *shed.
+// updateOverloadAndShedOverdue starts an overload if the shard has had overdue jobs for a whole interval. During an
+// overload, it moves overdue jobs to *shed, up to maxShedBatch.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

@@ -114,7 +114,7 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 }
 
 // enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard. It wakes or
-// starts a worker if none searches for jobs. The error is errNoCapacity or ErrClosed.
+// starts a worker if necessary. The error is errNoCapacity or ErrClosed.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {

@@ -20,7 +20,7 @@ import (
 const (
 	// searchRounds is how often a searching worker looks for jobs before it parks.
 	searchRounds = 3
-	// searchYield is the longest yield between two searches. After a longer yield, the worker parks, because many other
+	// searchYield is the longest yield between two searches. After a longer one, the worker parks, because many
 	// goroutines are runnable.
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields.
@@ -161,8 +161,8 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if jobs wait in the queue and the last yield was at least quantum ago.
-// It does not yield if most running jobs are blocked. now is the time after the yield, or else the end of the last job.
+// yieldAfterQuantumIfQueued yields the processor if jobs wait, most running jobs are not blocked, and the last yield
+// was at least quantum ago. It returns the time after the yield, or else the end of the last job.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -186,8 +186,8 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a queued job. If there is none, it parks the worker until another goroutine wakes it,
-// perhaps with a job in w.job. It returns false if the worker must exit.
+// searchThenPark searches for a queued job. If there is none, it parks the worker until it is woken, perhaps with a job
+// in w.job. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0

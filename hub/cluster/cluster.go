@@ -50,9 +50,8 @@ type Config struct {
 	// Node.Origin of the old process. The new node neither delivers nor sends messages until the clients have moved. It
 	// waits for at most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
-	// MaxMessage is the size in bytes of the largest message that the embedded servers of Peers must accept. They
-	// always accept 1,020 KiB. The default is 64 KiB, as in hub.Limits. Without Peers, MaxMessage has no effect, and
-	// only the limit of the NATS servers applies.
+	// MaxMessage is the size in bytes of messages that the servers of Peers must accept. The default is 64 KiB, as in
+	// hub.Limits; they always accept up to 1,020 KiB. Without Peers, only the limit of the NATS servers applies.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of

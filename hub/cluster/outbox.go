@@ -105,8 +105,7 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 }
 
 // waitAndDequeueAll waits until the outbox has messages and is not paused, and removes all of them. It returns none
-// once the outbox is closed and empty. The outbox takes over the memory of emptyQueue, which may be the result of the
-// previous call.
+// once the outbox is closed and empty. The outbox reuses the memory of emptyQueue, such as the previous result.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

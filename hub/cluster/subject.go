@@ -23,7 +23,6 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens limits the tokens of a name.
 	maxTokens = 16
 	// maxSubjectBytes limits an escaped name in a subject.
 	maxSubjectBytes = 1024

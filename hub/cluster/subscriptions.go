@@ -192,8 +192,8 @@ func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subject
 	return s
 }
 
-// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay. It also
-// replaces the subscription to all topics if the hub needs at most half of maxSubjects.
+// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay. It also ends
+// the subscription to all topics if the hub's names take at most half of maxSubjects.
 func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -242,8 +242,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. It waits until NATS
-// applies the new subscriptions, but for at most a few seconds. If on is false, subs.replaced must be empty.
+// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. It waits, at most a
+// few seconds, until NATS applies the change. If on is false, subs.replaced must be empty.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return

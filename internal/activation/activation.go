@@ -4,8 +4,7 @@
 // # Concurrency
 //
 // All functions are safe for concurrent use. The first call of Listeners adopts the descriptors. Other calls wait for
-// the first one and return the same result. The first call also unsets environment variables, so call Listeners before
-// the program starts child processes.
+// the first one and return the same result.
 package activation
 
 import (
@@ -40,8 +39,9 @@ type NamedListener struct {
 // Listeners returns the listeners that the service manager has passed to this process, in order. Later calls return the
 // same listeners, even if they have been closed. Listeners needs Linux.
 //
-// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes do not use them. If
-// LISTEN_PID is not set or names another process, Listeners returns the listeners inherited in an upgrade, if any.
+// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes that are started later do
+// not use them. If LISTEN_PID is not set or names another process, Listeners returns the listeners inherited in an
+// upgrade, if any.
 //
 // The service manager may pass 1 to 1,024 descriptors. If one of them is not a listening TCP or unix stream socket,
 // Listeners fails and changes no descriptor.
@@ -80,8 +80,8 @@ type socketSet struct {
 
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. It returns none if Listeners
-// was not called. The caller must not close them.
+// KeptActivationSockets returns the sockets that Listeners has adopted, and their names. The caller must not close
+// them.
 func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files

@@ -162,8 +162,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers queues m for all peers other than except, which may be nil. waitForSpace is passed to
-// enqueueBroadcastOrApplyFullPolicy.
+// forwardToPeers calls enqueueBroadcastOrApplyFullPolicy for all peers other than except, which may be nil.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // CPUPressure returns the total time during which at least one task has waited for a CPU (pressure stall information).
-// It counts the tasks of the process's control group or, if that is unknown, of the whole system. ok is false if the
-// kernel does not report pressure.
+// The tasks are those of the process's control group or, if unknown, of the system. ok is false if the kernel does not
+// report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {

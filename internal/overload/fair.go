@@ -154,7 +154,6 @@ func (s *sourceSketch) updateRows(share, limit float64) {
 	}
 }
 
-// discardSketches removes the sketches after an overload.
 func (f *fairShares) discardSketches() {
 	f.current.Store(nil)
 	f.next.Store(nil)

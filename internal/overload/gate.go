@@ -62,7 +62,7 @@ type Gate struct {
 	lastDelay  atomic.Int64
 	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait
 	// idle is the time in ns, since the last Tick, in which no request waited. Of each such period, only the part
-	// beyond startInterval, the mean time in ns between two starts, counts.
+	// beyond startInterval, the mean time between starts, counts.
 	idle, startInterval atomic.Int64
 	delays              meanTracker // of requests that have started since the last tick
 	services            meanTracker // times from Start to Done
@@ -147,8 +147,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 }
 
 // admitBySharesOrIfNoneWaits reports whether the fair shares admit a request. If no request waits and setShedRatio has
-// set no ratio, it admits every request, so that no worker becomes idle. The credits are checked later. A request that
-// is not admitted counts as shed. isCounted is as in countAndAdmitByChance.
+// set no ratio, it admits every request, so that no worker becomes idle. The credits are checked later. Otherwise, it
+// counts the request as shed.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
@@ -397,8 +397,8 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 	g.startGrowthInterval(now)
 }
 
-// adjustCreditsOrStopLimiting adjusts the credits, but waits for at least the target of the delay between two
-// adjustments. If nothing was shed for quietTime, the Gate stops limiting requests.
+// adjustCreditsOrStopLimiting adjusts the credits, at most once in a period of length target. If nothing was shed for
+// quietTime, the Gate stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

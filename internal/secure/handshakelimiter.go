@@ -90,8 +90,8 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled marks h as evicted if a queued handshake needs a slot; the caller must then end h. Otherwise, it
-// marks h as stalled, so that h can be evicted later.
+// evictOrMarkStalled evicts h if a queued handshake needs a slot; the caller must then end h. Otherwise, it marks h as
+// stalled: it may be evicted later.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -118,7 +118,7 @@ func checkTLSPrefix(in []byte) error {
 const maxSmallBody = 576 - headerLen
 
 // splitHelloIntoSmallRecords returns in with the ClientHello at its beginning split into small records, which save
-// memory of crypto/tls. If the last record also contains another message, it returns in unchanged.
+// memory of crypto/tls. If another message follows in the last record, it returns in unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

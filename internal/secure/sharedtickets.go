@@ -37,8 +37,8 @@ func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if there are none, or if all attempts to read them fail because
-// another process changes them.
+// Keys returns the keys, newest first. It returns nil if there are none, or if they change during all attempts to read
+// them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -118,7 +118,6 @@ func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
 	}
 }
 
-// deriveTicketKeys derives the keys of one listener from the keys in shared.
 func deriveTicketKeys(shared []TicketKey, listenerNumber int) (keys []TicketKey) {
 	for _, k := range shared {
 		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listenerNumber), ticketKeySize)

@@ -119,7 +119,7 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 }
 
 // distributeChannelsConcurrently calls send for each running worker, concurrently. part is the worker's share of the
-// channels. It waits for all calls and returns the first error.
+// channels. It returns the first error of the calls.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

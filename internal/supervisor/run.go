@@ -200,7 +200,7 @@ type broadcaster struct {
 }
 
 // broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for up to
-// controlTimeout, but only if it has not done so within writeTimeout.
+// controlTimeout, but not again within writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

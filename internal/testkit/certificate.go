@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// WriteCertificate writes a self-signed certificate for the names "localhost" and "there" and the address 127.0.0.1,
-// and its key, to two files. It returns the paths of the files. changes may change the certificate before it is signed.
+// WriteCertificate writes a self-signed certificate and its key to two files. The certificate is for the names
+// "localhost" and "there", and for 127.0.0.1. It is signed after changes were applied to it.
 func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

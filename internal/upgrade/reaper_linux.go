@@ -55,7 +55,7 @@ func ReportOwnPIDServing() {
 }
 
 // waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
-// the first process. In the first process, or if the first process does not keep running, it does nothing.
+// the first process. It does nothing in the first process, or if no process reads reports.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -153,7 +153,7 @@ func (k *Reaper) readReportsAndServingPID() int {
 }
 
 // waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil
-// for status 0, and an error for any other status or without a report.
+// only for status 0.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()

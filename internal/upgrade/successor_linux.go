@@ -151,9 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed waits for the exit of the new process if err means that the socket was closed, and
-// returns an error with the exit status. If the process does not exit within replyTimeout, or err means something else,
-// it returns err.
+// waitAndAddExitStatusIfClosed returns err. If err means that the socket was closed, it waits up to replyTimeout for
+// the new process to exit, and then returns an error with the exit status instead.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err

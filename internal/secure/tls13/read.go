@@ -88,7 +88,7 @@ func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err er
 }
 
 // checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. For an
-// incomplete header, it returns HeaderLen. For an invalid header, it sends an alert and breaks the connection.
+// incomplete header, it returns HeaderLen. An invalid header breaks the connection.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -104,7 +104,7 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 }
 
 // decryptAndHandleRecord decrypts a record and returns its application data. It handles alerts and handshake messages
-// itself and returns no data for them.
+// itself.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])
