@@ -106,7 +106,7 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses a Redis ACL file. Passwords must be unique, because a token identifies its user.
+// parseACLFile parses a Redis ACL file. Passwords must be unique, because a password alone can identify its user.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}

@@ -74,9 +74,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. If the client sent no position,
-// it sets the newest position, and the last values to send first. known is false if the client sent no position and the
-// stream is not loaded yet.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. For a client that sent no
+// position, it sets cr.pos to the newest position, and cr.lastValues. known is false if the client sent no position and
+// the stream is not loaded yet.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay

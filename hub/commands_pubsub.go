@@ -145,8 +145,8 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed queues further replies to a client with subscriptions behind messages that already
-// wait for the client.
+// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client, if the
+// client has subscriptions.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()

@@ -64,7 +64,7 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 }
 
 // parseReplayStart sets sub.since from the request's header Last-Event-ID or, without this header, from the parameter
-// "since". The parameter is an error for topics that are not stored.
+// "since". If no messages of the topics are stored, the parameter is an error.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {

@@ -84,8 +84,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. RESP has no such notice. topics
-// must not be empty; a single topic is named.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. For RESP, it appends nothing.
+// topics must not be empty. If topics contains only one topic, the notice names the topic.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

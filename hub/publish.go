@@ -100,7 +100,7 @@ func (m *replayBuffer) beginNewStreamLocked() {
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
 // keptByOtherProcess replaces the id of a message that only the new process of an upgrade stores. This process sends
-// the message only to clients without ids.
+// the message only to clients whose protocol has no ids.
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages

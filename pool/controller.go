@@ -23,7 +23,7 @@ type controller struct {
 	trimAt      int64  // when stopQuarterOfIdleWorkers is due
 	minIdle     int    // minimum number of idle workers since the last call of stopQuarterOfIdleWorkers
 
-	ceiling       int    // most workers that the configuration and the memory budget allow
+	ceiling       int    // maximum number of workers that the configuration and the memory budget allow
 	crowdedAt     int64  // since when more than crowdedPerProc goroutines wait for each processor; 0 if they do not
 	lastCrowdedAt int64  // when that many goroutines last waited
 	lastBlockedAt int64  // when jobs last waited for something other than a processor, or the limit decreased because none did

@@ -27,8 +27,8 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine may use the fields. A caller of popParked may use them
-// until it wakes the worker.
+// worker is a goroutine that runs jobs. Only this goroutine may use the fields, except for a caller of popParked, until
+// it wakes the worker.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit

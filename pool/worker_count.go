@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker first runs the job of
-// first or, if that is nil, searches for a job.
+// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with first.Job
+// or, if that is nil, searches for a job.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {

@@ -167,8 +167,8 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConnClosingOnWriteErr is a connection to NATS whose reads wait for space in the inbox, and that a failed
-// write closes.
+// readThrottledConnClosingOnWriteErr is a connection to NATS. Reads wait for space in the inbox. A failed write closes
+// the connection.
 type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox

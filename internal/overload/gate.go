@@ -147,8 +147,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 }
 
 // admitBySharesOrIfNoneWaits reports whether the fair shares admit a request. If no request waits and setShedRatio has
-// set no ratio, it admits every request, so that no worker becomes idle. The credits are checked later. Otherwise, it
-// counts the request as shed.
+// set no ratio, it admits every request, so that no worker becomes idle. It counts a request that it does not admit as
+// shed.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {

@@ -44,7 +44,7 @@ const lagConnDivisor = 20
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
-	Lag         time.Duration // mean length of the loop iteration in which a random event arrives
+	Lag         time.Duration // since the last sample: mean length of the loop iteration in which an event arrives
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
 	Memory      float64       // memory in use, as a share of the limit
 	Buffers     float64       // buffers of connections, as a share of Limits.MaxBuffered

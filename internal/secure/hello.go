@@ -117,8 +117,8 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords returns in with the ClientHello at its beginning split into small records, which save
-// memory of crypto/tls. If another message follows in the last record, it returns in unchanged.
+// splitHelloIntoSmallRecords returns the input with its first message, the ClientHello, split into small records, which
+// save memory of crypto/tls. If another message follows in the last record, the input remains unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

@@ -118,8 +118,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsConcurrently calls send for each running worker, concurrently. part is the worker's share of the
-// channels. It returns the first error of the calls.
+// distributeChannelsConcurrently calls send for each running worker, concurrently, and returns the first error. part is
+// the worker's share of the channels.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

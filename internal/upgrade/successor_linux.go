@@ -114,7 +114,7 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 // broadcastSocket may be nil. The caller must close these two files.
 //
 // If the numbers of loops differ and there are at most maxChannels pairs of loops, every pair gets a channel.
-// Otherwise, every loop gets one channel.
+// Otherwise, every loop of the process with more loops gets one.
 func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
