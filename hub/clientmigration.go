@@ -26,7 +26,7 @@ var (
 
 type savedClient struct {
 	client
-	flagsOrErrors byte         // replyFlags of a Redis client, consecutiveErrors of a WebSocket
+	flagsOrErrors byte         // replyFlags or, of a WebSocket, consecutiveErrors
 	name          string       // also contains the library's name and version if known, separated by spaces
 	subscriptions saved.Reader // encoded
 }
@@ -56,8 +56,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except for the subscriptions, and looks up the user.
-// It fails if the client's message format is not between minFormat and maxFormat, or if the user was removed or is off.
+// decodeSavedClientAndFindUser decodes the output of appendState, except for the subscriptions. It fails if the message
+// format is not between minFormat and maxFormat, or if the user was removed or is off.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -151,8 +151,8 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client still receives a replay, or if the new process stores
-// messages that the client may not have received.
+// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack messages that the new
+// process stores.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

@@ -19,8 +19,8 @@ type Cluster interface {
 	EnqueueForStream(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
-	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or has lost its
-	// last one. Hub.Subscribers returns the current number.
+	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or lost its last.
+	// Hub.Subscribers returns the current number.
 	Changed(kind Kind, name string)
 	// Subscribers returns the number of subscribers on the other hubs for each name. It may block until ctx ends. Hubs
 	// that have not answered by then are not counted.
@@ -103,8 +103,7 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, at most maxBytes in total. omitted counts
-// further names.
+// namesOnOtherHubs returns names on other hubs that match pattern, at most maxBytes. omitted counts further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

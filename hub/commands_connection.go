@@ -82,8 +82,7 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password (token).
-// Too many failed logins close the connection a second later.
+// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -121,7 +121,7 @@ func (b *commandBatch) writeCommandInfos(list []*command) {
 const maxCommandNames = 100
 
 // commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands without arguments. An
-// unknown name becomes a nil element. Above maxCommandNames names, it replies with an error and returns false.
+// unknown name becomes a nil element.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (namedOrAll []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

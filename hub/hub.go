@@ -48,7 +48,7 @@ type Hub struct {
 	slowScanMu        sync.Mutex // held during Hub.Slow
 	commandsRun       atomic.Int64
 	backgroundReplies atomic.Int32 // number of replies that run or wait
-	backgroundReplyMu sync.Mutex   // held while a background reply is made: one at a time
+	backgroundReplyMu sync.Mutex   // held while a background reply is made
 	libraries         libraryTable
 	api               httpAPI
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
@@ -81,9 +81,9 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a topic or pattern, and sends the topic's last value, if any. Before the first
-// message, it calls confirm with the client's number of subscriptions. If the client is already subscribed, it only
-// calls confirm. Calls for the same client must not overlap.
+// subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, and
+// then sends the topic's last value, unless the client was already subscribed. Calls for the same client must not
+// overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))
@@ -106,8 +106,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks the user's rights and the limits, and counts c as a subscriber. The caller must
-// then add ref to the topic's group for the format of c.
+// authorizeAndRecordSubscription checks rights and limits, and counts c as a subscriber. The caller must then add ref
+// to the topic's group for the format of c.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -138,7 +138,6 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndUnusedTopic subtracts one subscriber from t, and removes t from the hub if none are left.
 func (h *Hub) removeSubscriberAndUnusedTopic(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

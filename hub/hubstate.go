@@ -138,7 +138,7 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 const maxSavedKeptBytes = 256 << 20
 
 // saveKeptMessages writes the newest stored messages, at most maxBytes. The first part of the output describes the
-// stream. Each further part contains one message. An empty part ends the output. Every part begins with its length.
+// stream, each further part contains one message, and an empty part is last. Every part begins with its length.
 func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -104,8 +104,7 @@ func (r *Replay) validateConfig(limits Limits) error {
 
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics can select at
-// least one topic that matches the pattern.
+// keepsAny reports whether r.Topics selects the given topic or, for a pattern, any topic that matches.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -413,8 +412,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages from the beginning of the messages slice, or all of them if they take
-// more than half of it.
+// removeDroppedMessages removes dropped messages at the beginning of the slice, or all if they take more than half of
+// it.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -440,8 +439,8 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Dropped messages that are still in
-// the slice have a nil topic.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Some dropped messages, with a nil
+// topic, are among them.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

@@ -26,7 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError describes a violation of the Redis protocol, in the words that the client receives.
+// protocolError is a violation of the Redis protocol, in words for the client.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -60,8 +60,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseOrResumeCommand parses the command at the beginning of input into r.args. If the command is incomplete, size is
-// 0, and the next call continues at progress.
+// parseOrResumeCommand parses the command at the beginning of input into r.args. size is 0 if it is incomplete; the
+// next call then continues at progress.
 func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -142,7 +142,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. size is 0 if the line is incomplete.
+// parseNumberLine parses a number and its line end. size is 0 if the line is incomplete.
 func parseNumberLine(input []byte) (n, size int, validSoFar bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -190,8 +190,8 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space, and appends them to r.args. Double quotes allow the escapes
-// \n, \r, \t, \a, \b and \xHH, and a backslash before any other byte. Single quotes allow only the escape \'.
+// splitInline splits a line into r.args at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
+// and a backslash before any other byte. Single quotes allow only the escape \'.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
@@ -220,7 +220,7 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 }
 
 // unquoteRestOfArg decodes the rest of an argument and appends it to r.unquotedArgs. line begins with the argument's
-// first quote. rest is what follows the argument.
+// first quote.
 func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -245,8 +245,7 @@ func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanc
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes used from
-// s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is its size in s.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed because it was
-// slow, its unsent output is counted as lost.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If it was closed because it was slow, its
+// unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {

@@ -79,7 +79,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 }
 
 // broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use. If encode
-// appends nothing to dst, the subscribers with this format receive nothing.
+// appends nothing, subscribers with this format receive nothing.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

@@ -21,10 +21,10 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater and lowWater are percentages of the limit. Above highWater, the maximum number of workers decreases.
-	// Below lowWater, it increases again.
+	// highWater and lowWater are percentages of the limit. Above highWater, the number of workers decreases. Below
+	// lowWater, it may increase again.
 	highWater, lowWater = 70, 60
-	// maxFutile is the number of consecutive reductions without effect (less than 5%) after which no more follow.
+	// maxFutile is the maximum number of consecutive reductions without effect (less than 5%).
 	maxFutile = 2
 )
 
@@ -73,9 +73,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the total size of all stacks plus the garbage collector's goal for the heap. If the Go
-// runtime has a memory limit, which limits garbage, it adds the live heap instead. gcCycle is the number of the last
-// garbage collection.
+// readHeapAndStackBytes returns the size of all stacks plus the heap goal or, if the Go runtime has a memory limit, the
+// live heap. gcCycle is the number of the last garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time
@@ -85,7 +84,7 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of the metric s, or unknown if this version of Go does not have the metric.
+// valueOr returns the value of s, or unknown if this version of Go does not have the metric.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

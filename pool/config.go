@@ -44,7 +44,7 @@ type Config struct {
 	// be concurrent. Panics do not affect other jobs.
 	Panicked func(*PanicError)
 
-	fixedTarget bool // Target was not 0, so it does not adapt to the duration of jobs
+	fixedTarget bool // Target was not 0, so it does not adapt
 }
 
 // NoQueue is the value of Config.Queue for a pool without a queue.

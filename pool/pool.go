@@ -45,7 +45,7 @@ type Pool struct {
 	_             [64]byte
 	size          atomic.Int64 // number of workers, plus closedBit once the pool is closed
 	limit         atomic.Int64 // current limit of workers
-	searching     atomic.Int32 // workers that search for jobs
+	searching     atomic.Int32
 	blocked       atomic.Int64 // workers in Block
 	blocking      atomic.Bool  // most running jobs wait for something
 	slow          atomic.Bool  // the controller must be woken when a job waits
@@ -56,7 +56,7 @@ type Pool struct {
 	totalWaits    atomic.Uint64 // Submits that ever waited
 	handedOver    atomic.Uint64 // jobs passed directly to a worker
 	late          atomic.Uint64
-	refusedClosed atomic.Uint64 // rejected because the pool was closed
+	refusedClosed atomic.Uint64
 	procs         int64
 
 	control   controller
@@ -135,8 +135,7 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 // Block calls f. Call Block only within a job, and only for waits that do not depend on other workers, such as the wait
 // for a slow client.
 //
-// While f runs, the job does not count towards [Config].Max, so another job may run. The caller must limit the number
-// of jobs in Block.
+// While f runs, the job does not count towards [Config].Max. The caller must limit the number of jobs in Block.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -212,8 +211,7 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 
 // Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
 type Stats struct {
-	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the maximum of Workers
-	// now.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current maximum.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
@@ -230,8 +228,7 @@ type Stats struct {
 	// perhaps while the job waited for space. Closed: the pool was closed.
 	Full, Late, Closed uint64
 
-	// Wait contains the times for which jobs were queued before they ran. Service contains the times for which they
-	// ran.
+	// Wait contains the times for which jobs were queued. Service contains the times for which they ran.
 	Wait, Service Histogram
 }
 

@@ -20,15 +20,14 @@ import (
 const (
 	// searchRounds is how often a searching worker looks for jobs before it parks.
 	searchRounds = 3
-	// searchYield is the longest yield between two searches. After a longer one, the worker parks, because many
-	// goroutines are runnable.
+	// searchYield is the longest yield between two searches. After a longer one, the worker parks.
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine may use the fields, except for a caller of popParked, until
-// it wakes the worker.
+// worker is a goroutine that runs jobs. Only this goroutine or, while parked, the caller of popParked may use the
+// fields.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -36,7 +35,7 @@ type worker struct {
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
 
-	yieldedAt int64 // when it last yielded
+	yieldedAt int64
 	startedAt int64 // when the current job started
 	endedAt   int64 // when the last job ended
 
@@ -54,7 +53,7 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countAndClearOutcome adds o to the shard's counters and clears o. The caller holds the shard's lock.
+// countAndClearOutcome adds o to the shard's counters. The caller holds the shard's lock.
 func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -66,8 +65,8 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit. After a panic of a job, it continues on a new goroutine. Keep its
-// stack frame small: the garbage collector scans the stacks of all workers.
+// runUntilExit runs jobs until the worker must exit, after a panic on a new goroutine. Keep its stack frame small: the
+// garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {
@@ -98,7 +97,7 @@ func (w *worker) runUntilExit() {
 	w.p.running.Done()
 }
 
-// waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
+// waitForNextJob stores the next job in w.job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
 	for w.job.Job == nil {
@@ -120,8 +119,8 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob moves a job from the queue to w.job, or returns false if the queue is empty. It may also shed overdue
-// jobs, and wake another worker and a waiting Submit.
+// takeQueuedJob moves a job from the queue to w.job. It may also shed jobs, and wake another worker and a waiting
+// Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -162,7 +161,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 }
 
 // yieldAfterQuantumIfQueued yields the processor if jobs wait, most running jobs are not blocked, and the last yield
-// was at least quantum ago. It returns the time after the yield, or else the end of the last job.
+// was at least quantum ago. It returns the time now.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -186,8 +185,8 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a queued job. If there is none, it parks the worker until it is woken, perhaps with a job
-// in w.job. It returns false if the worker must exit.
+// searchThenPark searches for a queued job, and parks the worker if there is none. It returns false if the worker must
+// exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
@@ -253,8 +252,8 @@ func (w *worker) countOutcomeAndStopSearching() {
 	w.stopSearching()
 }
 
-// contextOrDropIfExpired returns the context for t's job. If t.Ctx, which must not be nil, has ended, it instead drops
-// the job and returns nil.
+// contextOrDropIfExpired returns the context for t's job. If t.Ctx has ended, it drops the job and returns nil. t.Ctx
+// must not be nil.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.last.expired = 1
@@ -316,7 +315,6 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-// endIfWatched ends the context if the job has called Done.
 func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

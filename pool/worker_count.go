@@ -33,8 +33,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if there are more than minWorkers. If it returns true, the
-// caller must make a worker exit.
+// decrementWorkersIfAbove decrements the number of workers if it is above minWorkers. If so, the caller must make a
+// worker exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -112,8 +112,7 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes and returns the worker that parked last. If no worker is parked, it returns nil. The caller must
-// wake the returned worker.
+// popParked removes and returns the worker that parked last, or nil. The caller must wake the worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

@@ -51,7 +51,7 @@ type Config struct {
 	// waits for at most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
 	// MaxMessage is the size in bytes of messages that the servers of Peers must accept. The default is 64 KiB, as in
-	// hub.Limits; they always accept up to 1,020 KiB. Without Peers, only the limit of the NATS servers applies.
+	// hub.Limits; they always accept up to 1,020 KiB. It is unused without Peers.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
@@ -250,7 +250,6 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerIfPeersAndConnect connects the node to NATS, and starts the embedded NATS server if Peers is set.
 func (n *Node) startServerIfPeersAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -355,7 +354,7 @@ func (n *Node) EnqueueForStream(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether this node receives all messages of a topic or pattern through the replay stream.
+// comesByStream reports whether all messages of a topic or pattern come through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.KeepsAll(kind, name)
 }

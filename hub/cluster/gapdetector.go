@@ -43,8 +43,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the sequence number of a received message. missing counts the messages lost just before this
-// one. duplicate is true if number is not above the last number.
+// recordSequence records a received message. missing counts the messages lost just before it. duplicate is true if
+// number is not above the last number.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

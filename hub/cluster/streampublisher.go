@@ -64,8 +64,8 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitForReadyMessage waits until a message can be published, and returns this message without removing it. ok is false
-// once the publisher is closed and empty.
+// waitForReadyMessage waits for a message that can be published, and does not remove it. ok is false once the publisher
+// is closed and empty.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +81,7 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 }
 
 // removeCountingLostAndReadyNext removes m, the first message of its topic, and counts it as lost if publishErr is not
-// nil. The topic's next message becomes ready.
+// nil.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -192,8 +192,8 @@ func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subject
 	return s
 }
 
-// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay. It also ends
-// the subscription to all topics if the hub's names take at most half of maxSubjects.
+// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay, and the
+// subscription to all topics if at most half of maxSubjects are needed.
 func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -242,8 +242,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. It waits, at most a
-// few seconds, until NATS applies the change. If on is false, subs.replaced must be empty.
+// switchSubscribeAll subscribes to all topics or, if on is false, to each name separately; then subs.replaced must be
+// empty. It waits, at most a few seconds, until NATS applies the change.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -281,7 +281,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, but for at most a few seconds. It then sets
+// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, at most a few seconds, and sets
 // subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
@@ -303,7 +303,6 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription is the widest subscription that matches subject.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()

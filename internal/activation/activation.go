@@ -39,9 +39,8 @@ type NamedListener struct {
 // Listeners returns the listeners that the service manager has passed to this process, in order. Later calls return the
 // same listeners, even if they have been closed. Listeners needs Linux.
 //
-// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes that are started later do
-// not use them. If LISTEN_PID is not set or names another process, Listeners returns the listeners inherited in an
-// upgrade, if any.
+// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that later child processes do not use them. If
+// LISTEN_PID does not name this process, Listeners returns the listeners inherited in an upgrade.
 //
 // The service manager may pass 1 to 1,024 descriptors. If one of them is not a listening TCP or unix stream socket,
 // Listeners fails and changes no descriptor.
@@ -103,8 +102,7 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid, or nil if it
-// has passed none.
+// parseListenEnv returns the names of the descriptors, if any, that the service manager has passed to process pid.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

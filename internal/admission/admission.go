@@ -108,8 +108,8 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSourceConn counts a connection from source. If source already has MaxPerSource connections, it counts nothing
-// and returns false. For an invalid source, it counts nothing and returns true.
+// AcquireSourceConn counts a connection from source, or returns false if source already has MaxPerSource connections.
+// For an invalid source, it counts nothing and returns true.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true
@@ -150,7 +150,7 @@ type tokenBucket struct {
 
 	mu      sync.Mutex
 	units   int64
-	updated time.Duration // when units was updated
+	updated time.Duration
 }
 
 func newTokenBucket(rate int) *tokenBucket {

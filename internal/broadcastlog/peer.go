@@ -91,7 +91,7 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// markClosedAndDiscardPending marks the peer as closed and discards pending output. The caller must hold l.mu.
+// markClosedAndDiscardPending discards pending output. The caller must hold l.mu.
 func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time during which at least one task has waited for a CPU (pressure stall information).
-// The tasks are those of the process's control group or, if unknown, of the system. ok is false if the kernel does not
-// report pressure.
+// CPUPressure returns the total time in which a task of the process's control group (if unknown, of the system) has
+// waited for a CPU (PSI). ok is false if the kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {

@@ -96,8 +96,7 @@ type Manager struct {
 	lowMemory bool // requests are shed because of memory
 }
 
-// NewManager returns a Manager that uses the clock now. The clock must never return 0, which marks requests that are
-// not measured.
+// NewManager returns a Manager that uses the clock now. The clock must never return 0.
 func NewManager(now func() time.Duration) *Manager {
 	m := new(Manager)
 	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
@@ -118,8 +117,8 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known. Call
-// AdmitConn with that address later.
+// AdmitProxy reports whether a connection from a proxy may be accepted. When the client's address is known, call
+// AdmitConn.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
 // SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
@@ -198,8 +197,7 @@ func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	m.connShares.updateIfDue(now, probability, false)
 }
 
-// signalLevel returns the strength of the signal for action a. The action begins when level has been at least 1 for
-// delay.
+// signalLevel returns the signal for action a. The action begins when level has been at least 1 for delay.
 func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, delay time.Duration) {
 	if l := memoryLevels[a]; l > 0 {
 		level = s.Memory / l

@@ -60,7 +60,7 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	return h, lengthIfComplete, nil
 }
 
-// checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.
+// checkPrefixOrIncomplete returns errIncomplete if b is only the beginning of prefix.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

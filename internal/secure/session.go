@@ -67,7 +67,7 @@ func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote 
 }
 
 // NewClientSession returns a session that connects to a server. cfg is used as in [tls.Client], without renegotiation.
-// The first AdvanceHandshake starts the handshake. Session.TakeOver requires enableTakeover.
+// Session.TakeOver requires enableTakeover.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr, enableTakeover bool) *Session {
 	s := &Session{owner: owner, isClient: true, stayInSessionCache: enableTakeover && cfg.ClientSessionCache != nil}
 	h := &handshake{limiter: g, owner: owner, remote: remote, isClient: true}

@@ -37,8 +37,7 @@ func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if there are none, or if they change during all attempts to read
-// them.
+// Keys returns the keys, newest first. It returns nil if there are none, or if it cannot read them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -69,8 +68,8 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 	return keys
 }
 
-// RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If all attempts
-// to read or change the shared keys fail, it returns a new key that is not shared.
+// RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
+// or change the shared keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -92,8 +91,7 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// SetInitialKeys stores keys, newest first, in the shared memory. It skips keys with an invalid length. Call it before
-// other processes use the memory.
+// SetInitialKeys stores keys, newest first, in the shared memory. Call it before other processes use the memory.
 func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {

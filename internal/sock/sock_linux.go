@@ -44,7 +44,7 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 }
 
 // SendBuffers sends first, which must not be empty, and up to 63 further buffers in one system call, without blocking.
-// It returns the number of bytes sent, or 0 after an error.
+// It returns the number of bytes sent.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

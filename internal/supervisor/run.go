@@ -146,9 +146,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. It closes drainRequested when the supervisor
-// requests a drain. If the supervisor dies, it closes orphaned. If the process has not exited after drainTimeout and
-// the exit timeout, it then exits the process with status 1.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes orphaned. If the
+// process has not exited after drainTimeout and the exit timeout, it then exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -199,7 +198,7 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly sends p to the connections of this worker. If the engine is full, it retries for up to
+// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it retries up to
 // controlTimeout, but not again within writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// WriteCertificate writes a self-signed certificate and its key to two files. The certificate is for the names
-// "localhost" and "there", and for 127.0.0.1. It is signed after changes were applied to it.
+// WriteCertificate writes files with a self-signed certificate for "localhost", "there" and 127.0.0.1, and its key.
+// changes are applied before signing.
 func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

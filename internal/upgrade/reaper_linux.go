@@ -88,7 +88,6 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// signalsToRelay returns the signals that this process relays to the serving process.
 func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")

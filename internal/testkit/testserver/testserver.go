@@ -57,8 +57,7 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in moduleDir, without cgo. It writes the program to outputDir and returns the
-// program's path.
+// Build builds a command of the module in moduleDir, without cgo, and writes the program to outputDir.
 func Build(outputDir, moduleDir, command string) (program string, err error) {
 	program = filepath.Join(outputDir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
