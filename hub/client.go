@@ -12,7 +12,7 @@ import (
 // client is the state of a connection that can subscribe to topics. Only the connection's handler may use a client.
 type client struct {
 	format messageFormat
-	// repliesInMessageOrder sends replies through the mailbox, which keeps them in order with messages.
+	// repliesInMessageOrder sends replies through the mailbox, in order with messages.
 	repliesInMessageOrder bool
 	consecutiveErrors     uint8  // bad WebSocket requests, or failed logins
 	since                 uint32 // start of the session; see secondsSinceStart
@@ -71,6 +71,7 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 }
 
 // subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
+// As in Redis, sharded topics are counted separately.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -105,7 +106,7 @@ func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the highest cost that the client's next pattern may have.
+// remainingPatternCost returns the maximum cost of the client's next pattern, which may be negative.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -148,7 +149,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a published message, and reports whether the client may publish it.
+// countPublishWithinRate counts a message only if the client may publish it now.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

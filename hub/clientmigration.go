@@ -15,7 +15,6 @@ import (
 // During tcp.Server.Upgrade, clients move to a new process. Redis clients, WebSockets and event streams keep their
 // user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the format in which an upgrade saves clients.
 const clientStateVersion = 1
 
 var (
@@ -27,7 +26,7 @@ var (
 
 type savedClient struct {
 	client
-	flagsOrErrors byte         // replyFlags or consecutiveErrors
+	flagsOrErrors byte         // replyFlags or, of a WebSocket, consecutiveErrors
 	name          string       // also contains the library's name and version if known, separated by spaces
 	subscriptions saved.Reader // encoded
 }
@@ -57,8 +56,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState up to the subscriptions, and looks up the user. It
-// fails if the client's message format is not between minFormat and maxFormat, or if the user no longer exists.
+// decodeSavedClientAndFindUser decodes the output of appendState, except for the subscriptions. It fails if the message
+// format is not between minFormat and maxFormat, or if the user was removed or is off.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -152,7 +151,8 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client may still lack stored messages.
+// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack messages that the new
+// process stores.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

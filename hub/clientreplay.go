@@ -13,8 +13,8 @@ import (
 // clientReplay sends a client the stored messages that the client has missed, and then lets the client receive new
 // messages.
 //
-// A replay consists of steps with limited output. A goroutine runs all steps after the first one. The last step holds
-// the read lock of the replay buffer, so that no message is missed or repeated.
+// A replay consists of steps with limited output. The client's handler runs the first step, another goroutine the
+// others. The last step holds the read lock of the replay buffer, so that no message is missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -29,7 +29,7 @@ type clientReplay struct {
 	pending replayStep // prepared but not yet sent
 
 	owners      []quotaOwner
-	queueSlot   *fairSemaphore // replayLimiters.early or replayLimiters.queue; nil if no slot is held
+	queueSlot   *fairSemaphore // replayLimiters.early or queue; nil if the replay holds no slot of them
 	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
@@ -51,7 +51,7 @@ type replayStep struct {
 // stepLimits limits one step of a replay. work is in units of about 10 ns; bytes is the size of the output.
 type stepLimits struct {
 	work, bytes  int
-	allOrNothing bool // discard a step that reaches a limit
+	allOrNothing bool // stop before a message that exceeds bytes
 }
 
 var (
@@ -63,8 +63,8 @@ const (
 	messageLookupUnits = 8
 	waitersPerTurn     = 64 // waiting replays that are allowed for each running replay
 	stallTimeout       = time.Second
-	// unknownPositionDelay is the interval at which the hub asks the stream for the newest position. streamNewestTTL is
-	// how long the answer is cached.
+	// unknownPositionDelay is the interval at which a replay asks for the stream's newest position while it waits for
+	// the client's. streamNewestTTL is how long the answer is cached.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -74,8 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. A client that sent no position
-// starts at the newest position, and first receives last values. known is false until the stream is loaded.
+// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. For a client that sent no
+// position, it sets cr.pos to the newest position, and cr.lastValues; known is false if the stream is not loaded yet.
 func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -96,7 +96,8 @@ func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, 
 	return cr.pos, true
 }
 
-// replayNowOrInBackground starts the replay, and completes a short replay at once. Only the handler of c may call it.
+// replayNowOrInBackground completes a short replay at once, and starts a goroutine for a longer one. It fails if too
+// many are in progress. Only the handler of c may call it.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexTopicsAndCompilePatterns()
 	if cr.prepareStepAndJoinIfLast(firstStepLimits) {
@@ -159,7 +160,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Replays with patterns make this call one at a time.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast, for only one replay with patterns at a time.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -170,7 +171,7 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 }
 
 // sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read for stallTimeout, the replay
-// discards the output and waits until the client reads.
+// discards the output, releases its turn, and waits until the client reads.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -304,8 +305,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrDetectUnissued waits until this node has all messages up to the client's position. It sets cr.unissued
-// and returns if no node has issued the position.
+// waitReachedOrDetectUnissued releases the turn and waits until this node has all messages up to the client's position.
+// If no node has issued the position, it sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -326,8 +327,8 @@ func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed at the next message. It returns nil if the node has all
-// messages up to pos.
+// nextMessageChanUnlessReached returns a channel that is closed at the next message, or nil if the node has reached
+// pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -362,8 +363,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has all messages up to pos. A pos of another stream counts as reached. The
-// caller must hold mu.
+// reachedLocked reports whether this node has loaded the stream up to pos. A pos of another stream counts as reached.
+// The caller must hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -379,8 +380,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. If this is the last step, it also sends the output and
-// adds the client to the topics' groups, unless the client's output queue is full.
+// prepareStepAndJoinIfLast prepares the output of the next step. For the last step, it also sends the output and adds
+// the client to the topics' groups, unless the client's output queue is full.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -442,7 +443,7 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// resetInvalidPositionWithGapNotice replaces a client position that this stream does not contain, and appends a gap
+// resetInvalidPositionWithGapNotice replaces a position that no node has issued in this stream, and appends a gap
 // notice.
 func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	r := cr.hub.Replay
@@ -470,16 +471,16 @@ func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	return missing
 }
 
-// appendGapNoticeAndAdvance tells the client that messages up to seq may be missing, and moves the client's position to
-// seq. The caller must first append the stored messages up to seq.
+// appendGapNoticeAndAdvance appends a notice that messages up to seq may be missing, and moves the position to seq. The
+// caller must first append the stored messages up to seq.
 func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pos.Seq = seq
 	cr.pending.buf = cr.client.format.appendGapNoticeUnlessRESP(cr.pending.buf, cr.topics, cr.pos)
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups. If the client's output queue
-// has no space, it does neither.
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, unless the client's output
+// queue is full.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

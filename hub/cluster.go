@@ -19,8 +19,8 @@ type Cluster interface {
 	EnqueueForStream(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
-	// Changed reports that a name has gained its first subscriber on this hub or lost its last. Hub.Subscribers returns
-	// the current number.
+	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or lost its last.
+	// Hub.Subscribers returns the current number.
 	Changed(kind Kind, name string)
 	// Subscribers returns the number of subscribers on the other hubs for each name. It may block until ctx ends. Hubs
 	// that have not answered by then are not counted.
@@ -41,8 +41,8 @@ type Cluster interface {
 type ClusterMigrator interface {
 	// PauseDelivery stops delivery until Resume. The returned state identifies the messages delivered so far.
 	PauseDelivery() (state []byte)
-	// Restore passes the state of the old process to the new one. After Resume, the new process delivers the messages
-	// that have arrived since PauseDelivery.
+	// Restore passes the result of PauseDelivery in the old process to the new process. After Resume, the new process
+	// delivers the messages that have arrived since PauseDelivery.
 	Restore(state []byte) error
 	// Resume continues delivery after the clients have moved. It must be called in the old process first, then in the
 	// new one. In the old process, Resume returns when all queued messages have been sent. The new process sends
@@ -103,8 +103,7 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns the names on other hubs that match pattern, at most maxBytes in total. omitted counts
-// further names.
+// namesOnOtherHubs returns names on other hubs that match pattern, at most maxBytes. omitted counts further names.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

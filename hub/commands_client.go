@@ -81,7 +81,7 @@ type libraryTable struct {
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns the ID of a library, adding it if necessary. It returns 0 if the table is full.
+// getOrAddID returns 0 if l is empty or the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +189,6 @@ func (f *clientFilter) matches(c *tcp.Conn) bool {
 	return f.user == "" || ok && cmp.Or(h.hubClient().user, anyone).name == f.user
 }
 
-// parseFilterOptionOrReplyError sets one option of filter to value, or replies with an error.
 func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):

@@ -9,7 +9,6 @@ const syntaxErrorReply = "ERR syntax error"
 
 var errUnexpectedHTTP = errors.New("hub: HTTP request on a Redis protocol connection")
 
-// handlePing replies with PONG or the argument.
 func (b *commandBatch) handlePing() {
 	if len(b.args) > 2 {
 		b.writeError(wrongArgCountReply(b.command.name))
@@ -83,7 +82,7 @@ func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	b.user = userOrNil
 }
 
-// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password or token.
+// authenticateOrReplyError logs the client in. credentials is a user name and a password, or only a password.
 func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error

@@ -37,8 +37,8 @@ func (b *commandBatch) writeErrorReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes the client to all names in the command, or to none if the user lacks the right to one of
-// them.
+// handleSubscribe subscribes to all names in the command, or to none if the user lacks the right to one of them. It
+// stops at any other error.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -121,8 +121,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. If stop is true,
-// the caller must return.
+// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A later batch
+// continues it. If stop is true, the caller must return.
 func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -145,7 +145,7 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed queues further replies behind messages that already wait for the client.
+// switchToMessageOrderIfSubscribed queues further replies behind waiting messages if the client has subscriptions.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -173,8 +173,8 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 // goroutine.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. It writes an error if the
-// list exceeds maxBytes.
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub, or an error above
+// maxBytes.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)

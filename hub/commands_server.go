@@ -120,8 +120,8 @@ func (b *commandBatch) writeCommandInfos(list []*command) {
 // maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands. An unknown name becomes
-// a nil element.
+// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands without arguments. An
+// unknown name becomes a nil element.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (namedOrAll []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -17,7 +17,7 @@ import (
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
-	since  Position    // of the last message received
+	since  Position    // position of the last message received
 }
 
 // minRetry and maxRetry limit the random delay after which a browser reconnects.
@@ -43,7 +43,7 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks the topic names and the user's rights. Call it before the response begins.
+// checkEventTopicsAndRights checks sub. Call it before the response begins.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -63,7 +63,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the header Last-Event-ID or the parameter "since" of the request.
+// parseReplayStart sets sub.since from the header Last-Event-ID, or else from the parameter "since", which is an error
+// if no messages of the topics are stored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -81,7 +82,7 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// subscribeOpenedEventStream subscribes the client after the response head has been sent.
+// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client.
 func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

@@ -35,7 +35,7 @@ type fairWaiter struct {
 	admitted chan struct{}
 }
 
-// userAndAddrQuotaOwners returns the client's user and address, which are charged for a slot of a fairSemaphore.
+// userAndAddrQuotaOwners returns the user and address that are charged for a slot of a fairSemaphore.
 func userAndAddrQuotaOwners(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
 		owners = append(owners, quotaOwner{user: c.user})
@@ -123,7 +123,7 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	}
 }
 
-// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1 if no waiter can be admitted.
+// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1.
 func (l *fairSemaphore) admissibleWaiterHoldingLeast() (index int) {
 	index, fewest := -1, 0
 	for i, w := range l.waiting {

@@ -23,8 +23,7 @@ const (
 
 func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
 
-// appendMessage appends message in the format f to dst, for a subscriber of topicOrPattern. id is "" for a message that
-// is not stored.
+// appendMessage appends message for a subscriber of topicOrPattern. id is "" for a message that is not stored.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -84,7 +83,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. It names the topic if there is
+// only one. topics must not be empty.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.isWebSocket() && f != formatEvents {
 		return dst

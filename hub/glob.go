@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// glob is a compiled pattern with the syntax of PSUBSCRIBE.
+// glob is a compiled PSUBSCRIBE pattern. globProgram is nil if its only special characters are stars.
 type glob struct {
 	pattern string
 	*globProgram
@@ -162,7 +162,6 @@ func (s *segment) compileMasks(elements []element) {
 
 func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
-// matchesExactly reports whether the segment matches all of sameSizeText, which must have the segment's size.
 func (s *segment) matchesExactly(sameSizeText string) bool {
 	if s.masks == nil {
 		return sameSizeText == s.literal

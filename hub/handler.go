@@ -128,7 +128,7 @@ type commandBatch struct {
 	sentBytes   int
 	maxUnsent   int  // the server's limit
 	stopped     bool // read no more commands in this batch
-	closing     bool // the connection is closing
+	closing     bool
 	// onSubscribed writes a confirmation that consists of confirmVerb (such as subscribe), confirmName and a count.
 	confirmVerb, confirmName string
 	onSubscribed             func(count int)
@@ -182,7 +182,7 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 }
 
 // runCommands runs the commands in input and returns how many bytes it used. Commands that an open transaction has
-// queued do not count as used.
+// queued do not count, so the next input begins with them.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -329,7 +329,8 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command. finished is false if a later batch must continue the command.
+// runCommand runs the parsed command, or queues it in a transaction. finished is false if a later batch must continue
+// it.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
@@ -362,7 +363,7 @@ func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
 	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 }
 
-// lookUpPermittedCommand returns the command that the arguments name, or an error reply.
+// lookUpPermittedCommand returns the parsed command, or an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

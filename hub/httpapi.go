@@ -44,7 +44,7 @@ type httpAPI struct {
 	http        web.HTTP
 	hub         *Hub
 	origins     http.CrossOriginProtection
-	originHosts map[string]bool // hosts of Hub.Origins
+	originHosts map[string]bool
 	sockets     web.WebSocket
 	streams     web.Events
 	scanSlots   chan struct{}
@@ -206,8 +206,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateOrInitialUser returns the user whose credentials the request contains. Without credentials, it returns
-// the connection's initial user.
+// authenticateOrInitialUser returns the user of the request's credentials or, without any, the connection's initial
+// user.
 func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -370,8 +370,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers. total counts
-// all topics with prefix.
+// largestLocalTopics returns this hub's topics with prefix and the most subscribers, largest first. total counts all
+// topics with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.EachName(Topic, func(name string, subscribers int) bool {
@@ -393,7 +393,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for all hubs of the cluster. total is approximate.
+// largestClusterTopics is like largestLocalTopics for the whole cluster. total may count topics of several hubs more
+// than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {

@@ -2,7 +2,7 @@
 // server-sent events share topics on one port.
 //
 // The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded only once
-// for all receivers that use the same format:
+// for all receivers that use the same format. A hub serves the clients of a tcp.Server:
 //
 //	h := &hub.Hub{}
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
@@ -48,7 +48,7 @@ type Hub struct {
 	slowScanMu        sync.Mutex // held during Hub.Slow
 	commandsRun       atomic.Int64
 	backgroundReplies atomic.Int32 // number of replies that run or wait
-	backgroundReplyMu sync.Mutex   // held while a reply is made
+	backgroundReplyMu sync.Mutex   // held while a background reply is made
 	libraries         libraryTable
 	api               httpAPI
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
@@ -81,8 +81,9 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a topic or pattern. Before the first message, it calls confirm with the client's
-// number of subscriptions. Calls for the same client must not overlap.
+// subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, and
+// then sends the topic's last value, unless the client was already subscribed. Calls for the same client must not
+// overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))
@@ -105,8 +106,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks the user's rights and counts c as a subscriber. The caller must add ref to a
-// group of the topic.
+// authorizeAndRecordSubscription checks rights and limits, and counts c as a subscriber. The caller must then add ref
+// to the topic's group for the format of c.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err
@@ -137,7 +138,6 @@ func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, 
 	return t, nil
 }
 
-// removeSubscriberAndUnusedTopic subtracts one subscriber from t, and removes t from the hub if none are left.
 func (h *Hub) removeSubscriberAndUnusedTopic(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {

@@ -47,7 +47,6 @@ func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of the format in which SaveState writes the hub's state.
 const hubStateVersion = 3
 
 type savedCounters struct {
@@ -139,7 +138,7 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 const maxSavedKeptBytes = 256 << 20
 
 // saveKeptMessages writes the newest stored messages, at most maxBytes. The first part of the output describes the
-// stream. Each further part contains one message. An empty part ends the output. Every part begins with its length.
+// stream, each further part contains one message, and an empty part is last. Every part begins with its length.
 func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -175,7 +174,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages reads the output of saveKeptMessages.
+// restoreKeptMessages replaces the stored messages by those in the output of saveKeptMessages, if any.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,8 +32,8 @@ func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share a mutex. Hold the mutex
-// while sending a message and while adding a subscriber.
+// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share it. Hold it while
+// sending a message and while adding a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
@@ -46,8 +46,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores the newest message of a topic, and evicts the least recently used topics beyond the
-// limits.
+// storeNewestAndEvict stores a topic's newest message, unless it alone exceeds the limit, and evicts the least recently
+// used topics beyond the limits.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 )
 
 // Limits limits how much of a Hub's resources clients may use. tcp.Limits and tcp.Server.SlowConsumer limit connections
-// and slow subscribers. A field that is 0 has its default. Negative values are errors.
+// and slow subscribers. Fields that are 0 have their defaults. Negative values are errors.
 type Limits struct {
 	// MaxMessage limits the size of a message in bytes. The default is 64 KiB, the maximum 1 GiB. In the Redis
 	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns. The
-	// default is 10,000,000.
+	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns and to
+	// sharded topics. The default is 10,000,000.
 	MaxTopics int
 	// MaxName limits the length of a topic name or a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int

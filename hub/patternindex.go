@@ -64,7 +64,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy of the bucket without the pattern in slot. The last pattern moves into slot.
+// copyWithSlotRemoved returns a copy without the pattern at index slot. The last pattern takes its place.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -116,8 +116,7 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two: each size in use slows down a publish
 }
 
-// eachLiteralRun calls yield with the wildcard-free parts of a pattern until yield returns false. The first part may be
-// empty.
+// eachLiteralRun yields the wildcard-free parts of a pattern. The first part may be empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -157,8 +156,8 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget, or if the work
-// of all patterns together would exceed MaxPatternWork.
+// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget, or the work of
+// all patterns MaxPatternWork.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -233,8 +232,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. It returns the increase of
-// x.maxPublishWork, which may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. It returns the increase,
+// which may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -301,8 +300,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int } // n buckets that each have this work
 
-// updateMaxWork updates l.work after the work of one bucket has changed from oldWork to newWork. 0 means that the
-// bucket does not exist. increase is the change of l.work and may be negative.
+// updateMaxWork updates l.work after the work of one bucket has changed; 0 means that the bucket does not exist.
+// maxBuckets is the number of buckets that one name can match. increase may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -343,7 +342,6 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatchingPattern calls yield for each pattern that matches name.
 func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)

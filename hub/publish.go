@@ -30,10 +30,11 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck counts one message, and reports whether the publisher sends at most rate messages per second.
+// rateCheck reports whether the publisher may send one more message now and, if so, counts it. rate is per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks the user's rights, the topic name, the message size and the rate. withinRate may be nil.
+// authorizePublish checks rights, the topic name, the message size and the rate, and counts refusals. withinRate may be
+// nil.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -96,8 +97,8 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess is used as the id of a message if the new process of an upgrade stores it, and this process does
-// not.
+// keptByOtherProcess replaces the id of a message that only the new process of an upgrade stores. Clients whose
+// protocol has ids do not receive it from this process.
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
@@ -129,8 +130,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// ensureLocalStreamAndDropExpired drops expired messages, and begins a new stream if necessary. With a cluster, it does
-// nothing.
+// ensureLocalStreamAndDropExpired begins the hub's stream if necessary, and drops expired messages. With a cluster, it
+// does nothing.
 func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -144,7 +145,8 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers. id is "" for a message that is not stored.
+// deliverLocally sends a message to this process's subscribers, and stores last values. id is "" for a message that is
+// not stored.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

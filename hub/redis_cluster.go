@@ -74,7 +74,6 @@ func (b *commandBatch) handleRole() {
 	b.writeArrayHeader(0)
 }
 
-// clusterSlot returns the Redis Cluster hash slot of a key.
 func clusterSlot(key []byte) int {
 	if _, tag, ok := bytes.Cut(key, []byte("{")); ok {
 		if tag, _, ok = bytes.Cut(tag, []byte("}")); ok && len(tag) > 0 {

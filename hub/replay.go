@@ -102,11 +102,9 @@ func (r *Replay) validateConfig(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits the length of an entry of Replay.Topics.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics can select at
-// least one topic that matches the pattern.
+// keepsAny reports whether r.Topics selects the given topic or, for a pattern, any topic that matches.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -254,7 +252,8 @@ type KeptMessage struct {
 }
 
 // Begin discards all stored messages and starts a new stream. firstSeq is the sequence number of the first message.
-// Clients that resume must wait until SetLoaded is called.
+// Clients that resume must wait until SetLoaded is called. Only an implementation of Cluster may call Begin and
+// SetLoaded.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,7 +288,7 @@ func (r *Replay) At() (newest Position, ready bool) {
 
 // KeepAndDeliver stores the next message of the stream. It sends the message to this hub's subscribers and returns the
 // number of receivers. A message with Old set is only stored. If m skips a sequence number, all earlier messages are
-// discarded.
+// discarded, and clients are notified of a gap.
 func (h *Hub) KeepAndDeliver(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -413,7 +412,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages from the messages slice.
+// removeDroppedMessages removes dropped messages at the beginning of the slice, or all if they take more than half of
+// it.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -439,7 +439,8 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Dropped messages have no topic.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Some dropped messages, with a nil
+// topic, are among them.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

@@ -26,8 +26,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements. To a RESP2 client, it writes the header of an
-// array with resp2Count elements instead.
+// writeRESP3Header writes the header of a RESP3 type with n elements or, to a RESP2 client, of an array with resp2Count
+// elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -81,7 +81,7 @@ func (r *replyWriter) writeVerbatim(s string) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// writeError writes an error reply. text must begin with an error code such as ERR.
+// writeError writes an error. text must begin with an error code such as ERR.
 func (r *replyWriter) writeError(text string) {
 	r.buf = append(r.buf, '-')
 	for i := range len(text) {
@@ -120,8 +120,9 @@ const (
 
 var errTooManyScans = errors.New("too many list requests; try again later")
 
-// replyInBackground calls makeReply on another goroutine to write the reply of the current command. If makeReply
-// returns an error, the connection is closed after the reply.
+// replyInBackground pauses the connection and calls makeReply on another goroutine to write the reply. An error of
+// makeReply closes the connection after the reply. In a transaction, or if too many replies are in progress, the reply
+// is an error.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -145,7 +146,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result.
+// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. An
+// error of makeReply closes c. It fails if too many replies are in progress.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

@@ -26,7 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the Redis protocol, as the client receives it.
+// protocolError is a violation of the Redis protocol, in words for the client.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -60,7 +60,8 @@ type commandReader struct {
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseOrResumeCommand parses the command at the beginning of input. size is 0 if the command is incomplete.
+// parseOrResumeCommand parses the command at the beginning of input into r.args. size is 0 if it is incomplete; the
+// next call then continues at progress.
 func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -133,7 +134,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part.
+// part, argsLeft the number of further arguments.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}
@@ -141,7 +142,7 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a decimal number and its line end. size is 0 if the line is incomplete.
+// parseNumberLine parses a number and its line end. size is 0 if the line is incomplete.
 func parseNumberLine(input []byte) (n, size int, validSoFar bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -189,7 +190,7 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 	return end + 1, nil
 }
 
-// splitInline splits a line into arguments at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
+// splitInline splits a line into r.args at white space. Double quotes allow the escapes \n, \r, \t, \a, \b and \xHH,
 // and a backslash before any other byte. Single quotes allow only the escape \'.
 func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
@@ -244,8 +245,7 @@ func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanc
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes used from
-// s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is its size in s.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

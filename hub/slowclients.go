@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed because it was
-// slow, its unsent output is counted as lost.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If it was closed because it was slow, its
+// unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -43,7 +43,7 @@ type Slow struct {
 	// output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists the ten clients with the most unsent output. Among clients with equal output, those with more lost
+	// Top lists up to ten clients with the most unsent output. Among clients with equal output, those with more lost
 	// messages come first.
 	Top []SlowClient
 }
@@ -82,7 +82,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, and waits for the end of the calls.
+// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. After
+// it has returned, no further call follows.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -12,7 +12,7 @@ type Kind uint8
 const (
 	Topic Kind = iota
 	Pattern
-	Sharded   // a topic of SSUBSCRIBE and SPUBLISH, in a separate name space
+	Sharded   // a topic of SSUBSCRIBE and SPUBLISH
 	kindCount = iota
 )
 
@@ -78,7 +78,8 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 	})
 }
 
-// broadcastEncoded sends a message to the topic's subscribers, encoded once for each format in use.
+// broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use. If encode
+// appends nothing, subscribers with this format receive nothing.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

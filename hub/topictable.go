@@ -39,8 +39,7 @@ func (ts *topicTable) findTopic(name string) (topicOrNil *topic, subscribers int
 	return nil, 0
 }
 
-// addSubscriber adds one subscriber to a topic, and creates the topic if necessary. first reports whether it is the
-// topic's first subscriber.
+// addSubscriber adds one subscriber to a topic, and creates the topic if necessary.
 func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat, limits Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(hashSeed, name)
 	p := ts.shard(hash)
@@ -62,7 +61,7 @@ func (ts *topicTable) addSubscriber(name string, kind Kind, format messageFormat
 	return t, t.subscribers == 1, nil
 }
 
-// removeSubscriber subtracts one subscriber from t, and removes t from the table if none are left.
+// removeSubscriber subtracts one subscriber from t, and removes t if none are left.
 func (ts *topicTable) removeSubscriber(t *topic) (topicRemoved bool) {
 	hash := maphash.String(hashSeed, t.name)
 	p := ts.shard(hash)
@@ -100,7 +99,8 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides the hash of a topic's name into a slot and a tag. tag is never 0, because 0 marks a free slot.
+// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0, which marks a
+// free slot.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }

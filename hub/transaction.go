@@ -28,7 +28,7 @@ type transaction struct {
 // for the beginning of the next command.
 const transactionReserve = 64
 
-// reservedBytes returns the part of the transaction's size limit that the next command cannot use.
+// reservedBytes returns the part of the transaction's size limit that the next command cannot use. tx may be nil.
 func (tx *transaction) reservedBytes() int {
 	if !tx.keepsQueue() {
 		return 0
@@ -40,7 +40,7 @@ func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
 
 func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
 
-// discardQueueIfTooLong discards the queued commands if err shows that the next command exceeds the size limit.
+// discardQueueIfTooLong discards the queued commands if err means that the next one exceeds the size limit.
 func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
 		return false
@@ -61,7 +61,8 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction counts a command as queued, or rejects the whole transaction if the command is invalid.
+// queueOrRejectTransaction counts a command as queued and replies QUEUED. An invalid command makes EXEC fail; an
+// invalid EXEC ends the transaction.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

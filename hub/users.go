@@ -100,7 +100,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account, or nil if the account is off or removed. u may be nil.
+// activeAccount returns nil if the account is off or removed. u may be nil.
 func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil
@@ -111,8 +111,7 @@ func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	return nil
 }
 
-// mayRunForSomeTopic reports whether the user may run a command, such as publish or client|kill, for at least one
-// topic.
+// mayRunForSomeTopic reports whether the user may run a command, such as client|kill, for at least one topic.
 func (u *user) mayRunForSomeTopic(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -170,7 +169,6 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	return nil, h.countRefusal(errWrongCredentials)
 }
 
-// authenticateToken returns the user whose password is token.
 func (h *Hub) authenticateToken(token string) (*user, error) {
 	// The lookup takes a time that depends only on the hash, which does not reveal the token.
 	u := h.Users.currentRoster().byPassword[sha256.Sum256([]byte(token))]
@@ -180,8 +178,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user that a client certificate selects, or the user of unauthenticated clients. tlsState may
-// be nil.
+// initialUser returns the user of the client certificate (ACL rule cert), or else of unauthenticated clients. It
+// returns nil if the client must authenticate. tlsState may be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

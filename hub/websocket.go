@@ -96,7 +96,7 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. After an error, the returned request still contains a valid id.
+// parseSocketRequest parses and validates a request. Even after an error, the result contains the id, if that is valid.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
@@ -357,7 +357,7 @@ func (s socketConn) handleSubscribe(request *socketRequest) error {
 	})
 }
 
-// subscribeWithReplay subscribes to a topic or pattern and sends the stored messages after the request's position.
+// subscribeWithReplay subscribes to a topic or pattern, and sends the stored messages after the request's position.
 func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name string) error {
 	var since Position
 	if request.Since != nil {

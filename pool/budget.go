@@ -11,7 +11,7 @@ import (
 // memoryBudget reduces the number of workers when memory runs short.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
-	maxWorkers int    // of the configuration
+	maxWorkers int    // Config.Max
 	allowed    int    // workers, at most maxWorkers
 	lastCycle  uint64 // number of the garbage collection before the last reduction
 	usedAtCut  int64  // memory in use at the last reduction, in bytes
@@ -21,10 +21,10 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater and lowWater are percentages of the limit. Above highWater, workers are removed. Below lowWater,
-	// workers may return.
+	// highWater and lowWater are percentages of the limit. Above highWater, the number of workers decreases. Below
+	// lowWater, it may increase again.
 	highWater, lowWater = 70, 60
-	// maxFutile is the maximum number of consecutive reductions that hardly shrink the heap.
+	// maxFutile is the maximum number of consecutive reductions without effect (less than 5%).
 	maxFutile = 2
 )
 
@@ -41,7 +41,7 @@ func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers returns the number of workers that the current memory usage allows.
+// updateMaxWorkers adapts the maximum number of workers to the memory usage, and returns it.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers int) int {
 	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater && cycle != b.lastCycle:
@@ -73,8 +73,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the sum of the sizes of all stacks and the heap's goal. If the Go runtime has a memory
-// limit, the sum contains the live heap instead of the goal. gcCycle is the number of the last garbage collection.
+// readHeapAndStackBytes returns the size of all stacks plus the heap goal or, if the Go runtime has a memory limit, the
+// live heap. gcCycle is the number of the last garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time
@@ -84,7 +84,7 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of the metric s, or unknown if Go does not have this metric.
+// valueOr returns the value of s, or unknown if this version of Go does not have the metric.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

@@ -23,12 +23,12 @@ type Config struct {
 	//
 	// The default of Target is 5 ms or, if longer, the mean duration of jobs, up to Interval. The default of Interval
 	// is 100 ms. Target is at least 100 µs, Interval at least Target, and both at most an hour. The method is that of
-	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
+	// "Fail at Scale" (B. Maurer, ACM Queue 13-8, 2015).
 	Target, Interval time.Duration
 	// FixedLimit fixes the limit of workers at Max. By default, the pool adapts the limit to the load.
 	FixedLimit bool
-	// KeepQueued disables load shedding. By default, an overloaded pool drops (sheds) jobs that have waited longer than
-	// Target.
+	// KeepQueued disables load shedding. By default, an overloaded pool accepts fewer jobs, and drops (sheds) jobs that
+	// have waited longer than Target.
 	KeepQueued bool
 	// FIFO makes the pool always run the oldest queued job first. By default, an overloaded pool runs the newest job
 	// first if the oldest job has waited longer than Target.
@@ -44,7 +44,7 @@ type Config struct {
 	// be concurrent. Panics do not affect other jobs.
 	Panicked func(*PanicError)
 
-	fixedTarget bool // Target is set and does not follow the jobs
+	fixedTarget bool // Target was not 0, so it does not adapt
 }
 
 // NoQueue is the value of Config.Queue for a pool without a queue.

@@ -17,15 +17,15 @@ type controller struct {
 
 	lastTotals  totals // at the last call of updateTargetAndQueueLimit
 	lastRefused uint64 // totals.refused at the last tick
-	lastWaitAt  int64  // when jobs waited last
-	adjustAt    int64  // when updateTargetAndQueueLimit is due
-	memoryAt    int64  // when the memory budget is due
-	trimAt      int64  // when stopQuarterOfIdleWorkers is due
-	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
+	lastWaitAt  int64
+	adjustAt    int64 // when updateTargetAndQueueLimit is due
+	memoryAt    int64 // when the memory budget is due
+	trimAt      int64 // when stopQuarterOfIdleWorkers is due
+	minIdle     int   // minimum number of idle workers since the last stopQuarterOfIdleWorkers
 
-	ceiling       int    // limit of workers of the configuration and the memory budget
-	crowdedAt     int64  // since when goroutines wait for processors; 0 if they do not
-	lastCrowdedAt int64  // when goroutines last waited for processors; 0 if never
+	ceiling       int    // maximum number of workers that the configuration and the memory budget allow
+	crowdedAt     int64  // since when more than crowdedPerProc goroutines per processor wait for one; 0 if fewer do
+	lastCrowdedAt int64  // when that many goroutines last waited
 	lastBlockedAt int64  // when jobs last waited for something other than a processor, or the limit decreased because none did
 	progressAt    int64  // when a job last finished, no job waited, or a worker was added
 	lastFinished  uint64 // totals.finished at progressAt
@@ -35,8 +35,8 @@ type controller struct {
 	slack       float64 // share of recent periods without rejections and waiting jobs
 }
 
-// Periods of the controller, in nanoseconds. The controller uses fastPeriod while jobs wait, and for stayFast
-// afterwards.
+// Periods of the controller, in nanoseconds. It ticks every fastPeriod while jobs wait, and for stayFast afterwards.
+// Otherwise it ticks every slowPeriod while jobs run, and every trimPeriod or not at all without jobs.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -78,7 +78,7 @@ func (c *controller) tickUntilPoolExits() {
 	}
 }
 
-// wakeController makes the controller run soon. Call it when a job waits or is rejected, or when a worker starts.
+// wakeController makes the controller tick soon. Call it when a job waits or is rejected, or a worker starts.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -88,8 +88,8 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle of the controller. nextPeriod is in nanoseconds; 0 means that the controller sleeps until it is
-// woken.
+// tick runs one cycle of the controller. nextPeriod is the time until the next one, in nanoseconds; 0 means until the
+// controller is woken.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -143,7 +143,8 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue returns the sums of the shards' counters, and moves overdue jobs from the queue to *shed.
+// collectTotalsAndShedOverdue returns the sums of the shards' counters. It also sets the shards' queue limit and,
+// during an overload, moves overdue jobs to *shed.
 func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
@@ -198,12 +199,13 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 const (
 	// initialPerProc is the initial and minimum limit of workers per processor.
 	initialPerProc = 2
-	// The limit of workers decreases when crowdedPerProc goroutines have waited for each processor for crowdedFor.
+	// The limit of workers decreases when, for crowdedFor, more than crowdedPerProc goroutines have waited for each
+	// processor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// The limit also decreases when all busy workers have needed a processor for noneBlockedFor.
+	// It also decreases when, for noneBlockedFor, running jobs have waited only for processors.
 	noneBlockedFor = int64(20 * time.Millisecond)
-	// slowGrowthFor is how long the limit of workers grows slowly after goroutines have waited for processors.
+	// slowGrowthFor is how long the limit of workers grows slowly after lastCrowdedAt.
 	slowGrowthFor = int64(100 * time.Millisecond)
 	// maxBesideOthersPerProc limits the workers per processor that start while other goroutines wait for a processor.
 	maxBesideOthersPerProc = 64
@@ -211,7 +213,7 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-// minLimit returns the minimum of the worker limit, which is also the initial limit.
+// minLimit returns the lowest limit of workers, which is also the initial limit.
 func (p *Pool) minLimit() int64 {
 	if p.cfg.FixedLimit {
 		return int64(p.cfg.Max)
@@ -219,8 +221,8 @@ func (p *Pool) minLimit() int64 {
 	return min(max(int64(p.cfg.Min), initialPerProc*p.procs), int64(p.cfg.Max))
 }
 
-// updateWorkerLimit adapts the limit of workers to the load. waiting counts jobs that wait or were rejected since the
-// last call. runnable counts goroutines that wait for a processor.
+// updateWorkerLimit adapts the limit of workers to the load. waiting includes jobs rejected since the last call.
+// runnable counts goroutines that wait for a processor.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s totals) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())

@@ -10,8 +10,8 @@ import (
 
 // Job is a unit of work. A Job can implement [Dropper] to be notified if it will not run.
 type Job interface {
-	// Run is called at most once, on a worker. ctx ends when the context of the submission ends, when [Pool.Close]
-	// stops waiting for running jobs, or when Run returns.
+	// Run is called at most once, on a worker. ctx ends when the context of the submission ends or when [Pool.Close]
+	// stops waiting for running jobs. It may also end when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -25,8 +25,7 @@ func (f Func) Run(ctx context.Context) { f(ctx) }
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
-	// runs on a goroutine of the pool or within Close, and must not block. If Dropped panics, other jobs are not
-	// affected.
+	// runs on a goroutine of the pool or within Close, and must not block.
 	Dropped(why error)
 }
 
@@ -41,7 +40,7 @@ type Task struct {
 
 // Errors of this package. Compare them with errors.Is.
 var (
-	// ErrFull reports that the job was rejected because the queue was full.
+	// ErrFull reports that the job was rejected because no worker and no space in the queue was available.
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")

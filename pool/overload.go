@@ -20,14 +20,14 @@ func (o *overload) startOrExtend(now int64) {
 }
 
 const (
-	// maxSlack limits the share of periods without waiting jobs and rejections. Above maxSlack, an overload ends.
+	// maxSlack is the share of recent periods without waiting or rejected jobs above which an overload ends.
 	maxSlack = 0.5
 	// admitted is the limit of the queue in an overload, as a share of the jobs that workers can start within target.
 	admitted = 0.75
 )
 
 // updateQueueLimitAndOverload limits the queue during an overload, and extends or ends the overload. anyRefused is true
-// if jobs were rejected since the last call.
+// if jobs were rejected, shed or made to wait since the last call.
 func (c *controller) updateQueueLimitAndOverload(now int64, s totals, anyRefused bool) {
 	o, capacity := &c.p.overload, c.p.cfg.Queue
 	limited := c.queueLimit < capacity

@@ -43,9 +43,9 @@ type Pool struct {
 	wake   chan struct{} // wakes a waiting Submit; capacity 1
 
 	_             [64]byte
-	size          atomic.Int64 // number of workers, and closedBit
+	size          atomic.Int64 // number of workers, plus closedBit once the pool is closed
 	limit         atomic.Int64 // current limit of workers
-	searching     atomic.Int32 // workers that search for jobs
+	searching     atomic.Int32
 	blocked       atomic.Int64 // workers in Block
 	blocking      atomic.Bool  // most running jobs wait for something
 	slow          atomic.Bool  // the controller must be woken when a job waits
@@ -56,12 +56,12 @@ type Pool struct {
 	totalWaits    atomic.Uint64 // Submits that ever waited
 	handedOver    atomic.Uint64 // jobs passed directly to a worker
 	late          atomic.Uint64
-	refusedClosed atomic.Uint64 // rejected because the pool was closed
+	refusedClosed atomic.Uint64
 	procs         int64
 
 	control   controller
 	closeOnce sync.Once
-	exited    chan struct{} // closed when the last worker exits
+	exited    chan struct{} // closed when the pool is closed and the last worker exits
 	done      chan struct{} // closed when Close is complete
 	running   sync.WaitGroup
 }
@@ -145,7 +145,7 @@ func (p *Pool) Block(f func()) {
 }
 
 // MostJobsWait reports whether most running jobs wait for something other than a processor. The result is about a
-// millisecond old while jobs wait in the queue, and at most 50 ms otherwise.
+// millisecond old while jobs wait in the queue. Otherwise, it may be outdated.
 func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
 
 func (p *Pool) markClosedAndStartDrain() {
@@ -211,12 +211,11 @@ func (p *Pool) callPanickedHandlerIfSet(v any) {
 
 // Stats contains statistics of a pool. Numbers described with "now" are current; all others count events since New.
 type Stats struct {
-	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current limit.
+	// Workers is the number of workers now, and Idle the number of them without a job. Limit is the current maximum.
 	Workers, Idle, Limit int
 	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded now. An overloaded pool accepts fewer jobs and sheds jobs that
-	// wait too long.
+	// Overloaded reports whether the pool is overloaded now (see Config.Target).
 	Overloaded bool
 	// Accepted counts accepted jobs, including those that still wait or run.
 	Accepted uint64
@@ -229,7 +228,7 @@ type Stats struct {
 	// perhaps while the job waited for space. Closed: the pool was closed.
 	Full, Late, Closed uint64
 
-	// Wait is the time for which jobs were queued before they ran. Service is the time for which they ran.
+	// Wait contains the times for which jobs were queued. Service contains the times for which they ran.
 	Wait, Service Histogram
 }
 

@@ -100,8 +100,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and overdue jobs to *shed. It returns false if the shard is empty. It
-// also returns false after it has shed maxShedBatch jobs; in this case, call it again.
+// dequeueOrShedOverdue moves the next job to dst and, during an overload, overdue jobs to *shed. It returns false if
+// the shard is empty, or if *shed is full; in this case, empty *shed and call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {
@@ -121,8 +121,8 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// updateOverloadAndShedOverdue starts an overload if the shard's jobs are overdue, and then moves overdue jobs to
-// *shed.
+// updateOverloadAndShedOverdue starts an overload if jobs have been overdue for a whole interval. During an overload,
+// it moves overdue jobs to *shed.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) {
 	o, target := s.overload, s.overload.target.Load()
 	if s.Len() == 0 || now-s.Front().submittedAt <= target {

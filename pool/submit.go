@@ -54,8 +54,8 @@ func (p *Pool) submit(t *Task, wait bool) error {
 // from its last job.
 const returningWorkerTries = 8
 
-// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil for context.Background and
-// context.TODO.
+// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if it is a context that
+// never ends.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
 	case t.Ctx == nil || t.Ctx == context.Background() || t.Ctx == context.TODO():
@@ -113,7 +113,8 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard.
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard, and wakes or
+// starts a worker if necessary.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {

@@ -9,7 +9,7 @@ import "context"
 // A worker wakes one waiting Submit, and no further one until the woken Submit has run. The woken Submit takes the
 // space it finds and, if there is more, wakes the next. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups limits how often a waiting Submit is woken without finding space.
+// maxVainWakeups is how often a waiting Submit may be woken in vain before new submissions cannot overtake it.
 const maxVainWakeups = 3
 
 // wakeWaitingSubmit wakes the first waiting Submit, unless a wakeup is already pending.

@@ -20,14 +20,14 @@ import (
 const (
 	// searchRounds is how often a searching worker looks for jobs before it parks.
 	searchRounds = 3
-	// searchYield is the maximum yield of a searching worker.
+	// searchYield is the longest yield between two searches. After a longer one, the worker parks.
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. The goroutine owns the fields. While the worker is parked, the caller of
-// popParked owns them.
+// worker is a goroutine that runs jobs. Only this goroutine or, while parked, the caller of popParked may use the
+// fields.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -35,13 +35,13 @@ type worker struct {
 	home      int  // shard to look at first
 	searching bool // counted in Pool.searching
 
-	yieldedAt int64 // when it last yielded
+	yieldedAt int64
 	startedAt int64 // when the current job started
 	endedAt   int64 // when the last job ended
 
 	job        queuedTask  // the current job
-	last       lastOutcome // not yet counted in a shard
-	shed       []Task      // shed by the last takeQueuedJob
+	last       lastOutcome // of the last job, until a shard has counted it
+	shed       []Task      // shed by takeQueuedJob, until it notifies them
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
 	ctxAddress uintptr                  // of the last task's context; 0 if that is not a pointer
@@ -53,7 +53,7 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countAndClearOutcome adds o to the shard's counters and clears o. The caller holds the shard's lock.
+// countAndClearOutcome adds o to the shard's counters. The caller holds the shard's lock.
 func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -65,8 +65,8 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit. Keep the stack at Job.Run short: the garbage collector scans the
-// stacks of all workers.
+// runUntilExit runs jobs until the worker must exit, after a panic on a new goroutine. Keep its stack frame small: the
+// garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {
@@ -97,7 +97,7 @@ func (w *worker) runUntilExit() {
 	w.p.running.Done()
 }
 
-// waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
+// waitForNextJob stores the next job in w.job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
 	for w.job.Job == nil {
@@ -119,7 +119,8 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob moves a job from the queue to w.job. It may also wake another worker and a waiting Submit.
+// takeQueuedJob moves a job from the queue to w.job. It may also shed jobs, and wake another worker and a waiting
+// Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -159,7 +160,8 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// yieldAfterQuantumIfQueued yields the processor if jobs wait and the last yield was at least quantum ago.
+// yieldAfterQuantumIfQueued yields the processor if jobs wait, most running jobs are not blocked, and the last yield
+// was at least quantum ago. It returns the time now.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -183,7 +185,8 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a job, and parks the worker if there is none. It returns false if the worker must exit.
+// searchThenPark searches for a queued job, and parks the worker if there is none. It returns false if the worker must
+// exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
@@ -249,7 +252,8 @@ func (w *worker) countOutcomeAndStopSearching() {
 	w.stopSearching()
 }
 
-// contextOrDropIfExpired returns the context for a task's job. If t.Ctx has ended, it drops the job and returns nil.
+// contextOrDropIfExpired returns the context for t's job. If t.Ctx has ended, it drops the job and returns nil. t.Ctx
+// must not be nil.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.last.expired = 1
@@ -268,6 +272,7 @@ func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 }
 
 // jobContext is the context passed to Job.Run. It ends with the task's context or when the pool cancels running jobs.
+// If Done was called, it also ends when Run returns.
 type jobContext struct {
 	context.Context
 	pool context.Context
@@ -310,7 +315,6 @@ func (j *jobContext) Value(key any) any {
 	return from.Value(key)
 }
 
-// endIfWatched ends the context if the job has called Done.
 func (j *jobContext) endIfWatched() (ended bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

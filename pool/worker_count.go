@@ -10,8 +10,8 @@ func (p *Pool) ensureMinWorkers() {
 	}
 }
 
-// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with first,
-// unless first has no job.
+// startWorkerIfAllowed starts a worker unless the limit plus extraWorkers is reached. The worker begins with first.Job
+// or, if that is nil, searches for a job.
 func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -33,8 +33,8 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if there are more than minWorkers. The caller must then make
-// a worker exit.
+// decrementWorkersIfAbove decrements the number of workers if it is above minWorkers. If so, the caller must make a
+// worker exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -73,7 +73,8 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker wakes or starts a worker, or wakes the controller if the limit of workers is reached.
+// wakeOrStartWorker makes a parked or new worker search for jobs. If the limit of workers is reached, it wakes the
+// controller instead.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -111,8 +112,7 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes and returns the worker that parked last. If no worker is parked, it returns nil. The caller must
-// wake the returned worker.
+// popParked removes and returns the worker that parked last, or nil. The caller must wake the worker.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

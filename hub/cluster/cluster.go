@@ -50,8 +50,8 @@ type Config struct {
 	// Node.Origin of the old process. The new node neither delivers nor sends messages until the clients have moved. It
 	// waits for at most a minute. Origin cannot be used with Peers. The default "" means a new node.
 	Origin string
-	// MaxMessage limits the size of a message in bytes. With Peers, the limit also applies to the embedded server. The
-	// default is 64 KiB, as in hub.Limits.
+	// MaxMessage is the size in bytes of messages that the servers of Peers must accept. The default is 64 KiB, as in
+	// hub.Limits; they always accept up to 1,020 KiB. It is unused without Peers.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
@@ -74,7 +74,7 @@ type Peers struct {
 	// server, if it differs from Addr.
 	Addr, Advertise string
 	// Join lists addresses of other servers in the cluster. One reachable server is enough, because it announces all
-	// others.
+	// others. With Hub.Replay, list all other servers; at least two are required.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
@@ -82,7 +82,8 @@ type Peers struct {
 	// default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
-	// be persistent. Each node needs a directory of its own. With the default "", nothing is stored.
+	// be persistent. Each node needs a directory of its own. Dir is required if Hub.Replay is set, and unused
+	// otherwise.
 	//
 	// Messages are stored only while a majority of the servers is up. In a new cluster, the servers in Join count.
 	// Later, all servers that have ever joined count.
@@ -249,7 +250,6 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerIfPeersAndConnect connects the node to NATS, and starts the embedded NATS server if Peers is set.
 func (n *Node) startServerIfPeersAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -354,7 +354,7 @@ func (n *Node) EnqueueForStream(topic string, message []byte) error {
 	return n.publisher.enqueue(topic, message)
 }
 
-// comesByStream reports whether this node receives a topic or pattern only through the replay stream.
+// comesByStream reports whether all messages of a topic or pattern come through the replay stream.
 func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 	return n.hub.Replay != nil && n.hub.Replay.KeepsAll(kind, name)
 }

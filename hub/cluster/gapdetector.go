@@ -19,8 +19,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one era of a node: a period in which
-// the node's numbers do not restart.
+// sourceSequence is the last sequence number received from a source. A source is one era of a node, in which the node's
+// numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -28,7 +28,6 @@ type sourceSequence struct {
 }
 
 const (
-	// maxSourcesPerTopic limits the sources of a topic.
 	maxSourcesPerTopic = 64
 	maxSourceBytes     = maxOriginBytes + 32
 )
@@ -44,8 +43,8 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records the sequence number of a received message. missing counts the messages lost before this
-// message.
+// recordSequence records a received message. missing counts the messages lost just before it. duplicate is true if
+// number is not above the last number.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -37,7 +37,7 @@ type nodeInfo struct {
 }
 
 const (
-	// maxQueued is the queue length above which the node stops reading.
+	// maxQueued is the queue length above which the node stops reading from NATS.
 	maxQueued     = 16
 	readSize      = 32 << 10
 	inboxCapacity = maxQueued + readSize/8
@@ -167,7 +167,8 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConnClosingOnWriteErr is a connection to NATS whose reads wait for space in the inbox.
+// readThrottledConnClosingOnWriteErr is a connection to NATS. Reads wait for space in the inbox. A failed write closes
+// the connection.
 type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox

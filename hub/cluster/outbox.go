@@ -79,7 +79,7 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost adds a message to the outbox, or counts the message as lost if the outbox is full.
+// enqueueOrCountLost counts the message as lost if the outbox is full or closed.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
@@ -104,8 +104,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits for messages and removes all of them. It returns none once the outbox is closed and empty.
-// The outbox reuses the memory of emptyQueue.
+// waitAndDequeueAll waits until the outbox has messages and is not paused, and removes all of them. It returns none
+// once the outbox is closed and empty. The outbox reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

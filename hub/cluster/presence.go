@@ -228,7 +228,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes, and counts further names.
+// boundedNames collects names up to a limit in bytes, and counts others.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -247,7 +247,7 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes sends q to all other nodes and calls handle for each answer, until all have answered or ctx ends.
+// queryOtherNodes calls handle for each answer to q, until all nodes have answered or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)

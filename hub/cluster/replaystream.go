@@ -32,7 +32,8 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. minAPITimeout is the first limit of requests that open the stream.
+	// apiTimeout limits a request to the servers. The limit of requests that open the stream grows from minAPITimeout
+	// after each failure.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
 	// consumerIdleTimeout is the absence after which NATS deletes a node's consumer. consumerHeartbeat is the interval
@@ -139,8 +140,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the replay stream and reads messages until an error occurs. timeout limits each request
-// that opens the stream.
+// openAndReadUntilError opens the replay stream and reads messages. timeout limits each request that opens the stream.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
 		return false, err
@@ -206,8 +206,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the replay stream if necessary, and resets the hub's replay buffer if the stream
-// was replaced.
+// ensureStreamResetIfChanged creates the stream if necessary, and resets the hub's replay buffer if the stream was
+// replaced or has lost its newest messages.
 func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

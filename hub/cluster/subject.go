@@ -23,7 +23,6 @@ const (
 	shardedPrefix = "myriad.s."
 	allSuffix     = ">"
 
-	// maxTokens limits the tokens of a name.
 	maxTokens = 16
 	// maxSubjectBytes limits an escaped name in a subject.
 	maxSubjectBytes = 1024
@@ -83,8 +82,8 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic from its NATS subject. ok is false if the subject contains a
-// hash or is not that of a topic.
+// parseTopicSubject returns the kind and name of a topic. ok is false if the subject contains a hash or is not that of
+// a topic.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {

@@ -18,7 +18,7 @@ type subscriptions struct {
 	onUnsubscribed func(subject string, covered func(string) bool) // called after unsubscribing
 	warn           func(format string, v ...any)
 	linger         time.Duration
-	maxSubjects    int // beyond it, all topics are subscribed to
+	maxSubjects    int // a node that needs more subscribes to all topics
 	alwaysAll      bool
 	comesByStream  func(hub.Kind, string) bool // names to skip
 	forceAll       atomic.Bool                 // keeps the node subscribed to all topics during a takeover
@@ -192,7 +192,8 @@ func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subject
 	return s
 }
 
-// unsubscribeUnneeded ends subscriptions that were unused or superseded for some time.
+// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay, and the
+// subscription to all topics if at most half of maxSubjects are needed.
 func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -241,8 +242,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics if on is true, and otherwise to each name separately. If on is false,
-// subs.replaced must be empty.
+// switchSubscribeAll subscribes to all topics or, if on is false, to each name separately; then subs.replaced must be
+// empty. It waits, at most a few seconds, until NATS applies the change.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -280,7 +281,8 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, but for at most a few seconds.
+// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, at most a few seconds, and sets
+// subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -301,7 +303,6 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription is the widest subscription that matches subject.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()

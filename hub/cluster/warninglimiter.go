@@ -26,8 +26,7 @@ type shownWarning struct {
 const (
 	maxWarningsPerSecond = 5
 	repeatInterval       = time.Minute
-	// maxKnownWarnings limits the number of remembered lines.
-	maxKnownWarnings = 256
+	maxKnownWarnings     = 256
 )
 
 // variableNumbers matches numbers that vary between otherwise equal log lines.

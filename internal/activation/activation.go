@@ -4,8 +4,7 @@
 // # Concurrency
 //
 // All functions are safe for concurrent use. The first call of Listeners adopts the descriptors. Other calls wait for
-// the first one and return the same result. The first call also unsets environment variables, so call Listeners before
-// the program starts child processes.
+// the first one and return the same result.
 package activation
 
 import (
@@ -40,7 +39,7 @@ type NamedListener struct {
 // Listeners returns the listeners that the service manager has passed to this process, in order. Later calls return the
 // same listeners, even if they have been closed. Listeners needs Linux.
 //
-// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that child processes do not use them. If
+// The first call unsets LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, so that later child processes do not use them. If
 // LISTEN_PID does not name this process, Listeners returns the listeners inherited in an upgrade.
 //
 // The service manager may pass 1 to 1,024 descriptors. If one of them is not a listening TCP or unix stream socket,
@@ -103,7 +102,7 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid.
+// parseListenEnv returns the names of the descriptors, if any, that the service manager has passed to process pid.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -2,7 +2,7 @@
 //
 // Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
 // thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
-// look-up. A keyed hash selects the map, so that clients cannot choose it. No two locks are held at the same time.
+// look-up. A keyed hash selects the map, so that clients cannot choose it.
 package admission
 
 import (
@@ -25,7 +25,7 @@ type Config struct {
 	// may be accepted at once. The maximum is 1,000,000,000.
 	Rate int
 	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// Prefixes describes how prefixes match.
+	// See the type Prefixes for how prefixes match.
 	Allow, Deny []netip.Prefix
 }
 
@@ -108,7 +108,7 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSourceConn counts a connection from source. It returns false if source already has MaxPerSource connections.
+// AcquireSourceConn counts a connection from source, or returns false if source already has MaxPerSource connections.
 // For an invalid source, it counts nothing and returns true.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
@@ -150,7 +150,7 @@ type tokenBucket struct {
 
 	mu      sync.Mutex
 	units   int64
-	updated time.Duration // when units was updated
+	updated time.Duration
 }
 
 func newTokenBucket(rate int) *tokenBucket {

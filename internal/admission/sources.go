@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// shardCount is the number of maps in sourceCounters. A hash of the source selects the map.
+// shardCount is the number of maps in sourceCounters.
 const shardCount = 64
 
 // source is the prefix that identifies the source of connections, padded with zeros. It contains no pointers, so the

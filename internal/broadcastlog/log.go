@@ -42,7 +42,7 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to Log.active while the log is paused.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is the factor by which queued broadcasts are delivered faster than they arrived.
+// replaySpeedup limits the delivery of queued broadcasts to this multiple of the rate at which they arrived.
 const replaySpeedup = 8
 
 // retryInterval is the pause before another attempt to deliver a broadcast.
@@ -81,8 +81,8 @@ type queuedBroadcast struct {
 // IsPausedOrHasPeers reports whether the log is paused or has peers in other processes.
 func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it queues a copy of m and returns
-// Queued. Without space, it returns ErrFull.
+// BroadcastOrQueue delivers m and forwards it to all peers or, if the log is paused, queues a copy of m and returns
+// Queued. Without space, it only returns ErrFull.
 func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -134,8 +134,8 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m and then forwards m to all peers except origin. If there is no space, it
-// retries the delivery until ctx ends, and then calls OnDropped.
+// deliverWhenSpaceThenForward delivers m and forwards it to all peers except origin. Without space, it retries the
+// delivery until ctx ends. If the delivery fails, it calls OnDropped, but still forwards m.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -174,7 +174,8 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster, or returns false if the log is paused.
+// beginBroadcastUnlessPaused counts the caller as an active broadcaster until endBroadcastAndWakePause, or returns
+// false if the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -268,8 +269,8 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause, returns ok = false and,
-// if peerToNotify is not nil, notifies that peer. While rejectNew is true, the paused log rejects new broadcasts.
+// dequeueOrResume returns the next queued broadcast. If there is none, it ends the pause and, if peerToNotify is not
+// nil, sends that peer a frameResumed. While rejectNew is true, the paused log rejects new broadcasts.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

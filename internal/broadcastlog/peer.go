@@ -51,9 +51,9 @@ type Peer struct {
 	closed  bool // no more frames are queued
 }
 
-// NewPeer creates a peer with a duplicate of socket. maxPendingBytes limits the bytes that wait to be sent. If
-// closeWhenFull is true, the peer closes the connection above the limit. Otherwise, Log.BroadcastOrQueue fails with
-// ErrFull.
+// NewPeer creates a peer with a duplicate of socket, which the caller must still close. maxPendingBytes limits the
+// bytes that wait to be sent. If closeWhenFull is true, the peer closes the connection above the limit. Otherwise,
+// Log.BroadcastOrQueue fails with ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -91,7 +91,7 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// markClosedAndDiscardPending marks the peer as closed and discards pending output. The caller must hold l.mu.
+// markClosedAndDiscardPending discards pending output. The caller must hold l.mu.
 func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()

@@ -63,8 +63,8 @@ type sketchRow struct {
 }
 
 // countAndAdmitByChance decides at random whether to admit an arrival from source. The probability depends on the
-// estimate for source. If source is exempt or invalid, or if no estimates exist yet, the probability is flat. If flat
-// is 0, no arrival is admitted. isCounted reports whether the arrival was counted for its source.
+// estimate for source. Without one, it is flat, in units of 1/certain. If flat is 0, no arrival is admitted. isCounted
+// reports whether the arrival was counted for its source.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -85,7 +85,7 @@ func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admi
 // sources, whose keys differ in the last bytes.
 type sourceKey [20]byte
 
-// pickOneOfSourceKeys returns a random one of the numKeys keys of source. numKeys is the weight of source.
+// pickOneOfSourceKeys returns a random one of the keys of source. numKeys is the weight of source.
 func pickOneOfSourceKeys(source netip.Addr, numKeys uint32) (k sourceKey) {
 	address := source.As16()
 	if copy(k[:], address[:]); source.Is6() && !source.Is4In6() {
@@ -154,7 +154,6 @@ func (s *sourceSketch) updateRows(share, limit float64) {
 	}
 }
 
-// discardSketches removes the sketches after an overload.
 func (f *fairShares) discardSketches() {
 	f.current.Store(nil)
 	f.next.Store(nil)

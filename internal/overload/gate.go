@@ -56,12 +56,13 @@ type Gate struct {
 	credits   atomic.Int64 // limit of the field waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured is the number of requests without a Ticket that have started since the last Tick. Only requests that
-	// were admitted before the Gate measured every request have no Ticket.
+	// unmeasured is the number of requests without a Ticket that have started since the last Tick, while the Gate
+	// measured all new requests.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
 	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait
-	// idle is the time in ns since the last tick without waiting requests, longer than startInterval each.
+	// idle is the time in ns, since the last Tick, in which no request waited. Each such period counts from
+	// startInterval on.
 	idle, startInterval atomic.Int64
 	delays              meanTracker // of requests that have started since the last tick
 	services            meanTracker // times from Start to Done
@@ -145,8 +146,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitBySharesOrIfNoneWaits reports whether the fair shares admit a request. If no request waits and setShedRatio has
-// set no ratio, it admits every request, so that no worker becomes idle. The credits are checked later.
+// admitBySharesOrIfNoneWaits reports whether the fair shares admit a request, or else counts it as shed. If no request
+// waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	why := ByQueueDelay
 	if mode&dicing != 0 {
@@ -160,8 +161,8 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission that setShedRatio has set. It is the same for all sources and
-// ignores the credits.
+// flatProbability returns the probability of admission that setShedRatio has set, in units of 1/certain. It is the same
+// for all sources and ignores the credits.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -227,7 +228,7 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio makes the Gate shed requests with the probability ratio and count them under the reason why.
+// setShedRatio makes the Gate shed requests with the probability ratio, for the reason why. A ratio of 0 ends this.
 func (g *Gate) setShedRatio(ratio float64, why Reason) {
 	g.ratioCause.Store(uint32(why))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
@@ -238,10 +239,10 @@ func (g *Gate) setShedRatio(ratio float64, why Reason) {
 const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
-	// The target of the queue delay is the mean time for which requests run, but at least MinTarget, whose default is
-	// minTarget, and at most maxTarget. If requests arrive in bursts, workers could find the queue empty between two
-	// bursts. MinTarget therefore grows by up to idleTarget. The growth is in proportion to the share of time in which
-	// this happens, up to maxIdle. Before the Gate sheds requests, MinTarget has grown by idleTarget.
+	// The target of the queue delay is the mean time for which requests run, but at least MinTarget (default:
+	// minTarget) and at most maxTarget. If requests arrive in bursts, workers could find the queue empty between two
+	// bursts. The minimum therefore grows by up to idleTarget, in proportion to the share of time in which this
+	// happens, up to maxIdle. While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
 	minTarget, maxTarget = 2 * time.Millisecond, 100 * time.Millisecond
 	idleTarget           = 3 * time.Millisecond
 	maxIdle              = 0.05
@@ -271,7 +272,7 @@ type queueController struct {
 	grown       int64         // growth of the queue in the interval
 	growing     int           // consecutive intervals in which the queue has grown fast
 	lastWaiting int64         // at the last tick
-	baseWaiting int64         // after the first interval whose delays all exceeded the target; 0 without one
+	baseWaiting int64         // waiting after the first interval whose delays all exceeded the target; 0 if none
 
 	quietSince  time.Duration
 	adjustAt    time.Duration
@@ -333,8 +334,8 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 }
 
 // updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. The time
-// without waiting requests counts only beyond the mean time between two starts, because a worker normally asks for its
-// next request at about that interval.
+// without waiting requests counts only beyond the mean time between two starts, at which a worker normally asks for its
+// next request.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {
@@ -393,8 +394,8 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 	g.startGrowthInterval(now)
 }
 
-// adjustCreditsOrStopLimiting adjusts the credits at most once per target delay. If nothing was shed for quietTime, the
-// Gate stops limiting requests.
+// adjustCreditsOrStopLimiting adjusts the credits, at most once per target. If nothing was shed for quietTime, the Gate
+// stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

@@ -44,7 +44,7 @@ const lagConnDivisor = 20
 
 // Sample is one measurement of the load. Shares are between 0 and about 1; 0 also means unknown.
 type Sample struct {
-	Lag         time.Duration // since the last sample: mean length of the loop turn during which a random event arrives
+	Lag         time.Duration // since the last sample: mean length of the loop iteration in which an event arrives
 	CPUPressure float64       // share of time in which a task waited for a CPU; negative if unknown
 	Memory      float64       // memory in use, as a share of the limit
 	Buffers     float64       // buffers of connections, as a share of Limits.MaxBuffered
@@ -62,7 +62,7 @@ const (
 	endShare       = 0.9
 	lagTime        = 300 * time.Millisecond // for which the lag must last
 	endTime        = time.Second            // how long an action continues after its signal has ended
-	refuseAfter    = 5 * time.Second        // of PauseAccepts, before RefuseConns begins
+	refuseAfter    = 5 * time.Second        // how long PauseAccepts lasts before RefuseConns begins
 	minCPUPressure = 0.1
 )
 
@@ -117,7 +117,8 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether a connection from a proxy may be accepted, before the client's address is known.
+// AdmitProxy reports whether a connection from a proxy may be accepted. When the client's address is known, call
+// AdmitConn.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
 // SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
@@ -196,8 +197,7 @@ func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	m.connShares.updateIfDue(now, probability, false)
 }
 
-// signalLevel returns the strength of the signal for action a. The action begins when level has been at least 1 for
-// delay.
+// signalLevel returns the signal for action a. The action begins when level has been at least 1 for delay.
 func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, delay time.Duration) {
 	if l := memoryLevels[a]; l > 0 {
 		level = s.Memory / l
@@ -245,7 +245,7 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 }
 
 // lagController computes the probability of shedding requests that run on event loops, so that the lag stays near
-// lagTarget. It begins when the lag has been high for lagShedTime. Shorter lags are normal.
+// lagTarget. It begins when the lag has exceeded lagToShed for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
 	highSince        time.Duration // since when the lag is high; 0 if it is not

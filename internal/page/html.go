@@ -49,8 +49,8 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained HTML file. If the page is invalid, WriteHTML returns an error and
-// writes nothing. All other errors are errors of w.
+// WriteHTML writes the page as a self-contained HTML file. If rows of a table, or X and Y of a series, differ in
+// length, it fails and writes nothing. Other errors come from w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.validateAndWriteTemplate(w, "page") }
 
 // WriteUpdate writes the content of the page as HTML, without script and style. A live page fetches this output.

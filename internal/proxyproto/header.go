@@ -37,8 +37,8 @@ type Header struct {
 
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b and returns its length. If the header is incomplete, length is 0 and err is
-// nil; call Parse again with more bytes.
+// Parse parses the header at the start of b and returns its length. If the header is incomplete, lengthIfComplete is 0
+// and err is nil; call Parse again with more bytes.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).
@@ -60,7 +60,7 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	return h, lengthIfComplete, nil
 }
 
-// checkPrefixOrIncomplete returns nil if b starts with prefix, and errIncomplete if b is only the beginning of prefix.
+// checkPrefixOrIncomplete returns errIncomplete if b is only the beginning of prefix.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

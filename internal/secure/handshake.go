@@ -16,8 +16,8 @@ import (
 const (
 	// InputPauseSize is the number of input bytes from which IsInputFull asks the owner to stop reading.
 	InputPauseSize = 80 << 10
-	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. After InputPauseSize, up to 32
-	// buffers of 64 KiB may be in flight with io_uring.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake buffers. At InputPauseSize, up to 32 buffers
+	// of 64 KiB may be in flight with io_uring.
 	MaxHandshakeInput = InputPauseSize + 32<<16
 	// maxHelloInput limits the input before a complete ClientHello: maxHello plus record headers.
 	maxHelloInput = maxHello + 8<<10
@@ -53,15 +53,15 @@ type handshake struct {
 	consumed   int // bytes of in that crypto/tls has read
 	recordLeft int // bytes of the current record that crypto/tls has not read
 	out        []byte
-	isFull     bool // the owner has stopped reading and is woken when crypto/tls needs input
+	isFull     bool // the owner must stop reading until it is woken
 	inputEnded bool // the peer has closed its direction
 	isAborted  bool
 	isDone     bool
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input of the handshake. A server starts the handshake after a complete
-// ClientHello.
+// appendInputAndStartOnHello appends p to the input. A server starts or queues the handshake once the ClientHello is
+// complete.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input will arrive. It fails if the handshake can no longer complete.
+// markInputEndedOrFail fails if the handshake can no longer complete.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -162,7 +162,7 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output. err is the result of the handshake.
+// takeOutputAndResult returns and clears the output. err is the handshake's result if isDone is true.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,8 +233,8 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. If a client sends nothing for stallTimeout while other handshakes are
-// queued, its handshake is evicted. The result is false if the handshake was cancelled or evicted.
+// waitInputOrEvictIfStalled waits for input. A handshake is evicted if others are queued and the client sends nothing
+// for stallTimeout. The result is false if the handshake was cancelled or evicted.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a client does not limit the wait for a slow server

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server waits for a client's input while other handshakes are queued.
+// stallTimeout is how long a server waits for a client's input if other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
@@ -21,8 +21,8 @@ const DefaultMaxHandshakes = 4096
 // Further handshakes wait without a goroutine in an unlimited FIFO queue. A HandshakeLimiter is safe for concurrent
 // use.
 //
-// While handshakes are queued, a handshake that has waited a second for its client's input loses its slot. A process
-// needs separate limiters for servers and clients, because its clients could otherwise take the servers' slots.
+// While handshakes are queued, a handshake that has waited a second for its client's input fails. A process needs
+// separate limiters for servers and clients, because its clients could otherwise take the servers' slots.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one element for each handshake that computes
 	goroutines sync.WaitGroup
@@ -31,7 +31,7 @@ type HandshakeLimiter struct {
 	maxRunning int
 	running    int
 	evicting   int       // how many of running are being evicted
-	queue      list.List // a *handshake is in queue, in stalled or in neither
+	queue      list.List // a *handshake is at most in one of the lists
 	stalled    list.List
 }
 
@@ -88,7 +88,8 @@ func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled evicts h if a queued handshake needs a slot, and otherwise marks h as stalled.
+// evictOrMarkStalled evicts h if a queued handshake needs a slot; the caller must then end h. Otherwise, h may be
+// evicted later.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

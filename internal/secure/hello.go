@@ -117,8 +117,8 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the maximum record body, in bytes, that fits into the initial buffer of crypto/tls.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloIntoSmallRecords splits the ClientHello at the beginning of in into small records, which save memory of
-// crypto/tls.
+// splitHelloIntoSmallRecords splits the ClientHello at the beginning of the input into small records, which save memory
+// of crypto/tls, unless another message follows in the last record.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

@@ -39,7 +39,7 @@ func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) 
 	return r, nil
 }
 
-// GetCertificate returns the current certificate, after reloading changed files. The error is always nil.
+// GetCertificate returns the current certificate. At most once a second, it reloads changed files. The error is nil.
 func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if r.mu.TryLock() {
 		if time.Since(r.lastCheck) >= checkInterval {

@@ -37,7 +37,7 @@ func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }
 
-// Keys returns the keys, newest first. It returns nil if it cannot read them.
+// Keys returns the keys, newest first. It returns nil if there are none, or if it cannot read them.
 func (s *SharedTicketKeys) Keys() (keys []TicketKey) {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -69,7 +69,7 @@ func (s *SharedTicketKeys) readKeysUnchecked() (keys []TicketKey) {
 }
 
 // RenewIfDue returns the keys, newest first. If the newest key is a day old, it first adds a new key. If it cannot read
-// the shared keys, it returns a new key that is not shared.
+// or change the shared keys, it returns a new key that is not shared.
 func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	for range maxTicketReads {
 		version := s.page.version.Load()
@@ -91,7 +91,7 @@ func (s *SharedTicketKeys) RenewIfDue(now time.Time) []TicketKey {
 	return dropExpiredAndAddKeyIfDue(nil, now)
 }
 
-// SetInitialKeys stores keys in the shared memory. Call it before other processes use the memory.
+// SetInitialKeys stores keys, newest first, in the shared memory. Call it before other processes use the memory.
 func (s *SharedTicketKeys) SetInitialKeys(keys []TicketKey) {
 	valid := keys[:0:0]
 	for _, k := range keys {
@@ -116,7 +116,6 @@ func (s *SharedTicketKeys) writeKeys(keys []TicketKey) {
 	}
 }
 
-// deriveTicketKeys derives the keys of one listener from the keys in shared.
 func deriveTicketKeys(shared []TicketKey, listenerNumber int) (keys []TicketKey) {
 	for _, k := range shared {
 		derived, err := hkdf.Expand(sha256.New, k.Key, "myriad session tickets, listener "+strconv.Itoa(listenerNumber), ticketKeySize)

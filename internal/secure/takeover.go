@@ -21,7 +21,7 @@ import (
 const maxServerName = 255
 
 // EnableTakeover prepares the configuration of a TLS server for Session.TakeOver. It changes cfg, which the caller must
-// own. The callbacks and the KeyLogWriter of cfg work as before.
+// own. The callbacks and the KeyLogWriter of cfg work as before. Server names of more than 255 bytes are rejected.
 func EnableTakeover(cfg *tls.Config) {
 	getConfig := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -150,7 +150,7 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the unexported exporter field of state, or nil if Go has no such field.
+// exporterFieldOrNil returns a pointer to the unexported exporter field of state, if any.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {

@@ -39,8 +39,8 @@ const (
 	MaxTicketKeys = int(ticketKeyLife/ticketKeyUse) + 1
 )
 
-// NewTicketKeyRingIfShareable generates ticket keys and adds inheritedKeys, the keys of another process. It sets the
-// keys in cfg, which the caller must own. It returns nil in these cases:
+// NewTicketKeyRingIfShareable sets inheritedKeys, the keys of another process, in cfg, which the caller must own. If
+// none is less than a day old, it generates one. It returns nil in these cases:
 //
 //   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
 //   - Client certificates may be required (ClientAuth, GetConfigForClient). Another process may trust other
@@ -55,7 +55,7 @@ func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in t.cfg and returns t, or nil if t.cfg does not permit shared keys.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t, or nil if t.cfg permits no shared keys.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||

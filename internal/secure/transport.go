@@ -134,7 +134,7 @@ const (
 )
 
 // recordLenOrHeaderLen returns the length of the first record in b, or the length of a header if the record's length is
-// unknown.
+// unknown or too large.
 func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

@@ -5,9 +5,8 @@ import "golang.org/x/sys/unix"
 // spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
 const spareDescriptors = 32
 
-// DescriptorLimitShortfall returns how much the descriptor limit must rise before this process can open needed more
-// descriptors and keep spareDescriptors free. It returns 0 if the number of open descriptors is unknown (before Linux
-// 6.2).
+// DescriptorLimitShortfall returns by how much the descriptor limit is too low for the needed further descriptors and
+// spareDescriptors. It returns 0 if the number of open descriptors is unknown (before Linux 6.2).
 func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

@@ -178,7 +178,7 @@ const (
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
 // dumpAcceptedConns calls onSocketMessage for each accepted connection that matches q, in the calling thread's network
-// namespace. It fails above failAbove connections.
+// namespace. It fails for more than failAbove connections.
 func dumpAcceptedConns(q diagQuery, failAbove int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {

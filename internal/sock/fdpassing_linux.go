@@ -61,7 +61,7 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 
 // ReceiveFDs receives a message into buf, and its descriptors into the calling thread's descriptor table. It does not
 // block. The descriptors are closed on exec. If n is 0 and errno is 0, the peer has closed the socket. If the table is
-// full, ReceiveFDs closes the received descriptors and returns EMFILE.
+// full or the message does not fit into buf, ReceiveFDs closes the received descriptors and returns EMFILE.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

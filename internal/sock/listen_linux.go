@@ -238,8 +238,8 @@ func bindSourceAddrIfValid(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort makes the kernel choose the source port at connect(2), as StartDial does. It is a
-// net.Dialer.Control function.
+// SetBindAddressNoPort makes the kernel choose the source port at connect(2), as StartDial does, so that connections to
+// different targets can share a port. It is a net.Dialer.Control function.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -43,7 +43,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends up to 64 buffers in one system call, without blocking. first must not be empty.
+// SendBuffers sends first, which must not be empty, and up to 63 further buffers in one system call, without blocking.
+// It returns the number of bytes sent.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

@@ -79,7 +79,7 @@ type outbox struct {
 	queue   chan []byte
 	urgent  chan []byte
 	closing chan struct{}
-	close   func() // closes closing, once
+	close   func()
 }
 
 func newUnstartedOutbox(socket *net.UnixConn) *outbox {
@@ -88,7 +88,7 @@ func newUnstartedOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space.
+// enqueue adds a message. It waits up to timeout for space, and then returns engine.ErrFull.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed
@@ -119,7 +119,6 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. Only one call is allowed.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosedAndDrained writes messages until the outbox is closed and empty, or a write fails.
 func (o *outbox) writeUntilClosedAndDrained() {
 	defer o.close()
 	for {

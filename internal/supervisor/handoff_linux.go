@@ -94,7 +94,7 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits up to controlTimeout for worker w to end, and returns the number of lost connections.
+// waitAndCountLostConns waits up to controlTimeout for w to end, and returns the number of connections lost with it.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -117,8 +117,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsConcurrently calls send for each running worker, concurrently. part is the worker's share of the
-// channels.
+// distributeChannelsConcurrently calls send for each running worker and returns the first error. part is the worker's
+// share of the channels.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
@@ -144,7 +144,6 @@ func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send fu
 	return err
 }
 
-// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders on e.
 func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {

@@ -51,8 +51,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err, the error of a worker that ended during a drain. It does not log exit status 0, or the end
-// of a worker that the supervisor kills.
+// logIfDrainFailed logs err, the error of a worker that ended during a drain, unless the supervisor has killed the
+// worker.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -129,7 +129,7 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 }
 
 // countFailureAndSetErrIfAllFail counts a failure of a worker that has ended before it served. If all workers have
-// failed too often in a row, it sets s.err and returns true.
+// failed too often in a row, it sets s.err.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

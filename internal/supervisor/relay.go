@@ -44,8 +44,7 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 }
 
 // requestPauseStateResend makes the relay send the current pause or resume command to all workers again, for a new
-// worker that has not received the command. The request is dropped if the new worker, unlessEnded, ends first, or if
-// the supervisor drains.
+// worker. The request is dropped if the new worker, unlessEnded, ends first, or if the supervisor drains.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:

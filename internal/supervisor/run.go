@@ -198,7 +198,8 @@ type broadcaster struct {
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetryingBriefly sends p to the connections of this worker, and retries briefly if the engine is full.
+// broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it retries up to
+// controlTimeout, but not again within writeTimeout.
 func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	err := b.engine.BroadcastToAllWorkers(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {

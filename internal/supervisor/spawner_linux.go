@@ -54,7 +54,7 @@ type execSpawner struct {
 	sockets [][]*os.File // by address
 
 	mu     sync.Mutex // held while a process with the sockets is started
-	closed bool       // the sockets are closed
+	closed bool
 }
 
 var errStopping = errors.New("not started: the supervisor is stopping")
@@ -85,7 +85,6 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker for each address.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}

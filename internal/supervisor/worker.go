@@ -61,7 +61,6 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is this process as a worker, or nil.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if this process is not a worker.

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// WriteCertificate writes a self-signed certificate for localhost, there and 127.0.0.1, and its key, to files.
+// WriteCertificate writes files with a self-signed certificate for "localhost", "there" and 127.0.0.1, and its key.
+// changes are applied before signing.
 func WriteCertificate(t testing.TB, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -11,9 +11,9 @@ import (
 // MemoryCgroup is the directory of a control group with a memory limit.
 type MemoryCgroup string
 
-// NewMemoryCgroup creates a control group without swap. The control group is removed when the test ends. limit includes
-// the kernel's memory for sockets. In version 1 of control groups, limit excludes the contents of the sockets' buffers.
-// The test is skipped if control groups cannot be written.
+// NewMemoryCgroup creates a control group without swap. The control group is removed when the test ends. limit, in
+// bytes, includes the kernel's memory for sockets. In version 1 of control groups, limit excludes the contents of the
+// sockets' buffers. The test is skipped if control groups cannot be written.
 func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 	t.Helper()
 	parent, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
@@ -39,7 +39,7 @@ func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 	return MemoryCgroup(dir)
 }
 
-// Command returns a command, for exec.Command, that starts command in the control group.
+// Command returns the words of a command line that starts command in the control group.
 func (g MemoryCgroup) Command(command ...string) []string {
 	return append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(string(g), "cgroup.procs")}, command...)
 }

@@ -14,8 +14,9 @@ var reserved int
 // reservationEnded wakes the tests that wait for descriptors.
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
-// ReserveDescriptors reserves n file descriptors until the end of the test. It waits for other tests, or skips the test
-// if n exceeds the process's limit. Call it only once per test, before opening any file or connection.
+// ReserveDescriptors reserves n file descriptors until the end of the test. It waits until other tests have released
+// enough, or skips the test if n exceeds the process's limit. Call it only once per test, before opening any file or
+// connection.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	waitAndReserveOrSkip(t, n, descriptorLimit())

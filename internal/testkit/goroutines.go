@@ -24,7 +24,6 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// GoroutineIDs returns the IDs of all running goroutines.
 func GoroutineIDs() map[string]bool {
 	ids := make(map[string]bool)
 	for _, g := range runningGoroutines() {

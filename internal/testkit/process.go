@@ -52,8 +52,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// ExitCode waits up to Timeout for the process to exit and returns the exit code. It returns -1 if a signal ended the
-// process.
+// ExitCode waits up to Timeout for the process to exit. It returns -1 if a signal ended the process.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
 	select {

@@ -99,7 +99,8 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// readExpectedMessage reads a message of the given kind and decodes it into payload. A timeout of 0 means no limit.
+// readExpectedMessage reads a message of the given kind into payload. If the other process aborts, the error is
+// errAborted. A timeout of 0 means no limit.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

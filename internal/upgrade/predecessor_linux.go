@@ -162,7 +162,7 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 
 // AnnounceReadyAndTakeOver tells the old process that this process can serve with the given number of loops. After the
 // reply, it calls restoreState with two files, each of which may be nil and is closed afterwards. Finally, it calls
-// takeOver with the channels. It fails if the old process continues to serve.
+// takeOver with the channels. It fails if the old process continues to serve, and returns nil if it exits.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, broadcastSocket *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.reportServingIfPredecessorExited(err)
@@ -194,7 +194,7 @@ func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(stat
 	return p.reportServingIfPredecessorExited(p.sendMessage(kindTaking, struct{}{}))
 }
 
-// ReportFailure tells the old process why this process cannot serve.
+// ReportFailure tells the old process why this process cannot serve, and closes the connection.
 func (p *Predecessor) ReportFailure(cause error) error {
 	defer p.file.Close()
 	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
@@ -203,9 +203,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited handles the error err of a message to or from the old process. If err means that the
-// old process has exited, it reports to the first process that this process serves, and returns nil. Otherwise, it
-// returns err.
+// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. If err means that
+// the old process has exited, it instead reports to the first process that this process serves, and returns nil.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()

@@ -55,7 +55,7 @@ func ReportOwnPIDServing() {
 }
 
 // waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
-// the first process.
+// the first process. It does nothing in the first process, or if no process reads reports.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -88,7 +88,6 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// signalsToRelay returns the signals that this process relays to the serving process.
 func signalsToRelay() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -152,7 +151,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits for a report of the exit status of process pid, and returns nil for status 0.
+// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil
+// only for status 0.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()

@@ -113,8 +113,8 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 // begins to take over connections. It returns this process's ends of the channels. stateFile (the handler's state) and
 // broadcastSocket may be nil. The caller must close these two files.
 //
-// If the numbers of loops differ, every pair of loops gets a channel. If the numbers are equal, or there are more than
-// maxChannels pairs, every loop gets one channel.
+// If the numbers of loops differ and there are at most maxChannels pairs, every pair gets a channel. Otherwise, every
+// loop of the process with more loops gets one.
 func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
@@ -151,8 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed returns an error with the new process's exit status if err means that the socket was
-// closed. Otherwise, it returns err.
+// waitAndAddExitStatusIfClosed returns err or, if err means that the socket was closed and the new process exits within
+// replyTimeout, an error with the exit status.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err

@@ -35,8 +35,7 @@ const (
 	// upgradeEnv is the environment variable with the number of the new process's control descriptor.
 	upgradeEnv = "MYRIAD_UPGRADE"
 	// Timeout is how long each process waits for a reply of the other.
-	Timeout = 30 * time.Second
-	// maxDescriptors limits the descriptors of a message.
+	Timeout        = 30 * time.Second
 	maxDescriptors = 4096
 	// maxChannels limits the number of channels if every pair of loops has its own.
 	maxChannels = 1024
@@ -46,7 +45,7 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	OwnHandler    bool               `json:",omitempty"` // only this listener has this handler
+	OwnHandler    bool               `json:",omitempty"` // the listener does not use the server's handler
 	Sockets       int                // number of sockets that share the port
 	Tickets       []secure.TicketKey `json:",omitempty"` // TLS session ticket keys
 }

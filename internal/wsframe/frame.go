@@ -77,7 +77,7 @@ func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {
 }
 
 var (
-	// ErrLength is the only error of ParseHead that depends on bytes after the first two.
+	// ErrLength is returned by ParseHead. Its other errors depend only on the first two bytes.
 	ErrLength = errors.New("frame length is not minimally encoded or has its top bit set")
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )

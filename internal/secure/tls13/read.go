@@ -87,8 +87,8 @@ func (c *Conn) nextRecord(out Output, p []byte) (record []byte, used int, err er
 	}
 }
 
-// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length. For an
-// incomplete header, it returns HeaderLen.
+// checkedRecordLenOrHeaderLen checks the header of the first record in b and returns the record's length, or HeaderLen
+// if the header is incomplete. An invalid header breaks the connection.
 func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	if len(b) > 0 && b[0] != typeApplicationData {
 		return 0, c.sendAlertAndBreak(out, alertUnexpectedMessage)
@@ -103,7 +103,7 @@ func (c *Conn) checkedRecordLenOrHeaderLen(out Output, b []byte) (int, error) {
 	return HeaderLen + n, nil
 }
 
-// decryptAndHandleRecord decrypts a record and returns its application data.
+// decryptAndHandleRecord decrypts a record. It returns application data, and handles other content.
 func (c *Conn) decryptAndHandleRecord(out Output, record []byte) (plaintext []byte, err error) {
 	ciph := c.cachedOrNewCipher(&c.read)
 	inner, err := ciph.aead.Open(record[HeaderLen:HeaderLen], ciph.nonceFor(c.read.sequence), record[HeaderLen:], record[:HeaderLen])

@@ -5,7 +5,6 @@ import (
 	"errors"
 )
 
-// savedVersion is the version of the format that AppendState writes.
 const savedVersion = 1
 
 var errBadState = errors.New("tls13: saved state is truncated, invalid or of a different version")

@@ -57,7 +57,7 @@ func (c *Conn) writeRecordChangingKeyIfSpent(out Output, contentType byte, conte
 	c.sealRecord(out, contentType, content)
 }
 
-// UpdateKeys changes the key for sending and requests that the peer changes its key, too. Calling UpdateKeys is
+// UpdateKeys changes the key for sending and requests that the peer change its key, too. Calling UpdateKeys is
 // optional: Write changes the key after maxRecordsPerKey records.
 func (c *Conn) UpdateKeys(out Output) error {
 	switch {

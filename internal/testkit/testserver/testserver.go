@@ -41,7 +41,7 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address with a free port, which outgoing connections do not use.
+// FreeAddr returns a loopback address with a free port, from a range that outgoing connections do not use.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	const low, high, attempts = 20_000, 32_000, 100
@@ -57,8 +57,7 @@ func FreeAddr(t testing.TB) string {
 	return ""
 }
 
-// Build builds a command of the module in moduleDir, without cgo. It writes the program to outputDir and returns the
-// program's path.
+// Build builds a command of the module in moduleDir, without cgo, and writes the program to outputDir.
 func Build(outputDir, moduleDir, command string) (program string, err error) {
 	program = filepath.Join(outputDir, filepath.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)
