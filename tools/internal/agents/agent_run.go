@@ -33,11 +33,11 @@ type agentRun struct {
 	ended          <-chan struct{} // closed when the load is cancelled
 	running        sync.WaitGroup
 	over           chan report // delivers the last report
-	last           *report     // the last report
+	last           *report     // the last report; nil until the load has ended
 	endReason      string      // reason for an early end
 
 	mu          sync.Mutex
-	stepsTried  int     // used by load.Run
+	stepsTried  int     // number of load.Tried events so far
 	unconfirmed *report // report that is repeated until the coordinator confirms it, or nil
 	state       agentState
 }
@@ -175,7 +175,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. Without a file, write and closeFile do nothing.
+// openEventFile creates the run's file in Agent.EventDir. If EventDir is "" or the file cannot be created, write and
+// closeFile do nothing. Errors are logged.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -236,8 +237,9 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrUnconfirmedReport sends the report that the coordinator has not confirmed. If there is none, it sends
-// a heartbeat.
+// sendHeartbeatOrUnconfirmedReport sends one message to the coordinator: the last report if the load has ended,
+// otherwise the unconfirmed report if there is one, otherwise a heartbeat. A last report that cannot be sent is
+// replaced by a report of that failure.
 func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
