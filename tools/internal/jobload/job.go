@@ -26,7 +26,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the job's work. After the run has ended, Execute does nothing.
+// Execute does the job's work and counts the job as finished. After the run has ended, Execute does nothing.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {

@@ -30,8 +30,9 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
-	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections is from
-	// that number of further addresses.
+	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections comes from
+	// one of that number of further local addresses. These clients compete with a client that has ten times as many
+	// connections.
 	Connections, Sources int
 	// Serve runs the server of a contender instead of submitting jobs.
 	Serve bool
@@ -46,7 +47,7 @@ const (
 	minMemory     = 16 << 20
 	maxMemory     = 1 << 50
 	maxIterations = 1 << 40
-	// A process has at most 20,000 descriptors on many machines.
+	// maxConnections leaves room below the 20,000 descriptors that many machines allow a process.
 	maxConnections = 16_000
 	maxSources     = 1 << 15
 )

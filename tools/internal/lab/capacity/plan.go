@@ -160,7 +160,8 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the overhead of a frame.
+	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the number of further bytes that a
+	// segment takes on the wire.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
 	// TLS 1.3 adds recordBytes bytes to each record of at most maxRecordBytes bytes.
@@ -200,7 +201,8 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that one more
+// connection would exceed.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {

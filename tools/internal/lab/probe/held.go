@@ -28,7 +28,8 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may use in a check for leaks.
+	// maxForeignCPUs limits the CPUs that other processes may use on average during a run. If they use more, resources
+	// that the run leaves behind are not reported.
 	maxForeignCPUs = 0.10
 )
 
@@ -136,8 +137,8 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 }
 
 // CountHeartbeatsAndAnswers returns how many heartbeats the server has sent to held connections since the checkpoint
-// Before, and how many answers to heartbeats it has received. verificationLines is the number of verification lines in
-// this time; they do not count as answers.
+// Before, and how many answers to heartbeats it has received. It does not count those of the broadcaster's connection.
+// verificationLines is the number of verification lines in this time; they do not count as answers.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines

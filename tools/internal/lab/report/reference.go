@@ -118,8 +118,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNoteUnlessPeakMemory returns a note if the watchdog killed a run of the design. It returns "" if f is the
-// peak memory, because even a killed run has this figure.
+// watchdogKillNoteUnlessPeakMemory returns a note if the watchdog killed a run of the design, and otherwise "". It also
+// returns "" if f is the peak memory, because even a killed run has this figure.
 func watchdogKillNoteUnlessPeakMemory(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -248,8 +248,8 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if the published number of connections was not under load, by
-// Little's law.
+// addPublishedLine adds a published row. It marks the row if the published number of requests in flight differs from
+// the number of connections by more than 10 %, because some connections were then not loaded.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {

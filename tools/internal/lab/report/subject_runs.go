@@ -91,7 +91,7 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 }
 
 // bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
-// subjects.
+// subjects. If no other subject has the figure, the result contains no runs.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {

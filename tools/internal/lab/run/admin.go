@@ -29,7 +29,7 @@ const (
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, with a new connection per request.
+// adminClient reads a server's figures from its admin address. It opens a new connection for each request.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -42,7 +42,8 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and calls parse with the response. The response is cut off after maxAdminReplyBytes.
+// fetchAndParse requests a path and calls parse with the response, which is cut off after maxAdminReplyBytes. It
+// returns an error if the status is not 200 or parse fails.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -84,7 +85,9 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends.
+// pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends. It returns
+// the counters and the error of the last reading. After a timeout or the end of ctx, accept may have rejected these
+// counters.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -140,7 +143,8 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime into usage. On failure, usage stays unchanged.
+// readRuntimeUsageInto reads figures of the server's Go runtime into usage. If the server has several processes, it
+// reads only the sums over these processes. On failure, usage stays unchanged.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {
