@@ -142,7 +142,8 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// Sizes of a marker. A marker is a text of 16 hexadecimal digits that is unique for each message.
+// A marker is a text of markerLen hexadecimal digits that is unique for each message. The last markerMessageBits of its
+// bits contain the number of the message, and the others the number of the connection.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

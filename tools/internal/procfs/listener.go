@@ -18,7 +18,8 @@ import (
 const (
 	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
-	// maxScannedDescriptors limits the scanned descriptors of one process, and maxScannedInAll those of all processes.
+	// maxScannedDescriptors limits the scanned descriptors of one process. maxScannedInAll limits those of all
+	// processes and, separately, those of all threads with own descriptor tables.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
 	// maxScannedPerThread limits the scanned descriptors of a thread with its own descriptor table.
@@ -36,6 +37,7 @@ var errNobody = errors.New("no process in this network namespace listens at this
 // processes of another user, network namespace or process namespace.
 //
 // A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors, and 16,384 of one process.
+// If it finds nothing, it scans up to 262,144 descriptors of threads with own descriptor tables.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()

@@ -118,7 +118,8 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// awaitConnsAndEndConnectPhase waits for wantOpen open connections or a timeout, and ends the phase Connect.
+// awaitConnsAndEndConnectPhase waits until the server has wantOpen open connections, at most for serverCountTimeout. It
+// then ends the phase probe.Connected.
 func (h *heldConnsRun) awaitConnsAndEndConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -239,7 +240,7 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 }
 
 // waitUntilOpenConnsAre waits until the number of open connections is want, at most for serverCountTimeout. It returns
-// the last reported number.
+// the last reported number. A timeout is not an error.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -249,7 +250,8 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// sampleAfterReleaseOrTimeout waits until the machine has released the run's resources, and takes a sample.
+// sampleAfterReleaseOrTimeout waits until the machine has released the run's resources, and takes a sample. After a
+// time that depends on the number of connections, it takes the sample in any case.
 func (m *serverMeasurement) sampleAfterReleaseOrTimeout(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -286,7 +288,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastOutcomeAndClose reads the broadcast on the connection that requested it, and closes the connection.
+// awaitBroadcastOutcomeAndClose waits for the broadcast on the connection that requested it, and closes the connection.
+// It gives up if nothing arrives for timeout. The result's Error states why the broadcast was not received.
 func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -25,8 +25,8 @@ const (
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
 	maxAdaptiveWorkers = 5000 // as in the published experiment
-	// A number of workers is better if it multiplies the best rate by more than calibrationGain. The search ends at a
-	// rate below calibrationLoss times the best.
+	// calibrationGain is the factor by which a number of workers must raise the best rate to become the best number.
+	// The search for the best number ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
@@ -93,7 +93,9 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderWithMemoryAndTimeLimits runs a contender's process with limits on memory and time.
+// runContenderWithMemoryAndTimeLimits runs a contender's process with limits on memory and time, and stores the outcome
+// in rec.Jobs. If the process exceeds a limit, it is ended, and the counts that it reported last become its result. An
+// error is returned only for a process that exceeds the time limit without any result, or that fails.
 func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -208,7 +210,8 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 }
 
 // measureGoodputAndUpdateBest measures the goodput of a contender in a closed loop: the jobs per second that end within
-// their deadline. It adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
+// their deadline. Twice as many jobs as workers are in flight. fixedWorkers is 0 for a contender that adapts its
+// workers. The function adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0

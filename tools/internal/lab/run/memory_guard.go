@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// A run must leave free at least minReservedBytes, and at least 1/reservedDivisor of all memory.
+	// minReservedBytes is the minimum memory that a run must leave free. If 1/reservedDivisor of all memory is more,
+	// the run must leave that much free.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
 	// maxParkedBytes is an upper limit for the memory of a parked goroutine.
@@ -66,8 +67,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is canceled when memory runs low. The caller must call the returned
-// function.
+// cancelWhenMemoryLow returns a context that is canceled when less than half of bytesToKeepFree is free. The caller
+// must call the returned function, which ends the memory checks.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

@@ -9,7 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator.
+// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator. If that is
+// impossible, the result states why in Why.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {

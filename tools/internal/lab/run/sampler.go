@@ -83,7 +83,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage.
+// generatorUsage returns the load generator's resource usage. If the generator has exited, the usage contains only its
+// processor time. The usage is zero if it is unknown.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -163,8 +164,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle takes a sample when memory is stable and acceptOpenConns returns true, or after
-// timeout. The argument of acceptOpenConns is the number of open connections, excluding the lab's own.
+// sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
+// acceptOpenConns returns true, or after timeout. The argument of acceptOpenConns is the number of open connections,
+// excluding the lab's own. accepted is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -265,8 +267,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs. foreign is the usage by all other programs. It includes stolen, the usage by other
-// virtual machines.
+// averages since then, in CPUs, or 0 if they are unknown. foreign is the usage by all other programs. It includes
+// stolen, the usage by other virtual machines.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

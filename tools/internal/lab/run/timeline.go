@@ -15,7 +15,7 @@ import (
 const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks limits the ticks of a run.
+	// maxTicks limits the ticks of a run. When it is reached, every other tick is dropped and the interval is doubled.
 	maxTicks         = 3600
 	adminTickTimeout = 500 * time.Millisecond
 )
@@ -36,7 +36,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts to record the figures of a run at regular intervals.
+// startTimeline starts to record the figures of a run at regular intervals. The caller must call stopAndStoreTimeline.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil

@@ -152,7 +152,8 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 
 // ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command lacks the
 // placeholder {processes}. Otherwise, there are enough processes that an equal share of the connections fills at most
-// three quarters of each descriptor table. The rest is a reserve, because the kernel distributes connections unevenly.
+// three quarters of each descriptor table, but at most maxProcesses. The rest of the table is a reserve, because the
+// kernel distributes connections unevenly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
