@@ -199,7 +199,8 @@ func (c *coordinator) requireServerAuthIfExternal() error {
 	return requireServerAuthOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server, unless one is pending. It is safe for concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server, or drops it if another one is pending. It is safe for
+// concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:

@@ -58,7 +58,7 @@ type coordinatorTimers struct {
 }
 
 // newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery. The timer
-// show fires half a period later than the reports are due.
+// show fires half an observeEvery after each report, when the reports of all agents have arrived.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -133,8 +133,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest message rate that meets the goal. conclude takes the result of the whole run. It
-// returns the result of the best step, or the given one if no step has ended.
+// searchRate searches for the highest message rate that meets cfg.Rate.Goal. conclude takes the result of the whole
+// run. It returns the result of the best step, or the given one if no step has ended.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -226,7 +226,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists phases that all active agents must reach before their events are merged.
+// commonPhases lists the phases whose events are merged once all active agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -329,7 +329,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends the publishers' message counts to all agents once all counts are known.
+// sendPublishedCountsIfComplete sends the message counts of all publishers to all agents, once, when all active agents
+// have reported theirs. The counts of lost agents are -1.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return

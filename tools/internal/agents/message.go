@@ -144,8 +144,8 @@ type planReply struct {
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
-	// Step numbers the steps of traffic from 1. Rate is the rate to try in a search, in messages per second; 0 ends the
-	// search.
+	// Step numbers the steps from 1. In a step, the agents send at one rate. Rate is the rate to try in a search, in
+	// messages per second; 0 ends the search.
 	Step   int     `json:"step,omitempty"`
 	Rate   float64 `json:"rate,omitempty"`
 	Steady bool    `json:"steady,omitempty"`

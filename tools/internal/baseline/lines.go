@@ -80,7 +80,7 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as the published server does that
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as in the published server that
 // FlushTenth reproduces.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer

@@ -74,7 +74,7 @@ type Options struct {
 	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
 	// HeartbeatHeap require a Heartbeat.
 	HeartbeatBy string
-	// Deadline is the timeout for reads and writes. Each Read restarts it. (A published server does so.) 0 disables the
+	// Deadline is the timeout for reads and writes. Each Read restarts it, as in a published server. 0 disables the
 	// timeout. Deadline requires the design PerConn.
 	Deadline time.Duration
 	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""

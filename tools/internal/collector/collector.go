@@ -10,7 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S.
+// Metric describes a metric that is computed from a snapshot of type S. Each passes every value to emit, followed by
+// the values of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType

@@ -27,8 +27,8 @@ type Swarm struct {
 	Conns int
 	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
 	ConnectAtOnce bool
-	// Interval is the time between two acts of a connection. In an act, it sends, and reads what has arrived. The
-	// default is a second.
+	// Interval is the time between two acts of a connection. In an act, the connection sends, and reads what has
+	// arrived. The default is a second.
 	Interval time.Duration
 	// First is sent once per connection. Stream is then sent repeatedly, at most PieceSize bytes in each act. If
 	// PieceSize is 0, an act sends as much as the kernel accepts.

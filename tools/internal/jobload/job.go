@@ -38,7 +38,7 @@ func (j *Job) Execute() {
 	j.CountAsFinished()
 }
 
-// CountAsFinished counts a job that has run. A pool that runs jobs elsewhere calls it instead of Execute.
+// CountAsFinished counts a job that has run. A pool that runs jobs in another process calls it instead of Execute.
 func (j *Job) CountAsFinished() {
 	r := j.generator
 	now := r.now()

@@ -11,7 +11,7 @@ import (
 
 // Plan describes a pool and the jobs to submit to it.
 type Plan struct {
-	// Pool is the name of the contender. Work is the shape of the jobs.
+	// Pool is the name of a pool in Contenders. Work is the shape of the jobs, such as Mixed.
 	Pool, Work string
 	// Rate is the number of jobs to submit per second. If Rate is 0, a new job is submitted whenever fewer than
 	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
@@ -22,7 +22,7 @@ type Plan struct {
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the maximum time from submission until a job must have ended.
+	// Deadline is the time after its submission within which a job must end to count as good.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
@@ -31,8 +31,8 @@ type Plan struct {
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
 	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections comes from
-	// one of that number of further local addresses. These clients compete with a client that has ten times as many
-	// connections.
+	// that number of further local addresses, and all others from one address. The further addresses then stand for
+	// light users beside a heavy one.
 	Connections, Sources int
 	// Serve runs the server of a contender instead of submitting jobs.
 	Serve bool

@@ -25,8 +25,8 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). No request may use HEAD or
-// CONNECT.
+// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). It does not support responses
+// to HEAD and CONNECT, which have no body.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])

@@ -70,7 +70,7 @@ var hello, ok = []byte(HelloText), []byte("ok")
 // Large is the response body for the path /64k.
 var Large = []byte(strings.Repeat("0123456789abcde\n", 4<<10))
 
-// Wait2ms waits 2 ms, like a handler that queries a nearby database.
+// Wait2ms waits 2 ms, like a handler that queries a nearby database. It returns the response body.
 func Wait2ms() []byte {
 	time.Sleep(2 * time.Millisecond)
 	return ok
@@ -78,7 +78,8 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately.
+// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately. It returns the
+// response body.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte

@@ -10,7 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases and checkpoints of a run with long-open connections, in order.
+// Names of the phases of a run with long-open connections, in order. Each is also the checkpoint at the end of the
+// phase. Before and Left are only checkpoints: before the first connection, and after the server has exited.
 const (
 	Before      = "before"
 	Connected   = "connect"

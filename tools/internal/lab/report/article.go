@@ -32,7 +32,7 @@ var articlePart = sync.OnceValue(func() *regexp.Regexp {
 // connectionsColumn is the column name that selects the number of connections instead of a figure.
 const connectionsColumn = "connections"
 
-// articleWords contains the words of one language that generated parts of an article use.
+// articleWords contains the texts of generated parts of an article, in one language.
 type articleWords struct{ published, footer string }
 
 var (
@@ -40,9 +40,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of page, the text of an article, from set. text is the article's new text.
-// svg is the article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an
-// unknown figure, or a scenario without runs.
+// UpdateArticle regenerates the marked parts of page, the text of an article, from set. chinese selects the language of
+// the generated texts. text is the article's new text. svg is the article's chart, or "" if there is none.
+// UpdateArticle returns an error if a part has no header, an unknown figure, or a scenario without runs.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {

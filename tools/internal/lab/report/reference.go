@@ -22,8 +22,8 @@ type comparison struct {
 	// ratioText is the ratio with its margin (±). A ratio above 1 means that our subject is better than the design.
 	ratioText string
 	text      string
-	// designKilled reports that the watchdog killed the design, which thus lacks this figure. Comparisons by other
-	// figures then decide.
+	// designKilled reports that the watchdog killed the design, which thus lacks this figure. worstComparisonOutcome
+	// ignores this comparison if there are others.
 	designKilled bool
 }
 
@@ -31,7 +31,8 @@ type comparison struct {
 const oneRoundMargin = 0.1
 
 // compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
-// round. It appends connsNote to the comparison's text.
+// round. If that is impossible, the outcome is result.NotMeasured, and the text states why. Otherwise, connsNote is
+// appended to the text.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -90,7 +91,7 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 }
 
 // appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the comparison's text. The
-// outcome becomes uncertain if at least half of one subject's runs are uncertain.
+// outcome becomes result.Uncertain if at least half of one subject's runs broke one of probe.UncertainRules.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:

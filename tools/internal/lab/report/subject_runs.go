@@ -194,7 +194,7 @@ func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone)
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks says how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
+// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
 // atLeastHalf reports whether at least half of the valid runs broke a rule.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)

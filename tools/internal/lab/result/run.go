@@ -147,9 +147,8 @@ type Sample struct {
 	Files    int64 `json:"files,omitempty"`
 	// TCP is the number of TCP sockets for which the kernel's cache has space, or 0 if unknown.
 	TCP int64 `json:"tcp,omitempty"`
-	// Accepted is the number of connections that the server has accepted from the load generator. SegmentsIn counts TCP
-	// segments with data that came in on these connections, SegmentsOut those that went out. All are 0 if the kernel
-	// does not report them.
+	// Accepted is the number of the server's established connections. SegmentsIn counts TCP segments with data that
+	// came in on these connections, SegmentsOut those that went out. All are 0 if the kernel does not report them.
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`

@@ -186,7 +186,8 @@ func (h *heldConnsRun) beginVerifyAgainPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures may be nil.
+// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures, if not nil, sets
+// further figures of the recorded phase.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {

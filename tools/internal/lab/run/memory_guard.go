@@ -22,7 +22,7 @@ const (
 	maxParkedBytes = 4 << 10
 	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side.
 	maxTLSConnBytes = 16 << 10
-	// maxCompactTLSConnBytes is the same limit if neither side uses crypto/tls after the handshake.
+	// maxCompactTLSConnBytes replaces maxTLSConnBytes if neither side uses crypto/tls after the handshake.
 	maxCompactTLSConnBytes = 2 << 10
 	// memoryGuardInterval is the time between two checks of the free memory.
 	memoryGuardInterval = 100 * time.Millisecond

@@ -431,8 +431,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the machine's limit that a run would exceed, or "". fittingConns is the number of
-// connections that fit if there is such a limit, or 0 if unknown.
+// findLimitPreventingRun returns the limit of the machine or the subject that a run would exceed, or "". fittingConns
+// is the number of connections that fit if there is such a limit, or 0 if unknown.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {

@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// windowParts, memoryParts and heldParts select what a sample contains.
+// windowParts selects what a sample at the start or the end of a window contains. memoryParts is for samples of memory,
+// and heldParts for runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -112,8 +113,9 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. Call it after sampling memory, because counting
-// takes kernel memory.
+// addServerConnCount stores the server's number of connections in s. If the server has an admin address and one
+// process, it also stores figures of the server's Go runtime. Call it after sampling memory, because counting takes
+// kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)

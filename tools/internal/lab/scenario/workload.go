@@ -242,7 +242,8 @@ func (w *Workload) MeasuresSpeed() bool {
 
 // Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
-	// Connections is the number of the stage's connections. Rate is the number to open per second.
+	// Connections is the number of the stage's connections. Rate is the number to open per second, or 0 for as fast as
+	// possible.
 	Connections, Rate int
 	Phases            []Phase
 	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
@@ -270,7 +271,8 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage.
+// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage. It
+// returns an error if the load generator does not support the order of the phases in a stage.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
