@@ -132,8 +132,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends. It then waits up to stopTime until the coordinator has
-// received the current run's result. With Agent.Once, it returns after one run.
+// processUntilStopped processes messages until ctx ends and the result of the current run is delivered, for which it
+// waits up to stopTime. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()

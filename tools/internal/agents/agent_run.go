@@ -129,8 +129,6 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineEndedOrMaxSilence waits until the deadline, but at most for maxSilence. It returns early when ended
-// is closed.
 func waitUntilDeadlineEndedOrMaxSilence(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -175,8 +173,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. If EventDir is "" or the file cannot be created, write and
-// closeFile do nothing. Errors are logged.
+// openEventFile creates the run's file in Agent.EventDir. Without EventDir or after an error, which is logged, write
+// and closeFile do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -237,9 +235,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrUnconfirmedReport sends one message to the coordinator: the last report if the load has ended,
-// otherwise the unconfirmed report if there is one, otherwise a heartbeat. A last report that cannot be sent is
-// replaced by a report of that failure.
+// sendHeartbeatOrUnconfirmedReport sends the last report if the load has ended, otherwise the unconfirmed report or, if
+// there is none, a heartbeat. If the last report cannot be sent, a report of that failure replaces it.
 func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)

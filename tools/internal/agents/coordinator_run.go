@@ -58,7 +58,7 @@ type coordinatorTimers struct {
 }
 
 // newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery. The timer
-// show fires half an observeEvery after each report, when the reports of all agents have arrived.
+// show fires half an observeEvery after each report is due.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -69,7 +69,7 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages and timers until isWaitingFor returns false for all active agents. An agent is
+// processEventsWhile processes messages and timers while isWaitingFor returns true for any active agent. An agent is
 // active until its result has arrived or it is lost.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
@@ -114,8 +114,8 @@ func (c *coordinator) processQueuedMessages() {
 	}
 }
 
-// orderNextStep orders all agents to begin the next step together. totalRate is the rate for a search to try, in
-// messages per second. It is 0 for the step after a search and for a run without one.
+// orderNextStep orders all agents to begin the next step together. totalRate is the rate to try in a search, in
+// messages per second. It is 0 after the search, and in a run without one.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -152,8 +152,8 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BestStepOrWholeRunResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate, and repeats the measurement whenever an agent is lost during it.
-// openConns is the number of open connections of all agents.
+// measureRateUntilNoneLost measures a message rate, again if an agent is lost meanwhile. openConns is the number of
+// open connections of all agents.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -287,8 +287,8 @@ func (c *coordinator) releaseWithResultOrMarkLost(m *memberAgent, resultOrNil *l
 	c.sendOrdersOnceTo(m)
 }
 
-// toLocalClockAndNameLimits converts result.Start to the local clock, and prefixes the evidence of each limit in
-// result.Limits with the agent's name. It changes result and returns it.
+// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to the evidence in
+// result.Limits. It changes result and returns it.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -329,8 +329,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends the message counts of all publishers to all agents, once, when all active agents
-// have reported theirs. The counts of lost agents are -1.
+// sendPublishedCountsIfComplete sends all publishers' message counts to all agents, once, when all active agents have
+// reported theirs. Counts of lost agents are -1.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -443,8 +443,8 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first of all agents began
-// to measure.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent began to
+// measure.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

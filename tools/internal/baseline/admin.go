@@ -17,7 +17,7 @@ func (s *plainServer) Stats() tcp.Stats {
 }
 
 // startAdminServer starts an HTTP server for metrics on addr, and waits until it listens. onListening, if not nil,
-// receives the server's address. The caller must call stop, which waits until the server has ended.
+// receives the server's address. stop waits until the server has ended.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -38,8 +38,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design, which end with ctx. It returns one function per loop. The
-// function registers a connection with the loop, or closes the connection on an error.
+// startEpollLoops starts the event loops of a design, which end with ctx. It returns one function per loop, which
+// registers a connection with the loop or, on an error, closes it.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -176,7 +176,7 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 }
 
 // startReactorWorkers starts goroutines that serve the enqueued connections. enqueue blocks while the queue is full,
-// until ctx ends. stop waits for the goroutines; enqueue must not be called after it.
+// until ctx ends. stop waits for the goroutines.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

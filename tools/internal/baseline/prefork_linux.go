@@ -21,7 +21,7 @@ func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // servePrefork serves with several processes, which end with this process. The first process inherits ln. servePrefork
-// returns nil after ctx has ended, or an error if a process cannot be started or exits earlier.
+// returns an error if a process exits before ctx ends.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -40,7 +40,6 @@ func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.
 	}
 }
 
-// sendHeartbeatOrClose sends a heartbeat within timeout. On failure, it closes the connection.
 func sendHeartbeatOrClose(conn net.Conn, timeout time.Duration) (sent bool) {
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := io.WriteString(conn, app.Heartbeat)

@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. Each passes every value to emit, followed by
-// the values of Labels.
+// Metric describes a metric that is computed from a snapshot of type S. Each passes every value with the values of
+// Labels to emit.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType

@@ -183,8 +183,8 @@ func (c *honestClient) exchangeLine(lineNumber int) error {
 	return c.latency.RecordValue(time.Since(begun).Microseconds())
 }
 
-// recordLossAndRedial records why a connection was lost. If Redial is set, it reconnects, and repeats that until it
-// succeeds or Stop is called. It reports whether the client is connected.
+// recordLossAndRedial records why a connection was lost. If Redial is set, it tries to reconnect until it succeeds or
+// Stop is called. It reports whether the client is connected.
 func (c *honestClient) recordLossAndRedial(cause error) bool {
 	c.mu.Lock()
 	if errors.Is(cause, errWrong) {

@@ -165,8 +165,8 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// measureRecoveryAndSetFigures sets r.Server. The caller must call it after the last job and set r.Elapsed and
-// r.Duration before. It takes up to maxRecovery, because it measures how long the server takes to recover.
+// measureRecoveryAndSetFigures sets r.Server after the last job. It measures how long the server takes to recover, and
+// waits for that up to maxRecovery.
 func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}

@@ -30,9 +30,8 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
-	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections comes from
-	// that number of further local addresses, and all others from one address. The further addresses then stand for
-	// light users beside a heavy one.
+	// Connections is the number of connections to a server. If Sources is above 0, that number of further local
+	// addresses, which stand for light users, opens one in eleven of them. One address opens all others.
 	Connections, Sources int
 	// Serve runs the server of a contender instead of submitting jobs.
 	Serve bool

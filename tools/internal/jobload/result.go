@@ -108,13 +108,12 @@ type ServerFigures struct {
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress
 // after the warm-up, or Result in the last line.
 type OutputLine struct {
-	// Warming contains the resource usage so far. Its counts are 0, because jobs are not counted in the warm-up.
+	// Warming contains the resource usage so far. Its counts are 0 in the warm-up.
 	Warming  *Result `json:"warming,omitempty"`
 	Progress *Result `json:"progress,omitempty"`
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseOutputLine parses one line of a run's output.
 func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -30,8 +30,8 @@ import (
 
 const (
 	lateAfter = 10 * time.Millisecond
-	// submitInterval is the minimum time from a submission to the next wake-up of a submitter that is not late. A late
-	// submitter works for workSlice and sleeps for workPause.
+	// submitInterval is the minimum time from a submission to the next wake-up of a submitter. A late submitter instead
+	// works for workSlice and sleeps for workPause.
 	submitInterval = time.Millisecond
 	workSlice      = 4 * time.Millisecond // less than 10 ms, after which Go would preempt the goroutine
 	workPause      = 20 * time.Microsecond
@@ -97,9 +97,9 @@ func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
 // Run submits the jobs of plan p to a pool from contenders. It writes a line to out every quarter of a second, and
-// finally a line with the Result. If ctx ends, the run ends early. With p.Serve, Run serves jobs over HTTP instead,
-// until ctx or standard input ends. If the plan is invalid, Run returns a PlanError. If the pool hangs, goroutines of
-// the pool may remain after Run has returned.
+// finally a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a PlanError. If
+// the pool hangs, goroutines of the pool may remain after Run has returned. With p.Serve, Run serves jobs over HTTP
+// instead.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -230,8 +230,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. It returns when all
-// planned jobs have been submitted, when r.limit has passed, or when g.ctx ends.
+// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. It returns after the last
+// planned job, at r.limit, or when g.ctx ends.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// cutLineWithinHeadLimit cuts the first line from a head or trailer, and adds its size to s.headBytes. n is the size of
-// the line with its line end, or 0 if the line is incomplete. err is set if the head exceeds maxHead.
+// cutLineWithinHeadLimit cuts the first line from a head or trailer. n is the size of the line with its line end, or 0
+// if the line is incomplete. A head of more than maxHead bytes is an error.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLineWithin(in, maxBytes)

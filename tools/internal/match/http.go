@@ -70,7 +70,6 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, responseDone bool
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipRestOfBodyOrChunk skips input of the current body or chunk, and returns the number of bytes skipped.
 func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n

@@ -60,8 +60,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the messages that are due at now or earlier and have not been taken. Messages that are due
-// at end or later do not count. If times are random, the number is an estimate.
+// CountDueAndUntaken counts the messages that are due by now and before end, and have not been taken. If times are
+// random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -127,8 +127,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan at curve.Begin. The measured window begins at windowStart. It ends at end, like the plan. Start
-// discards an earlier plan and its counts.
+// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. Window
+// and plan end at end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,8 +177,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops and counts the messages that are due before now. It draws at most maxRandomDraws random times. See
-// SendPlan.Skip.
+// Skip drops and counts the messages that are due before now. maxRandomDraws is as in SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,7 +64,7 @@ func writeModuleProxy(dir, checkout, version string) error {
 }
 
 // checkGoModFiles returns the version at which all go.mod files require this repository's modules. It returns an error
-// if the versions differ, a module path is wrong, or there is a replace directive.
+// if they are inconsistent or have replace directives.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

@@ -109,8 +109,8 @@ func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields exactly once. fields maps the path of a field to its
-// value, as Fill stores them in want. WantTold also checks that fields has at least minFields entries.
+// WantTold checks that the collector outputs each value in fields exactly once. fields is a map that Fill has filled.
+// It must have at least minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := occurrencesByValue(Scrape(t, c))
@@ -141,9 +141,9 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors can be registered together if the values of one label differ, and that each metric
-// has this label. metric is the name of a metric that each collector must output once. Labels also checks that
-// registration fails with a label whose name is in reserved.
+// Labels checks that two collectors can be registered together if one label differs, and that each metric has this
+// label. metric is a metric that each collector outputs once. Labels also checks that registration fails with a label
+// named in reserved.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

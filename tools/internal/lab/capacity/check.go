@@ -53,7 +53,6 @@ func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predi
 	return predictions
 }
 
-// hasSameSetupAs reports whether m and o have the same subject, loops, app, message size and TLS setting.
 func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

@@ -63,8 +63,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, one for each measuredSetup, in the order of the runs. It
-// skips runs that lack a required figure. If none is left, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, one per measuredSetup, in the order of the runs. It skips
+// runs that lack a required figure. If none is left, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -158,8 +158,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit sets the CPU usage per idle connection. It sets an upper limit of this usage instead if some
-// samples with idle connections show no more usage than samples without connections.
+// setIdleCoresOrUpperLimit sets the CPU usage per idle connection. If the usage with idle connections is not always
+// higher than without connections, it sets an upper limit instead.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {

@@ -46,8 +46,8 @@ func (m *MeasuredCosts) WriteMeasurementText(w io.Writer) error {
 	return err
 }
 
-// WritePlansSideBySide writes a table with one column for each plan. The heading describes the goal of the first plan.
-// The last line shows how to print the kernel settings that the last plan requires.
+// WritePlansSideBySide writes a table with one column for each plan. The heading describes the first plan's goal, and
+// the last line the settings for the last plan.
 func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases of a run with long-open connections, in order. Each is also the checkpoint at the end of the
-// phase. Before and Left are only checkpoints: before the first connection, and after the server has exited.
+// Names of the phases of a run with long-open connections, in order, and of the checkpoints at their ends. Before is
+// the checkpoint before the first connection, and Left the one after the server has exited.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -29,8 +29,8 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs limits the CPUs that other processes may use on average during a run. If they use more, resources
-	// that the run leaves behind are not reported.
+	// maxForeignCPUs limits the average number of CPUs that other processes use. Above it, a run reports no resources
+	// that it left behind.
 	maxForeignCPUs = 0.10
 )
 

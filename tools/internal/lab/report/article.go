@@ -40,9 +40,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of page, the text of an article, from set. chinese selects the language of
-// the generated texts. text is the article's new text. svg is the article's chart, or "" if there is none.
-// UpdateArticle returns an error if a part has no header, an unknown figure, or a scenario without runs.
+// UpdateArticle regenerates the marked parts of page, an article, from set. text is the article's new text. svg is the
+// article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an unknown figure,
+// or a scenario without runs. chinese selects the language.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {
@@ -218,8 +218,8 @@ func formatOrigins(rows []articleRow, words articleWords) string {
 	return fmt.Sprintf(words.footer, texts...)
 }
 
-// addBarPanel adds a panel with a bar for each row that has a value for figure. It returns an error if the figure is
-// unknown or the chart has more labels than BarColors.
+// addBarPanel adds a panel with a bar for each row that has a value for figure. More than BarColors different labels
+// are an error.
 func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) error {
 	panel := BarPanel{Title: title}
 	workload := ""

@@ -31,8 +31,8 @@ type comparison struct {
 const oneRoundMargin = 0.1
 
 // compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
-// round. If that is impossible, the outcome is result.NotMeasured, and the text states why. Otherwise, connsNote is
-// appended to the text.
+// round, and appends connsNote to the text. Without a ratio, the outcome is result.NotMeasured, and the text states
+// why.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -249,8 +249,8 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if the published number of requests in flight differs from
-// the number of connections by more than 10 %, because some connections were then not loaded.
+// addPublishedLine adds a published row. It marks the row if the published requests in flight differ from the
+// connections by more than 10 %, which shows that some connections had no load.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {

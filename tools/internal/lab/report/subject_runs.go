@@ -90,8 +90,8 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
-// subjects. If no other subject has the figure, the result contains no runs.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure, or no runs. It ignores the
+// excluded subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {

@@ -18,9 +18,9 @@ const (
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts that show how a run's figures change over time. The fields server and load are functions
-// that return the value of a curve at a tick, or NaN if the value is unknown: server for the server's curve, load for
-// the load generator's. If counter is set, the functions return totals, and the chart shows rates per second.
+// timeCharts lists the charts that show how a run's figures change over time. The fields server and load compute the
+// two curves: each returns a value at a tick, or NaN if unknown. If counter is set, the values are totals, and the
+// chart shows rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit

@@ -42,8 +42,8 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and calls parse with the response, which is cut off after maxAdminReplyBytes. It
-// returns an error if the status is not 200 or parse fails.
+// fetchAndParse requests a path and calls parse with the response, cut off after maxAdminReplyBytes. It returns an
+// error if the status is not 200.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -86,8 +86,7 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 }
 
 // pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends. It returns
-// the counters and the error of the last reading. After a timeout or the end of ctx, accept may have rejected these
-// counters.
+// the outcome of the last reading, whether or not accept returned true.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -100,8 +99,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of all metrics by name. Values of metrics with the same name are added up. For metrics
-// with the label cause or le, there is also a key for each value of the label, such as closed{peer}.
+// readMetrics returns the sums of all metrics by name. For metrics with the label cause or le, there is also a key for
+// each value of the label, such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -143,8 +142,8 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime into usage. If the server has several processes, it
-// reads only the sums over these processes. On failure, usage stays unchanged.
+// readRuntimeUsageInto reads figures of the server's Go runtime into usage, summed if there are several processes. On
+// failure, usage stays unchanged.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

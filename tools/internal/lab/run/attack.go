@@ -41,8 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns the single attacker of a storm, which opens and resets connections as fast as it can. With
-// scenario.StormHello, each connection sends a TLS ClientHello first.
+// stormAttackers returns the attacker of a storm, which opens and resets connections as fast as it can. With
+// StormHello, it sends a TLS ClientHello on each.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
@@ -70,8 +70,8 @@ func acceptAndClose(l net.Listener) {
 const (
 	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// memoryGrowth and descriptorGrowth limit how much the server's memory and descriptors may grow during the attack,
-	// as a share of the initial value. memorySlack (bytes) and descriptorSlack are added to these limits.
+	// The server's memory and descriptors may grow during the attack by memoryGrowth and descriptorGrowth, relative to
+	// the initial values, plus memorySlack bytes and descriptorSlack descriptors.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter

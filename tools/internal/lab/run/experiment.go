@@ -159,8 +159,8 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// createRunResources creates the resources of the runs: the launcher, a directory for files, and a certificate if a
-// workload needs it. The caller must call release, also after an error.
+// createRunResources creates the launcher, the files and the certificate of the runs. The caller must call release,
+// also after an error.
 func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -226,7 +226,7 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 }
 
 // runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it. It
-// returns the least disturbed run. A failed repetition does not count.
+// returns the least disturbed run.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {

@@ -118,7 +118,7 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// awaitConnsAndEndConnectPhase waits until the server has wantOpen open connections, at most for serverCountTimeout. It
+// awaitConnsAndEndConnectPhase waits, at most for serverCountTimeout, until the server has wantOpen connections. It
 // then ends the phase probe.Connected.
 func (h *heldConnsRun) awaitConnsAndEndConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
@@ -232,8 +232,6 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess forces the given number of garbage collections in the server. It does nothing if the server has
-// several processes.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
@@ -251,8 +249,7 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// sampleAfterReleaseOrTimeout waits until the machine has released the run's resources, and takes a sample. After a
-// time that depends on the number of connections, it takes the sample in any case.
+// sampleAfterReleaseOrTimeout takes a sample when the machine has released the run's resources, or after a timeout.
 func (m *serverMeasurement) sampleAfterReleaseOrTimeout(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -290,7 +287,7 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 }
 
 // awaitBroadcastOutcomeAndClose waits for the broadcast on the connection that requested it, and closes the connection.
-// It gives up if nothing arrives for timeout. The result's Error states why the broadcast was not received.
+// It gives up if nothing arrives for timeout. Error is "" in the result if the broadcast arrived.
 func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

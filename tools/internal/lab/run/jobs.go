@@ -93,9 +93,9 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderWithMemoryAndTimeLimits runs a contender's process with limits on memory and time, and stores the outcome
-// in rec.Jobs. If the process exceeds a limit, it is ended, and the counts that it reported last become its result. An
-// error is returned only for a process that exceeds the time limit without any result, or that fails.
+// runContenderWithMemoryAndTimeLimits runs a contender's process and stores the outcome in rec.Jobs. A process that
+// exceeds a limit is ended, and its last reported counts become the result. Without such counts, exceeding the time
+// limit is an error.
 func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -209,9 +209,9 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodputAndUpdateBest measures the goodput of a contender in a closed loop: the jobs per second that end within
-// their deadline. Twice as many jobs as workers are in flight. fixedWorkers is 0 for a contender that adapts its
-// workers. The function adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
+// measureGoodputAndUpdateBest measures a contender's goodput (jobs per second that end within their deadline) in a
+// closed loop with 2*workers jobs. fixedWorkers is 0 for a contender that adapts its workers. The outcome is added to
+// bestSoFar.Tried, and a higher goodput replaces the best one.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// minReservedBytes is the minimum memory that a run must leave free. If 1/reservedDivisor of all memory is more,
-	// the run must leave that much free.
+	// minReservedBytes is the minimum memory that a run must leave free, or 1/reservedDivisor of all memory if that is
+	// more.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
 	// maxParkedBytes is an upper limit for the memory of a parked goroutine.
@@ -39,7 +39,6 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// limitedBySuffix returns " in " and limitedBy, or "" if limitedBy is empty.
 func (r availableMemory) limitedBySuffix() string {
 	if r.limitedBy == "" {
 		return ""
@@ -68,7 +67,7 @@ func readAvailableMemory() (availableMemory, error) {
 }
 
 // cancelWhenMemoryLow returns a context that is canceled when less than half of bytesToKeepFree is free. The caller
-// must call the returned function, which ends the memory checks.
+// must call the returned function.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

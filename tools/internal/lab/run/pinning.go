@@ -10,7 +10,7 @@ import (
 )
 
 // splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator. If that is
-// impossible, the result states why in Why.
+// impossible, Why states the reason.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {

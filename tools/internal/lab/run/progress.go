@@ -78,8 +78,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. If isFinal is set, the line remains. Otherwise, it is printed only on a
-// terminal, and the next line replaces it.
+// printFinalOrProgressLine prints a line. Unless isFinal is set, it prints the line only on a terminal, where the next
+// line replaces it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

@@ -282,7 +282,7 @@ func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scena
 }
 
 // sampleSettledMemoryDuringHold samples memory once all connections are accepted and memory is stable, or after half of
-// the hold. If sampling takes longer than the hold, it adds a caveat.
+// the hold. It adds a caveat if that takes longer than the hold.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -432,7 +432,7 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 }
 
 // findLimitPreventingRun returns the limit of the machine or the subject that a run would exceed, or "". fittingConns
-// is the number of connections that fit if there is such a limit, or 0 if unknown.
+// is the number of connections within that limit, or 0 if unknown.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// windowParts selects what a sample at the start or the end of a window contains. memoryParts is for samples of memory,
-// and heldParts for runs with long-open connections.
+// windowParts is what samples at the start and the end of a window contain. memoryParts is for samples of memory, and
+// heldParts for runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -84,8 +84,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage. If the generator has exited, the usage contains only its
-// processor time. The usage is zero if it is unknown.
+// generatorUsage returns the load generator's resource usage: only processor time if the generator has exited, and zero
+// if unknown.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -113,9 +113,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. If the server has an admin address and one
-// process, it also stores figures of the server's Go runtime. Call it after sampling memory, because counting takes
-// kernel memory.
+// addServerConnCount stores the server's number of connections in s, and with an admin address also figures of the Go
+// runtime. Call it after sampling memory, because counting takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -167,8 +166,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 }
 
 // sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
-// acceptOpenConns returns true, or after timeout. The argument of acceptOpenConns is the number of open connections,
-// excluding the lab's own. accepted is the last result of acceptOpenConns.
+// acceptOpenConns returns true, or after timeout. The argument of acceptOpenConns excludes the lab's own connections.
+// accepted is its last result.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -230,7 +229,6 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil

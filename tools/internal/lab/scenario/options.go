@@ -238,7 +238,6 @@ func (x Scale) validateScaleAndName(name string) error {
 	return nil
 }
 
-// findScaleOrFull returns the scale with the given name. For "" and "full", it returns the zero Scale.
 func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {

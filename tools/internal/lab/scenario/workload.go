@@ -271,8 +271,8 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage. It
-// returns an error if the load generator does not support the order of the phases in a stage.
+// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage. A
+// stage with an unsupported order of phases is an error.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -493,7 +493,6 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateDuration estimates the duration of one run, including start and stop of the server.
 func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {
