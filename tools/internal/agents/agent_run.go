@@ -253,7 +253,7 @@ func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	}
 }
 
-// sendMessage publishes a message from this agent to a NATS subject. It is safe for concurrent use.
+// sendMessage publishes a message to a NATS subject. It is safe for concurrent use.
 func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
 	if err != nil {

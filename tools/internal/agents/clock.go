@@ -2,7 +2,6 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply, by the local clock and the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time

@@ -196,7 +196,6 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit the plan's jobs until ctx ends.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
@@ -265,7 +264,6 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	}
 }
 
-// burstSizeAt returns the number of jobs to submit at a planned time.
 func (r *jobRun) burstSizeAt(due time.Duration) int {
 	if due%time.Second < time.Second/10 {
 		return max(r.plan.Burst, 1)

@@ -66,7 +66,6 @@ const (
 	hexadecimal     = "0123456789abcdef"
 )
 
-// printable contains the characters from ! to ~.
 var printable = func() string {
 	var all []byte
 	for c := byte('!'); c <= '~'; c++ {

@@ -79,7 +79,6 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// occurrencesByValue counts how often each metric value and each label value occurs.
 func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {

@@ -137,7 +137,6 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line, closes conn for writing, and checks that the server closes the connection.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -178,7 +177,6 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
-// checkHTTPHello sends a GET request and checks that the answer has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -16,7 +16,6 @@ type Prediction struct {
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure contains the predicted and the measured value of a figure.
 type ComparedFigure struct {
 	What      string               `json:"what"`
 	Predicted float64              `json:"predicted"`

@@ -251,7 +251,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose Rate is at most rate, or -1.
+// lastPointIndexUpToRate returns -1 if all measured rates are higher.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {

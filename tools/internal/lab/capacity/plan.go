@@ -143,7 +143,6 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory that one connection takes on a server, in bytes.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)

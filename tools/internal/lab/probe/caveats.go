@@ -128,8 +128,6 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyFloodCaveat adds a caveat for a flood that got no answers or whose rate of answers was
-// unsteady.
 func addUnansweredOrUnsteadyFloodCaveat(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:

@@ -358,8 +358,6 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeDesignComparisons returns a summary of our rows: how many are ahead of the published design, behind it, or
-// neither.
 func (c *publishedComparisonTable) summarizeDesignComparisons() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {

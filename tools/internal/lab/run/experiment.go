@@ -244,7 +244,6 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError states which run was interrupted, and wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

@@ -254,7 +254,6 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit watches the peak memory of p until ctx ends. It kills p if the limit is exceeded.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure

@@ -32,7 +32,6 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsPreferringWholeCores divides CPUs between the server and the load generator, whole cores if possible.
 func splitCPUsPreferringWholeCores(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

@@ -470,7 +470,6 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts which limits of this machine a run reaches with n connections.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -90,7 +90,6 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto reads figures of the server's Go runtime into usage, within adminTickTimeout.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return

@@ -202,7 +202,6 @@ func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
 }
 
-// ConfigWithValues returns Config with its placeholders replaced.
 func (s Subject) ConfigWithValues(p PlaceholderValues) string {
 	return strings.NewReplacer(p.placeholdersWithValues()...).Replace(s.Config)
 }
