@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startDelay returns the time between the coordinator's order to start and the common start of all agents. It grows
-// with the uncertainty of their clocks.
+// startDelay returns the time between the coordinator's order to start and the common start of all agents.
 func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {

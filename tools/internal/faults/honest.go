@@ -63,7 +63,7 @@ type Report struct {
 	First error
 }
 
-// Start connects all clients before any of them sends. It returns an error if a client cannot connect.
+// Start connects all clients before any of them sends.
 func (h *HonestClients) Start() error {
 	if h.Conns < 1 || h.Conns > maxHonestClients {
 		return fmt.Errorf("faults: Honest.Conns is %d; expected 1 to %d", h.Conns, maxHonestClients)

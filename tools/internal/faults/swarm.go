@@ -16,12 +16,14 @@ const (
 // Swarm is a set of connections that all behave in the same way, driven by one goroutine. Set the fields before Start.
 // The functions in attacks.go create swarms.
 type Swarm struct {
+	// Target is the server's address.
 	Target netip.AddrPort
 	// Source is the local IPv4 address of the connections. By default, the kernel selects one.
 	Source netip.Addr
 	// OwnTable keeps the connections in a separate descriptor table, with its own limit. It cannot be combined with
 	// FullSpeed.
 	OwnTable bool
+	// Conns is the number of simultaneous connections.
 	Conns int
 	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
 	ConnectAtOnce bool

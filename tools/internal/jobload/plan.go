@@ -30,8 +30,8 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
-	// Connections is the number of connections to a server. If Sources is above 0, that number of further local
-	// addresses, which stand for light users, opens one in eleven of them. One address opens all others.
+	// Connections is the number of connections to a server. Sources is the number of further local addresses (light
+	// users), which together open one in eleven of the connections. One address opens all others.
 	Connections, Sources int
 	// Serve runs the server of a contender instead of submitting jobs.
 	Serve bool

@@ -34,8 +34,7 @@ func (c *ComparedFigure) RelativeError() float64 {
 }
 
 // PredictFromSmallestOfSameSetup predicts each measurement from a smaller one: the measurement with the fewest
-// connections among those of the same setup. This smallest measurement itself gets no prediction. f describes the
-// machine of the measurements.
+// connections among those of the same setup. This smallest measurement itself gets no prediction.
 func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*MeasuredCosts)(nil)

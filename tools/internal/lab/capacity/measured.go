@@ -63,8 +63,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, one per measuredSetup, in the order of the runs. It skips
-// runs that lack a required figure. If none is left, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It skips runs that lack a
+// required figure. If none is left, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)

@@ -218,8 +218,7 @@ func formatOrigins(rows []articleRow, words articleWords) string {
 	return fmt.Sprintf(words.footer, texts...)
 }
 
-// addBarPanel adds a panel with a bar for each row that has a value for figure. More than BarColors different labels
-// are an error.
+// addBarPanel adds a panel with a bar for each row that has a value for figure.
 func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) error {
 	panel := BarPanel{Title: title}
 	workload := ""

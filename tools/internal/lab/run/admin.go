@@ -99,8 +99,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the sums of all metrics by name. For metrics with the label cause or le, there is also a key for
-// each value of the label, such as closed{peer}.
+// readMetrics returns the sum of the values of each metric, by name. For metrics with the label cause or le, there is
+// also a key for each value of the label, such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
