@@ -14,10 +14,10 @@ import (
 )
 
 // The designs in this file were published and compared by others (github.com/smallnest/1m-go-tcp-server, see
-// docs/results.md). The properties that make them slow are kept. Connections are those of package net. Each of them is registered twice: in
-// the epoll instance of Go's runtime, and level-triggered in an epoll instance of the server. A goroutine waits for
-// events of the second one. It finds each ready connection in a map, under a lock, and calls Read and Write, which
-// block. A client that does not read therefore delays all other connections of its loop.
+// docs/results.md). The properties that make them slow are kept. Connections are those of package net. Each of them is
+// registered twice: in the epoll instance of Go's runtime, and level-triggered in an epoll instance of the server. A
+// goroutine waits for events of the second one. It finds each ready connection in a map, under a lock, and calls Read
+// and Write, which block. A client that does not read therefore delays all other connections of its loop.
 //
 // Three errors of the originals would have made the figures meaningless and are repaired. First, a connection that has
 // ended is removed. The originals kept it and counted its failing reads as messages. Second, a connection is handed to

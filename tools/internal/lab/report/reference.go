@@ -22,8 +22,8 @@ type comparison struct {
 	// ratioText is the ratio with its margin (±). A ratio above 1 means that our subject is better than the design.
 	ratioText string
 	text      string
-	// designKilled reports that the watchdog killed the design, which thus lacks this figure. worstComparisonOutcome
-	// ignores this comparison if there are others.
+	// designKilled reports that the memory watchdog killed the design, which thus lacks this figure.
+	// worstComparisonOutcome ignores this comparison if there are others.
 	designKilled bool
 }
 
@@ -119,8 +119,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNoteUnlessPeakMemory returns a note if the watchdog killed a run of the design, and otherwise "". It also
-// returns "" if f is the peak memory, because even a killed run has this figure.
+// watchdogKillNoteUnlessPeakMemory returns a note if the memory watchdog killed a run of the design, and otherwise "".
+// It also returns "" if f is the peak memory, because even a killed run has this figure.
 func watchdogKillNoteUnlessPeakMemory(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -157,8 +157,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the watchdog
-// killed count only if there are no others.
+// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the memory
+// watchdog killed count only if there are no others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -306,8 +306,8 @@ func formatCountOrNoFigure(n int) string {
 }
 
 // formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
-// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats the
-// ratio and the figure.
+// formats the ratio to the figure of the column's base subject. If the memory watchdog killed the base subject, it
+// formats the ratio and the figure.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

@@ -145,7 +145,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill describes the first run that the watchdog killed. It returns nil if there is no such run.
+// firstWatchdogKill describes the first run that the memory watchdog killed. It returns nil if there is no such run.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {

@@ -24,7 +24,7 @@ const (
 	jobsOvertime     = 30 * time.Second // additional time before a process is terminated
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
-	maxAdaptiveWorkers = 5000 // as in the published experiment
+	maxAdaptiveWorkers = 5000 // as in the experiment of go-adaptive-pool
 	// calibrationGain is the factor by which a number of workers must raise the best rate to become the best number.
 	// The search for the best number ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9

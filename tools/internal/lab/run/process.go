@@ -322,7 +322,7 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port below the ephemeral ports.
+// freeAddrBelowEphemeralPorts returns a loopback address with a free port that no outgoing connection can take.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

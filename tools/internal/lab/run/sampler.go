@@ -166,8 +166,8 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 }
 
 // sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
-// acceptOpenConns returns true, or after timeout. The argument of acceptOpenConns excludes the lab's own connections.
-// accepted is its last result.
+// acceptOpenConns returns true, or after timeout. acceptOpenConns gets the number of the load generator's open
+// connections. accepted is its last result.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)

@@ -31,8 +31,8 @@ type Column struct {
 	// (the default, and for times), our figures have their usual format.
 	Unit string `json:"unit,omitempty" toml:"unit"`
 	// Relative is the name of a subject. If it is set, our figure is shown as a multiple of that subject's figure in
-	// the same round. If the watchdog killed that subject, our figure itself is shown, too. If there is no multiple,
-	// only our figure is shown.
+	// the same round. If the memory watchdog killed that subject, our figure itself is shown, too. If there is no
+	// multiple, only our figure is shown.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 

@@ -196,8 +196,8 @@ type PlaceholderValues struct {
 }
 
 // CommandWithValues returns the command with its placeholders replaced. {room} becomes the number of connections that
-// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and the lab
-// opens connections of its own.
+// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and package
+// run opens some connections itself.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
 }
