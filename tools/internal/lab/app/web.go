@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. It wraps a
-// path's handler in quick if the handler never blocks, computes only briefly and reads no large body.
+// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. Handlers
+// that never block, compute only briefly and read no large body are wrapped with quick.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{

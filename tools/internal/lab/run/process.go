@@ -322,7 +322,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port that no outgoing connection can take.
+// freeAddrBelowEphemeralPorts returns a loopback address with a free port that outgoing connections do not use by
+// default.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error
