@@ -25,7 +25,7 @@ const (
 	adminTimeout       = 5 * time.Second
 	// firstGCRuns is the number of garbage collections before the first sample, and laterGCRuns before each later
 	// sample.
-	firstGCRuns = 12 // nine return all startup memory; three are a margin
+	firstGCRuns = 12 // nine were enough to return all startup memory; three are a margin
 	laterGCRuns = 2
 )
 
