@@ -37,7 +37,7 @@ type Agent struct {
 	// run's ID. If EventDir is "", events are not stored.
 	EventDir string
 	// Once makes Serve return after one run. With Once, Serve also returns an error if NATS is unreachable for
-	// DefaultSilence.
+	// DefaultSilence while no run is in progress.
 	Once bool
 	// Logf receives one line per event. Several goroutines may call it concurrently. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -55,18 +55,18 @@ type agentWorker struct {
 	messages         chan *nats.Msg
 	run              *agentRun // nil without a run
 	served           bool      // a run has ended
-	lastCall         string    // ID of the run that called last; info contains the reply to it
+	lastCall         string    // ID of the run whose call was answered last; info is that answer
 	info             agentInfo
 	heartbeat        *time.Ticker
 	lastLogged       atomic.Pointer[string] // last line that logUnlessRepeated has logged
 	unreachableSince time.Time              // when NATS became unreachable; zero if it is reachable
 }
 
-// Serve takes part in runs until ctx ends. A run that is then in progress ends early, and Serve waits up to 20 s until
-// the coordinator has received its result.
+// Serve takes part in runs until ctx ends, and then returns nil. A run that is in progress at that time ends early, and
+// Serve waits up to 20 s until the coordinator has received its result.
 //
-// Serve reconnects to NATS at most twice per second. It returns an error if NATS is not on loopback and requires no
-// credentials.
+// If NATS is unreachable, Serve tries to connect at most twice per second. Serve returns an error if NATS is not on
+// loopback and requires no credentials.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
@@ -132,8 +132,8 @@ func (w *agentWorker) logUnreachable(err error) {
 	}
 }
 
-// processUntilStopped processes messages until ctx ends and the current run's result is delivered. With Agent.Once, it
-// returns after one run.
+// processUntilStopped processes messages until ctx ends and the result of the current run is delivered, for which it
+// waits up to stopTime. With Agent.Once, it returns after one run.
 func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()

@@ -33,11 +33,11 @@ type agentRun struct {
 	ended          <-chan struct{} // closed when the load is cancelled
 	running        sync.WaitGroup
 	over           chan report // delivers the last report
-	last           *report     // the last report
+	last           *report     // the last report; nil until the load has ended
 	endReason      string      // reason for an early end
 
 	mu          sync.Mutex
-	stepsTried  int     // used by load.Run
+	stepsTried  int     // number of load.Tried events so far
 	unconfirmed *report // report that is repeated until the coordinator confirms it, or nil
 	state       agentState
 }
@@ -129,8 +129,6 @@ func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	}
 }
 
-// waitUntilDeadlineEndedOrMaxSilence waits until the deadline, but at most for maxSilence. It returns early when ended
-// is closed.
 func waitUntilDeadlineEndedOrMaxSilence(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
@@ -175,7 +173,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. Without a file, write and closeFile do nothing.
+// openEventFile creates the run's file in Agent.EventDir. Without EventDir or after an error, which is logged, write
+// and closeFile do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
@@ -236,8 +235,8 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrUnconfirmedReport sends the report that the coordinator has not confirmed. If there is none, it sends
-// a heartbeat.
+// sendHeartbeatOrUnconfirmedReport sends the last report if the load has ended, otherwise the unconfirmed report or, if
+// there is none, a heartbeat. If the last report cannot be sent, a report of that failure replaces it.
 func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
@@ -254,7 +253,7 @@ func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
 	}
 }
 
-// sendMessage publishes a message from this agent to a NATS subject. It is safe for concurrent use.
+// sendMessage publishes a message to a NATS subject. It is safe for concurrent use.
 func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	data, err := encodeMessage(r.agent.version, kind, r.agent.id, body)
 	if err != nil {

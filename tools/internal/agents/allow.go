@@ -44,8 +44,8 @@ func ParseAllowedNetworkOrPath(text string) (AllowedTarget, error) {
 	return AllowedTarget{network: network}, nil
 }
 
-// resolveAndCheckAllowed resolves targets to addresses. It returns an error for a target that Allow does not permit. A
-// permitted unix socket has no address in the result.
+// resolveAndCheckAllowed resolves targets to addresses. It returns an error unless Allow permits all addresses of every
+// target. addrs contains one address per TCP target, and none for unix sockets.
 func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {

@@ -2,13 +2,13 @@ package agents
 
 import "time"
 
-// roundTrip contains the times of a request and its reply, by the local clock and the peer's clock.
 type roundTrip struct {
 	sent, received         time.Time
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead, with an error of at most uncertainty.
+// clockOffset returns how far the peer's clock is ahead of the local one (negative if behind), with an error of at most
+// uncertainty.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

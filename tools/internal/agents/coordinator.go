@@ -32,8 +32,8 @@ type Options struct {
 	ListenTLS *tls.Config
 	// JoinTimeout limits the time in which all agents must join. The default is one minute.
 	JoinTimeout time.Duration
-	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. The
-	// minimum is 100 ms. The maximum is one minute.
+	// Silence is how long a peer may stay silent before it is considered lost. The default is DefaultSilence. Other
+	// values are raised to 100 ms or lowered to one minute if they are outside this range.
 	Silence time.Duration
 	// Logf receives one line per event, on the goroutine of RunOnAgents. Nil drops the lines.
 	Logf func(format string, args ...any)
@@ -92,8 +92,8 @@ func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost 
 // RunOnAgents makes agents generate load, as load.Run does in this process. It returns their merged result. Lost agents
 // appear only in the Result's fields Agents and Connections.
 //
-// The Result is nil if all agents are lost or the run does not take place. Examples are too few agents, an agent that
-// refuses, and a NATS server beyond loopback that accepts clients without credentials.
+// The Result is nil if all agents are lost, or if the run does not begin. It does not begin if, for example, too few
+// agents join, an agent refuses its part, or a NATS server beyond loopback accepts clients without credentials.
 //
 // When ctx ends, all agents end their runs early. RunOnAgents then returns the Result so far, with ctx's cause as the
 // error.
@@ -132,8 +132,8 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback checks that o contains credentials if the NATS server is not on loopback. It returns
-// an error if they are missing.
+// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no
+// credentials.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()
@@ -144,7 +144,8 @@ func (o *Options) RequireCredentialsUnlessLoopback() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and calls StartLocal. The caller must call stopLocalAgentsAndClose.
+// connectAndStartLocalAgents connects to NATS and calls StartLocal. The caller must call stopLocalAgentsAndClose, also
+// after an error.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -189,8 +190,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal checks a NATS server that this coordinator has not started. It returns an error if the
-// server is not on loopback and accepts clients without credentials.
+// requireServerAuthIfExternal returns an error if c uses an external NATS server that is not on loopback and accepts
+// clients without credentials.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil
@@ -198,7 +199,8 @@ func (c *coordinator) requireServerAuthIfExternal() error {
 	return requireServerAuthOrLoopback(c.conn)
 }
 
-// keepWarningIfNonePending stores a warning of the NATS server, unless one is pending. It is safe for concurrent use.
+// keepWarningIfNonePending stores a warning of the NATS server, or drops it if another one is pending. It is safe for
+// concurrent use.
 func (c *coordinator) keepWarningIfNonePending(line string) {
 	select {
 	case c.warnings <- line:
@@ -423,8 +425,8 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures an agent's clock offset and sends the agent its part. It may run concurrently for
-// different agents.
+// measureClockAndSendPart measures an agent's clock offset and sends the agent its part of the load. It may run
+// concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {

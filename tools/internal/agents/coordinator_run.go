@@ -48,7 +48,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 
 // coordinatorTimers contains everything that a coordinator waits for in addition to messages from agents.
 type coordinatorTimers struct {
-	stopping  <-chan struct{}  // closed when the run must end; set to nil after that
+	stopping  <-chan struct{}  // closed when the run must end; nil after the agents have been told
 	patience  <-chan time.Time // limits the wait for the end; nil until the run must end
 	every     time.Duration    // time between observed intervals
 	showAt    time.Time
@@ -56,7 +56,8 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery.
+// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery. The timer
+// show fires half an observeEvery after each report is due.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -67,7 +68,8 @@ func (t *coordinatorTimers) stop() {
 	t.heartbeat.Stop()
 }
 
-// processEventsWhile processes messages and timers while isWaitingFor returns true for any active agent.
+// processEventsWhile processes messages and timers while isWaitingFor returns true for any active agent. An agent is
+// active until its result has arrived or it is lost.
 func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
 	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
@@ -111,8 +113,8 @@ func (c *coordinator) processQueuedMessages() {
 	}
 }
 
-// orderNextStep orders all agents to begin the next step together. totalRate is in messages per second; 0 ends the
-// search.
+// orderNextStep orders all agents to begin the next step together. totalRate is the rate to try in a search, in
+// messages per second. It is 0 after the search, and in a run without one.
 func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
@@ -130,8 +132,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest message rate that meets the goal. conclude converts the run's result into the
-// search's result.
+// searchRate searches for the highest message rate that meets cfg.Rate.Goal. conclude takes the result of the whole
+// run. It returns the result of the best step, or the given one if no step has ended.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -149,7 +151,8 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BestStepOrWholeRunResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate, and repeats the measurement whenever an agent is lost.
+// measureRateUntilNoneLost measures a message rate, again if an agent is lost meanwhile. openConns is the number of
+// open connections of all agents.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -222,7 +225,7 @@ func (c *coordinator) processAgentMessage(msg *nats.Msg) {
 	}
 }
 
-// commonPhases lists phases that all active agents must reach before their events are merged.
+// commonPhases lists the phases whose events are merged once all active agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
 func (c *coordinator) processAgentReport(m *memberAgent, eventOrFailure report) {
@@ -283,7 +286,8 @@ func (c *coordinator) releaseWithResultOrMarkLost(m *memberAgent, resultOrNil *l
 	c.sendOrdersOnceTo(m)
 }
 
-// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to result.Limits.
+// toLocalClockAndNameLimits converts result.Start to the local clock, and adds the agent's name to the evidence in
+// result.Limits. It changes result and returns it.
 func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
@@ -292,7 +296,8 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals is the maximum number of unmerged events of one kind that are kept per agent.
+// maxIntervals is the maximum number of events of one phase that are kept per agent until they are merged with the
+// other agents' events.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -309,7 +314,8 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event of a phase. It returns nil if one is missing.
+// takeEventsIfAllReached removes and returns each agent's next event of a phase. It returns nil if an active agent has
+// none.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -322,7 +328,8 @@ func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Ev
 	return events
 }
 
-// sendPublishedCountsIfComplete sends the publishers' message counts to all agents once all counts are known.
+// sendPublishedCountsIfComplete sends all publishers' message counts to all agents, once, when all active agents have
+// reported theirs. Counts of lost agents are -1.
 func (c *coordinator) sendPublishedCountsIfComplete() {
 	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
@@ -435,7 +442,8 @@ func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, conv
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent began to
+// measure.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

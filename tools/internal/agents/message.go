@@ -56,8 +56,8 @@ func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessageHeader parses a message without its body. If the message has a version other than the given one, it
-// returns both the message and errVersion.
+// decodeMessageHeader parses a message but leaves its body encoded. If the protocol or the version of Myriad differs,
+// it returns both the message and errVersion.
 func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("message has %d bytes; expected at most %d", len(data), maxMessage)
@@ -110,8 +110,8 @@ type agentInfo struct {
 	// Machine identifies the agent's machine. Agents with the same Machine share its resources.
 	Machine string `json:"machine"`
 	CPUs    int    `json:"cpus"`
-	// Holds is the number of connections that the machine can carry, limited by Wall. Most is the agent's own limit. 0
-	// means no limit.
+	// Holds is the number of connections that the machine can carry. Wall names the limit that determines Holds. Most
+	// is the agent's own limit (Agent.MaxConnections). 0 means no limit.
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
@@ -144,11 +144,12 @@ type planReply struct {
 type orders struct {
 	Start int64 `json:"start,omitempty"` // time to connect
 	Begin int64 `json:"begin,omitempty"` // time to send
-	// Step numbers the steps of traffic from 1. Rate is the rate to try in a search; 0 ends the search.
+	// Step numbers the steps from 1. In a step, the agents send at one rate. Rate is the rate to try in a search, in
+	// messages per second; 0 ends the search.
 	Step   int     `json:"step,omitempty"`
 	Rate   float64 `json:"rate,omitempty"`
 	Steady bool    `json:"steady,omitempty"`
-	// Published is the number of messages of each publisher, -1 if unknown.
+	// Published is the number of messages of each publisher, or -1 for publishers of a lost agent.
 	Published []int64 `json:"published,omitempty"`
 	Stop      bool    `json:"stop,omitempty"` // end the run early
 	Over      bool    `json:"over,omitempty"` // leave the run
@@ -157,8 +158,8 @@ type orders struct {
 type report struct {
 	At    int64       `json:"at"` // time by the agent's clock
 	Event *load.Event `json:"event,omitempty"`
-	// Step numbers the rates that a search has tried, from 1. A report with a Step is repeated until the next step
-	// is ordered.
+	// Step is the number of rates that a search has tried so far. The report of a tried rate is repeated until the next
+	// step is ordered.
 	Step int `json:"step,omitempty"`
 	// Failed is the reason why there is no result, or why the run ended early.
 	Failed string `json:"failed,omitempty"`

@@ -45,8 +45,8 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// RequireCredentialsUnlessLoopback checks that n contains credentials if an address in URL is not on loopback. It
-// returns an error if they are missing.
+// RequireCredentialsUnlessLoopback returns an error if n contains no credentials for an address in URL that is not on
+// loopback.
 func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -75,8 +75,8 @@ func isLoopbackAddr(addr string) bool {
 	return err == nil && a.IP.IsLoopback()
 }
 
-// natsConnOptions returns the options of a NATS connection. The connection drops messages that it cannot send
-// immediately.
+// natsConnOptions returns the options of a NATS connection with the given name. The connection reconnects without
+// limit. Messages sent while it is down are dropped.
 func (n *NATS) natsConnOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),

@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// maxCPUs is the highest number of processors that counts for an agent.
+// maxCPUs limits the number of processors that an agent can claim to have.
 const maxCPUs = 1 << 16
 
-// divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors. No agent gets more
-// than its limit.
+// divideConnsByCPUsWithinLimits divides connections among agents in proportion to their processors, within their
+// limits. Agents on one machine share its processors and Holds. If the limits are too low, an error lists them.
 func divideConnsByCPUsWithinLimits(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These designs were published and compared by others (github.com/smallnest/1m-go-tcp-server, see docs/results.md). The
-// properties that make them slow are kept. Connections are those of package net. Each of them is registered twice: in
-// the epoll instance of Go's runtime, and level-triggered in an epoll instance of the server. A goroutine waits for
-// events of the second one. It finds each ready connection in a map, under a lock, and calls Read and Write, which
-// block. A client that does not read therefore delays all other connections of its loop.
+// The designs in this file were published and compared by others (github.com/smallnest/1m-go-tcp-server, see
+// docs/results.md). The properties that make them slow are kept. Connections are those of package net. Each of them is
+// registered twice: in the epoll instance of Go's runtime, and level-triggered in an epoll instance of the server. A
+// goroutine waits for events of the second one. It finds each ready connection in a map, under a lock, and calls Read
+// and Write, which block. A client that does not read therefore delays all other connections of its loop.
 //
 // Three errors of the originals would have made the figures meaningless and are repaired. First, a connection that has
 // ended is removed. The originals kept it and counted its failing reads as messages. Second, a connection is handed to
@@ -31,14 +31,15 @@ import (
 const hasEpoll = true
 
 const (
-	// pollBatch is the number of events read at once. pollWait is the timeout of a wait in milliseconds.
+	// pollBatch is the maximum number of events that one wait returns. pollWait is the timeout of a wait in
+	// milliseconds.
 	pollBatch, pollWait = 100, 100
 	// reactorWorkers is the number of goroutines of a reactor, and reactorQueue is the capacity of their queue.
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the event loops of a design. Each returned function registers a connection of one listener
-// with an event loop.
+// startEpollLoops starts the event loops of a design, which end with ctx. It returns one function per loop, which
+// registers a connection with the loop or, on an error, closes it.
 func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -163,8 +164,8 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newReadAndAnswerFunc returns a function that reads from a connection once and answers. The function must not be
-// called concurrently.
+// newReadAndAnswerFunc returns a function that reads from a connection once and answers. On an error, that function
+// closes the connection. It must not be called concurrently.
 func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -174,7 +175,8 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts goroutines that serve the enqueued connections.
+// startReactorWorkers starts goroutines that serve the enqueued connections. enqueue blocks while the queue is full,
+// until ctx ends. stop waits for the goroutines.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

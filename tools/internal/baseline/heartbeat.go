@@ -11,8 +11,8 @@ import (
 
 const maxMissedHeartbeats = 2
 
-// withHeartbeatsAndReadDeadline adds heartbeats and read deadlines to a handler, as gorilla/websocket's chat example
-// does.
+// withHeartbeatsAndReadDeadline adds heartbeats to a handler, as gorilla/websocket's chat example does. Reads fail
+// after maxMissedHeartbeats+1 intervals without input.
 func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup

@@ -12,7 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers maps each app with a line protocol to its function. An answer may share memory with the line.
+// lineHandlers maps each app with a line protocol to the function that computes the answer to a line. Lines and answers
+// end with a newline. An answer may share memory with its line.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -27,7 +28,8 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a function that serves one connection. buffer is the size of the read buffer in bytes.
+// newConnHandlerForApp returns a function that serves one connection until an error. buffer is the size of the read
+// buffer in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -78,7 +80,8 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as in the published original.
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as in the published server that
+// FlushTenth reproduces.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

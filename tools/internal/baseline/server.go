@@ -36,7 +36,7 @@ const (
 	OneEpoll = "epoll"
 	// Epolls has several event loops, each with a listener. The listeners share the port.
 	Epolls = "epolls"
-	// Prefork has several processes, each with another design. The processes share the port.
+	// Prefork has several processes, which share the port. All of them run the same one of the other designs.
 	Prefork = "prefork"
 	// Reactor has one event loop, which hands connections to a pool of goroutines.
 	Reactor = "reactor"
@@ -74,8 +74,8 @@ type Options struct {
 	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
 	// HeartbeatHeap require a Heartbeat.
 	HeartbeatBy string
-	// Deadline is the timeout for reads and writes. Each Read sets it again, as in the published server that this
-	// design reproduces. 0 disables it. Deadline requires the design PerConn.
+	// Deadline is the timeout for reads and writes. Each Read restarts it, as in a published server. 0 disables the
+	// timeout. Deadline requires the design PerConn.
 	Deadline time.Duration
 	// Admin is a host:port on which package admin reports Go's memory and the number of connections. The default ""
 	// disables this. The apps HTTP and Web require "".
@@ -234,8 +234,8 @@ func (s *plainServer) acceptAndHandOffUntilDone(ctx context.Context, ln net.List
 	}
 }
 
-// startDesignAndServeFuncs starts a design's event loops, which end with ctx. Each returned function serves a
-// connection of one listener.
+// startDesignAndServeFuncs starts a design's event loops, which end with ctx. It returns one function per listener. The
+// function serves a connection in the background.
 func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -258,7 +258,7 @@ func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (
 	}}, nil
 }
 
-// plainServer contains the connections that Serve must close when it ends.
+// plainServer contains the connections that Serve must close and the goroutines that it must wait for.
 type plainServer struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}

@@ -26,7 +26,8 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds heartbeats to a handler. One goroutine sends the heartbeats of several connections.
+// withSharedHeartbeats adds heartbeats and read deadlines to a handler. Each goroutine sends the heartbeats of several
+// connections.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {
@@ -39,7 +40,6 @@ func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.
 	}
 }
 
-// sendHeartbeatOrClose sends a heartbeat within timeout. On failure, it closes the connection.
 func sendHeartbeatOrClose(conn net.Conn, timeout time.Duration) (sent bool) {
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := io.WriteString(conn, app.Heartbeat)

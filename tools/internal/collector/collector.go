@@ -10,7 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S.
+// Metric describes a metric that is computed from a snapshot of type S. Each passes every value with the values of
+// Labels to emit.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -28,12 +29,12 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one value, which the function computes from a snapshot.
+// Gauge returns a gauge with one value, which of computes from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one value, which the function computes from a snapshot.
+// Counter returns a counter with one value, which of computes from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue
@@ -109,8 +110,8 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric returns a histogram. buckets contains the number of values in each bucket. bound returns the upper
-// bound of a bucket. It is not called for the last bucket, which has no bound.
+// NewHistogramMetric returns a histogram of count values with the given sum. buckets contains the number of values in
+// each bucket. bound returns the upper bound of bucket i. It is not called for the last bucket, which has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

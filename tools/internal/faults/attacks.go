@@ -14,7 +14,7 @@ func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm 
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
 
-// NeverRead returns a Swarm that sends requests and never reads responses.
+// NeverRead returns a Swarm whose connections send request at each interval and never read responses.
 func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }

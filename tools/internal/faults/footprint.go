@@ -14,7 +14,6 @@ type Footprint struct {
 	Descriptors, Sockets int
 }
 
-// ReadFootprint reads the resource usage of a process.
 func ReadFootprint(pid int) (Footprint, error) {
 	taken, err := sample.TakeSample(sample.Memory|sample.PSS|sample.Sockets, pid)
 	used := taken.SumOfProcesses()

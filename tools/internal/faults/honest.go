@@ -114,7 +114,7 @@ func (h *HonestClients) Report() Report {
 	return r
 }
 
-// AnswersByClient returns the number of answers of each client.
+// AnswersByClient returns the number of correct answers of each client. It is safe for concurrent use.
 func (h *HonestClients) AnswersByClient() []int64 {
 	n := make([]int64, len(h.clients))
 	for i := range h.clients {
@@ -123,7 +123,8 @@ func (h *HonestClients) AnswersByClient() []int64 {
 	return n
 }
 
-// TakeLatency returns the latencies of the answers since the start or the last call, in microseconds.
+// TakeLatency returns the latencies of the correct answers since the start or the last call, in microseconds. It is
+// safe for concurrent use.
 func (h *HonestClients) TakeLatency() *hdrhistogram.Histogram {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,8 +183,8 @@ func (c *honestClient) exchangeLine(lineNumber int) error {
 	return c.latency.RecordValue(time.Since(begun).Microseconds())
 }
 
-// recordLossAndRedial records why a connection was lost, and reconnects if Redial is set. It reports whether the client
-// is connected.
+// recordLossAndRedial records why a connection was lost. If Redial is set, it tries to reconnect until it succeeds or
+// Stop is called. It reports whether the client is connected.
 func (c *honestClient) recordLossAndRedial(cause error) bool {
 	c.mu.Lock()
 	if errors.Is(cause, errWrong) {

@@ -20,17 +20,18 @@ type Swarm struct {
 	Target netip.AddrPort
 	// Source is the local IPv4 address of the connections. By default, the kernel selects one.
 	Source netip.Addr
-	// OwnTable keeps the connections in a separate descriptor table, with its own limit. It excludes FullSpeed.
+	// OwnTable keeps the connections in a separate descriptor table, with its own limit. It cannot be combined with
+	// FullSpeed.
 	OwnTable bool
 	// Conns is the number of simultaneous connections.
 	Conns int
 	// ConnectAtOnce makes all connections immediately. By default, 10,000 are made per second.
 	ConnectAtOnce bool
-	// Interval is the time between two acts of a connection. In an act, it sends, and reads what has arrived. The
-	// default is a second.
+	// Interval is the time between two acts of a connection. In an act, the connection sends, and reads what has
+	// arrived. The default is a second.
 	Interval time.Duration
-	// First is sent once. Stream is then sent repeatedly, at most PieceSize bytes in each act. If PieceSize is 0, an
-	// act sends as much as the kernel accepts.
+	// First is sent once per connection. Stream is then sent repeatedly, at most PieceSize bytes in each act. If
+	// PieceSize is 0, an act sends as much as the kernel accepts.
 	First, Stream []byte
 	PieceSize     int
 	// FullSpeed makes connections act whenever the kernel allows it, not only at each Interval.

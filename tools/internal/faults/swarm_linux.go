@@ -25,9 +25,9 @@ const eventBatch = 64
 
 type swarmConn struct {
 	fd        int32 // 0 if there is none (descriptor 0 is standard input)
-	sent      int32 // bytes of First and Stream
+	sent      int32 // position in First and Stream together
 	acts      int32
-	inFlight  int32 // bytes sent that have not come back
+	inFlight  int32 // bytes sent minus bytes received
 	connected bool
 	answered  bool
 	retired   bool // must not be redialled
@@ -104,7 +104,8 @@ func (w *swarmLoop) actOnEvents() {
 	}
 }
 
-// watchConn registers a FullSpeed connection for input and, if it can send, for output.
+// watchConn registers a FullSpeed connection for input and, if it has something to send, for output. change is the
+// function that registers. If it fails, watchConn closes the connection.
 func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.conns[i], sock.Out
 	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {
@@ -164,7 +165,7 @@ func (w *swarmLoop) actOnce(i int) {
 }
 
 // dialConn starts to connect unless MaxDials is used up or the connection is retired. It reports whether the connection
-// exists.
+// now has a socket, which may still be connecting.
 func (w *swarmLoop) dialConn(i int) bool {
 	m := &w.conns[i]
 	if m.retired || w.counts.Dials >= w.MaxDials {
@@ -279,7 +280,8 @@ func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	return true
 }
 
-// closeLost closes and counts a connection that the peer has ended or that was never established.
+// closeLost closes a connection that has failed. It counts the connection as Lost if it was established, otherwise as
+// Failed.
 func (w *swarmLoop) closeLost(m *swarmConn) {
 	if m.connected {
 		w.addCount(&w.counts.Lost, 1)

@@ -37,7 +37,7 @@ type serverContender struct {
 type jobConn struct {
 	net.Conn
 	job     *Job
-	isOther bool // from a further address
+	isOther bool // from one of the addresses of Plan.Sources
 }
 
 func newServerContender(p Plan) (Contender, error) {
@@ -98,7 +98,7 @@ func (c *serverContender) countInWindow(n *atomic.Int64, condition bool) {
 	}
 }
 
-// readAnswers reads the answers on x until x is closed.
+// readAnswers reads the answers on x until x is closed or an answer is invalid.
 func (c *serverContender) readAnswers(x *jobConn) {
 	in := bufio.NewReaderSize(x, 1024)
 	for {
@@ -165,8 +165,8 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// measureRecoveryAndSetFigures sets the figures of the server after the last job. It measures how long the server takes
-// to recover.
+// measureRecoveryAndSetFigures sets r.Server after the last job. It measures how long the server takes to recover, and
+// waits for that up to maxRecovery.
 func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}

@@ -26,7 +26,7 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Execute does the job's work. After the run has ended, Execute does nothing.
+// Execute does the job's work and counts the job as finished. After the run has ended, Execute does nothing.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -38,7 +38,7 @@ func (j *Job) Execute() {
 	j.CountAsFinished()
 }
 
-// CountAsFinished counts a job that has run. A pool that runs jobs elsewhere calls it instead of Execute.
+// CountAsFinished counts a job that has run. A pool that runs jobs in another process calls it instead of Execute.
 func (j *Job) CountAsFinished() {
 	r := j.generator
 	now := r.now()

@@ -11,7 +11,7 @@ import (
 
 // Plan describes a pool and the jobs to submit to it.
 type Plan struct {
-	// Pool is the name of the contender. Work is the shape of the jobs.
+	// Pool is the name of a pool in Contenders. Work is the shape of the jobs, such as Mixed.
 	Pool, Work string
 	// Rate is the number of jobs to submit per second. If Rate is 0, a new job is submitted whenever fewer than
 	// Inflight jobs are in the pool. If Inflight is 0, the value of Workers replaces it.
@@ -22,7 +22,7 @@ type Plan struct {
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the maximum time from submission until a job must have ended.
+	// Deadline is the time after its submission within which a job must end to count as good.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int
@@ -30,8 +30,8 @@ type Plan struct {
 	Memory int64
 	// Iterations is the number of loop iterations that take a millisecond. If Iterations is 0, Run measures the number.
 	Iterations uint64
-	// Connections is the number of connections to a server. If Sources is above 0, one in eleven connections is from
-	// that number of further addresses.
+	// Connections is the number of connections to a server. Sources is the number of further local addresses (light
+	// users), which together open one in eleven of the connections. One address opens all others.
 	Connections, Sources int
 	// Serve runs the server of a contender instead of submitting jobs.
 	Serve bool
@@ -46,7 +46,7 @@ const (
 	minMemory     = 16 << 20
 	maxMemory     = 1 << 50
 	maxIterations = 1 << 40
-	// A process has at most 20,000 descriptors on many machines.
+	// maxConnections leaves room below the 20,000 descriptors that many machines allow a process.
 	maxConnections = 16_000
 	maxSources     = 1 << 15
 )

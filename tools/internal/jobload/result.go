@@ -65,7 +65,7 @@ type Result struct {
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
-	// RejectP50 and RejectP99 are the durations of rejected submissions, of which one in 16 is measured. They are 0
+	// RejectP50 and RejectP99 are the durations of rejected submissions. One in 16 submissions is timed. Both are 0
 	// without rejections.
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
@@ -92,7 +92,8 @@ type Result struct {
 	// Server describes a contender that is a server.
 	Server *ServerFigures `json:"server,omitempty"`
 
-	// Overran is the reason why the run ended early or was terminated, or "".
+	// Overran is the reason why the run ended early or a submission did not return. It is "" if the run ended as
+	// planned.
 	Overran string `json:"overran,omitempty"`
 }
 
@@ -100,7 +101,7 @@ type Result struct {
 type ServerFigures struct {
 	// CPU is the processor time of the server since the window began.
 	CPU time.Duration `json:"cpu"`
-	// Recovery is the time from the end of the last job's submission until new requests were served fast again.
+	// Recovery is the time from the end of the window until new requests were answered fast again.
 	Recovery time.Duration `json:"recovery"`
 	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
 	// addresses (Plan.Sources).
@@ -111,13 +112,12 @@ type ServerFigures struct {
 // OutputLine is one line of a run's output, in JSON. Exactly one field is set: Warming during the warm-up, Progress
 // after the warm-up, or Result in the last line.
 type OutputLine struct {
-	// Warming contains the peaks so far, without counts.
+	// Warming contains the resource usage so far. Its counts are 0 in the warm-up.
 	Warming  *Result `json:"warming,omitempty"`
 	Progress *Result `json:"progress,omitempty"`
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseOutputLine parses one line of a run's output.
 func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -30,13 +30,13 @@ import (
 
 const (
 	lateAfter = 10 * time.Millisecond
-	// submitInterval is the minimum time between two submissions. A late generator works for workSlice and sleeps for
-	// workPause.
+	// submitInterval is the minimum time from a submission to the next wake-up of a submitter. A late submitter instead
+	// works for workSlice and sleeps for workPause.
 	submitInterval = time.Millisecond
 	workSlice      = 4 * time.Millisecond // less than 10 ms, after which Go would preempt the goroutine
 	workPause      = 20 * time.Microsecond
-	// reserveSubmitters is the number of goroutines that submit late jobs. The first one submits jobs that are late by
-	// reserveDelay. Each further one waits for twice the lateness of the previous one.
+	// reserveSubmitters is the number of reserve goroutines, which submit late jobs. The first one submits jobs that
+	// are late by at least reserveDelay. Each further one waits for twice the lateness of the previous one.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
 	// retryDelay is the pause of a closed loop after a rejection.
@@ -45,9 +45,10 @@ const (
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond // short, because a killed process leaves only reported counts
 	pollInterval   = time.Millisecond
-	// One of rejectionSampling submissions is timed.
+	// rejectionSampling is the number of submissions of which one is timed.
 	rejectionSampling = 16
-	// At the end, submitTimeout limits the wait for a submission, and closeTimeout the wait for the pool's Close.
+	// submitTimeout limits the wait for a submission at the end of the run. closeTimeout limits the wait for the pool's
+	// Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
@@ -97,7 +98,8 @@ func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%ui
 
 // Run submits the jobs of plan p to a pool from contenders. It writes a line to out every quarter of a second, and
 // finally a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a PlanError. If
-// the pool hangs, goroutines of the pool may remain after Run has returned.
+// the pool hangs, goroutines of the pool may remain after Run has returned. With p.Serve, Run serves jobs over HTTP
+// instead.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err
@@ -161,8 +163,8 @@ func callWithTimeout(d time.Duration, f func()) (returnedInTime bool) {
 	}
 }
 
-// waitForJobsOrLimit waits for all counted jobs, but at most for the planned time. If ctx ends first, earlyEndReason
-// states this. Otherwise, it is "".
+// waitForJobsOrLimit waits until all counted jobs have ended, but at most until r.limit. If ctx ends first,
+// earlyEndReason states this. Otherwise, it is "".
 func (r *jobRun) waitForJobsOrLimit(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -194,7 +196,6 @@ func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit the plan's jobs until ctx ends.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *jobSubmitter){r.submitJobsAsSlotsFree}
 	if r.pacer != nil {
@@ -228,7 +229,8 @@ func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	}
 }
 
-// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time.
+// submitJobsOnceLateBy submits jobs that are at least minLateness behind their planned time. It returns after the last
+// planned job, at r.limit, or when g.ctx ends.
 func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration) {
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
@@ -262,7 +264,6 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	}
 }
 
-// burstSizeAt returns the number of jobs to submit at a planned time.
 func (r *jobRun) burstSizeAt(due time.Duration) int {
 	if due%time.Second < time.Second/10 {
 		return max(r.plan.Burst, 1)
@@ -290,7 +291,8 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 	}
 }
 
-// submitJobCountingInWindow submits a job. If inWindow is set, it also counts the job and records its lateness.
+// submitJobCountingInWindow submits a job and reports whether the pool accepted it. If inWindow is set, it also counts
+// the job and records its lateness.
 func (r *jobRun) submitJobCountingInWindow(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {

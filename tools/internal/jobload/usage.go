@@ -41,7 +41,7 @@ func ownProcessUsage() (u processUsage) {
 }
 
 // schedulerLatencyQuantile returns an upper bound of the q-quantile of the scheduler latencies in a period. before is
-// the usage at the start of the period, and u the usage at its end.
+// the usage at the start of the period, and u the usage at its end. The result is 0 if it is unknown.
 func (u processUsage) schedulerLatencyQuantile(before processUsage, q float64) time.Duration {
 	h := u.schedulerLatencies
 	if h == nil || before.schedulerLatencies == nil {

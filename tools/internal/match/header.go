@@ -6,7 +6,7 @@ import (
 )
 
 // cutLineWithinHeadLimit cuts the first line from a head or trailer. n is the size of the line with its line end, or 0
-// if the line is incomplete.
+// if the line is incomplete. A head of more than maxHead bytes is an error.
 func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLineWithin(in, maxBytes)
@@ -17,8 +17,8 @@ func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err
 	return line, n, nil
 }
 
-// cutLineWithin cuts the first line from the input. n is the size of the line with its line end, or 0 if no line ends
-// within maxBytes.
+// cutLineWithin cuts the first line, without its line end, from the input. n is the size of the line with its line end,
+// or 0 if no line ends within maxBytes.
 func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	n = bytes.IndexByte(in[:min(len(in), maxBytes)], '\n') + 1
 	if n == 0 {

@@ -25,8 +25,8 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). No request may use HEAD or
-// CONNECT.
+// consumeHTTPResponses implements AnswerRule.ConsumeInput for HTTP responses (RFC 9112). It does not support responses
+// to HEAD and CONNECT, which have no body.
 func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
 		n, done, err := s.parseNextResponsePart(in[used:])
@@ -70,7 +70,6 @@ func (s *StreamState) parseNextResponsePart(in []byte) (n int, responseDone bool
 	return 0, false, errUnexpected(in, wantNothing)
 }
 
-// skipRestOfBodyOrChunk skips input of the current body or chunk, and returns the number of bytes skipped.
 func (s *StreamState) skipRestOfBodyOrChunk(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n

@@ -2,8 +2,8 @@ package match
 
 // StreamState is the position of a stream within an answer. The zero value is the beginning of an answer.
 type StreamState struct {
-	// remaining is the number of bytes that are missing from an answer, a body or a chunk. Under the rule "bytes",
-	// it is the number of bytes received.
+	// remaining is the number of bytes that are missing from an answer, a body or a chunk. Under the rule "bytes", it
+	// is the number of received bytes of the current answer.
 	remaining int64
 	headBytes int32
 	status    uint16

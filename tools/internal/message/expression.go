@@ -66,7 +66,6 @@ const (
 	hexadecimal     = "0123456789abcdef"
 )
 
-// printable contains the characters from ! to ~.
 var printable = func() string {
 	var all []byte
 	for c := byte('!'); c <= '~'; c++ {
@@ -142,7 +141,8 @@ func parseIntegerRange(argument string) (low, high uint64, err error) {
 	return low, high, nil
 }
 
-// Sizes of a marker. A marker is a text of 16 hexadecimal digits that is unique for each message.
+// A marker is a text of markerLen hexadecimal digits that is unique for each message. Its last markerMessageBits bits
+// are the number of the message, and the others that of the connection.
 const (
 	markerLen         = 16
 	markerMessageBits = 9 * 4

@@ -27,8 +27,8 @@ type RateCurve struct {
 	Hold, Over time.Duration
 }
 
-// DueTimeOrNever returns the time at which a message is due. It returns Never if the message is due 60 days or more
-// after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
+// DueTimeOrNever returns the time at which a message is due. Numbers count from 0 and can have a fraction. The result
+// is Never if the message is due 60 days or more after Begin. DueTimeOrNever is the inverse of CountMessagesDue.
 func (c *RateCurve) DueTimeOrNever(messageNumber float64) time.Duration {
 	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {

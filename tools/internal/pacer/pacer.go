@@ -60,7 +60,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the due messages that have not been taken. If times are random, the number is an estimate.
+// CountDueAndUntaken counts the messages that are due by now and before end, and have not been taken. If times are
+// random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -75,7 +76,8 @@ type CountsBeforeAndInWindow struct {
 }
 
 // Skip drops the messages that are due before end. It counts those due before the window and those due in the window
-// separately. It draws at most *randomDrawsLeft random times, and estimates the number of further messages.
+// separately. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number of
+// further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -116,7 +118,7 @@ type SharedPlan struct {
 	plan        SendPlan
 	windowStart time.Duration
 	end         time.Duration           // no message is due from this time on
-	taken       CountsBeforeAndInWindow // messages that were taken and not given up
+	taken       CountsBeforeAndInWindow // messages that were taken since Start
 }
 
 func NewSharedPlan() *SharedPlan {
@@ -125,7 +127,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan. The measured window begins at windowStart and ends at end.
+// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. Window
+// and plan end at end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +177,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops and counts the messages that are due before now. See SendPlan.Skip.
+// Skip drops and counts the messages that are due before now. maxRandomDraws is as in SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +197,7 @@ func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages have been taken before and in the measured window.
+// TakenCounts returns how many messages have been taken since Start: before and in the measured window.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,8 @@ import (
 const (
 	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
-	// maxScannedDescriptors limits the scanned descriptors of one process, and maxScannedInAll those of all processes.
+	// maxScannedDescriptors limits the scanned descriptors of one process. maxScannedInAll limits those of all
+	// processes, and those of all threads.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
 	// maxScannedPerThread limits the scanned descriptors of a thread with its own descriptor table.
@@ -35,7 +36,8 @@ var errNobody = errors.New("no process in this network namespace listens at this
 // addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
 // processes of another user, network namespace or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors, and 16,384 of one process.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes (16,384 of
+// one) and, if they do not contain the socket, as many of threads with own descriptor tables.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -109,7 +111,8 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRankOrZero returns how well a bound address matches the dialed address. 0 means no match.
+// addrMatchRankOrZero returns a rank that is higher if a bound address matches the dialed address better. 0 means no
+// match.
 func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:

@@ -70,7 +70,6 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readTCPCounters reads limitCounters and the number of established connections.
 func (n *Network) readTCPCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {

@@ -38,7 +38,6 @@ func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }
 
-// ReadRights reads the user and the privileges of a process.
 func ReadRights(pid int) (ProcessRights, error) {
 	status, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	if err != nil {

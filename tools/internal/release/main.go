@@ -126,7 +126,6 @@ func (w *releaseEnv) tidyThenDropOwnSums() error {
 	return nil
 }
 
-// dropSumsOfOwnModules removes the lines for this repository's modules from the text of a go.sum file.
 func dropSumsOfOwnModules(goSum string) string {
 	lines := strings.SplitAfter(goSum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
@@ -181,7 +180,6 @@ func (w *releaseEnv) checkLibraryDependencies() error {
 	return nil
 }
 
-// userProgram is the source of a program that uses the modules.
 const userProgram = `package main
 
 import (

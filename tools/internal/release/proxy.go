@@ -63,7 +63,8 @@ func writeModuleProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// checkGoModFiles returns the version that all go.mod files require, or an error if they are inconsistent.
+// checkGoModFiles returns the version at which all go.mod files require this repository's modules. It returns an error
+// if they are inconsistent or have replace directives.
 func checkGoModFiles(checkout string) (commonVersion string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")

@@ -95,7 +95,6 @@ func (p *Process) setThreadsAndExactCPUTime(stat *procfs.Stat) {
 	}
 }
 
-// readAndMarkIfSlow calls read, and marks a costly part as slow if the call was slow.
 func (r *Sampler) readAndMarkIfSlow(part Parts, read func() error) error {
 	began := time.Now()
 	err := read()

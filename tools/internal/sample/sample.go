@@ -182,7 +182,7 @@ func TakeSample(parts Parts, pids ...int) (Sample, error) {
 }
 
 const (
-	// Reading a slow part takes at least slowRead. A slow part is read at most once per slowEvery.
+	// A part is slow if reading it takes longer than slowRead. A slow part is read at most once per slowEvery.
 	slowRead  = 5 * time.Millisecond
 	slowEvery = 5 * time.Second
 )
@@ -194,7 +194,7 @@ type Sampler struct {
 }
 
 // TakeSampleThrottlingSlowParts takes a sample like the function TakeSample. It skips slow parts that were read less
-// than 5 s ago.
+// than 5 s ago; the sample's Parts do not contain them.
 func (s *Sampler) TakeSampleThrottlingSlowParts(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {

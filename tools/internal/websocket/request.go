@@ -21,8 +21,8 @@ func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	return text
 }
 
-// AppendRequest appends the request of a handshake. host omits a default port. An empty path means "/". The caller must
-// have checked path and header with CheckPathAndHeader.
+// AppendRequest appends the request of a handshake. host must not contain the default port. An empty path means "/".
+// The caller must have checked path and header with CheckPathAndHeader.
 func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"

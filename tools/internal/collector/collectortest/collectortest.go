@@ -79,7 +79,6 @@ func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	}
 }
 
-// occurrencesByValue counts how often each metric value and each label value occurs.
 func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	values := make(map[string]int)
 	for _, f := range families {
@@ -109,8 +108,8 @@ func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields exactly once. It also checks that fields has at least
-// minFields entries.
+// WantTold checks that the collector outputs each value in fields exactly once. fields is a map that Fill has filled.
+// It must have at least minFields entries.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := occurrencesByValue(Scrape(t, c))
@@ -141,8 +140,9 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors can be registered together if they differ in one label, and that each metric has
-// this label. It also checks that labels named in reserved make registration fail.
+// Labels checks that two collectors can be registered together if one label differs, and that each metric has this
+// label. metric is a metric that each collector outputs once. Labels also checks that registration fails with a label
+// named in reserved.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

@@ -38,7 +38,7 @@ const (
 	// WebSocket serves a WebSocket at "/" and echoes each message. If a message begins with "!", the server broadcasts
 	// the rest of the message instead. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe in the protocol that the subject specifies. The server must answer PING.
+	// PubSub is publish/subscribe in the compared server's own protocol, such as Redis's. The server must answer PING.
 	PubSub = "pubsub"
 )
 
@@ -57,7 +57,8 @@ const (
 	// Heartbeat is the line that a server sends to probe a client. HeartbeatAnswer is the line that the client returns.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
-	// Ping is the line that flooding connections send, as in the published benchmark.
+	// Ping is the line that flooding connections send. The load generator tcpkali sent the same line in a published
+	// benchmark.
 	Ping = "ping\n"
 )
 
@@ -136,7 +137,6 @@ func sendTenAndCheckAnswers(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSinkClosesWithClient sends a line, closes conn for writing, and checks that the server closes the connection.
 func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -177,7 +177,6 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was answered with two INFO lines; expected PONG")
 }
 
-// checkHTTPHello sends a GET request and checks that the answer has status 200 and the body HelloText.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. It wraps a
-// path's handler in quick if the handler never blocks, computes only briefly and reads no large body.
+// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. Handlers
+// that never block, compute only briefly and read no large body are wrapped with quick.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -70,7 +70,7 @@ var hello, ok = []byte(HelloText), []byte("ok")
 // Large is the response body for the path /64k.
 var Large = []byte(strings.Repeat("0123456789abcde\n", 4<<10))
 
-// Wait2ms waits 2 ms, like a handler that queries a nearby database.
+// Wait2ms waits 2 ms, like a handler that queries a nearby database. It returns the response body.
 func Wait2ms() []byte {
 	time.Sleep(2 * time.Millisecond)
 	return ok
@@ -78,7 +78,8 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately.
+// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately. It returns the
+// response body.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte

@@ -16,7 +16,6 @@ type Prediction struct {
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure contains the predicted and the measured value of a figure.
 type ComparedFigure struct {
 	What      string               `json:"what"`
 	Predicted float64              `json:"predicted"`
@@ -52,7 +51,6 @@ func PredictFromSmallestOfSameSetup(all []MeasuredCosts, f *doctor.Facts) (predi
 	return predictions
 }
 
-// hasSameSetupAs reports whether m and o have the same subject, loops, app, message size and TLS setting.
 func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

@@ -1,5 +1,5 @@
 // Package capacity plans machines for many connections, based on measurements with fewer. docs/capacity.md explains the
-// arithmetic. All functions are pure.
+// arithmetic. Except for the functions that write text, all functions are pure.
 package capacity
 
 import (
@@ -63,8 +63,8 @@ type measuredSetup struct {
 	tls                      bool
 }
 
-// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. If no run has all required
-// figures, it returns an error.
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs. It skips runs that lack a
+// required figure. If none is left, it returns an error.
 func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
 	var keys []measuredSetup
 	groups := make(map[measuredSetup][]*result.Run)
@@ -158,7 +158,8 @@ func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
 	return m
 }
 
-// setIdleCoresOrUpperLimit sets the CPU usage per idle connection, or an upper limit of this usage.
+// setIdleCoresOrUpperLimit sets the CPU usage per idle connection. If the usage with idle connections is not always
+// higher than without connections, it sets an upper limit instead.
 func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -223,7 +224,8 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 }
 
 // PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound.
+// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
+// highest measured rate, it is extrapolated.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -249,7 +251,7 @@ func (m *MeasuredCosts) coresUpperBoundAtRate(rate float64) float64 {
 	return cores
 }
 
-// lastPointIndexUpToRate returns the index of the last point whose Rate is at most rate, or -1.
+// lastPointIndexUpToRate returns -1 if all measured rates are higher.
 func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -258,7 +260,7 @@ func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory predicts the resident memory of a server process in bytes at a message rate.
+// PredictUserMemory predicts the resident memory of a server process in bytes. rate is in messages per second.
 func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {

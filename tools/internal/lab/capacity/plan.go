@@ -143,7 +143,6 @@ func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.P
 	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// serverKernelBytesPerConn returns the kernel memory that one connection takes on a server, in bytes.
 func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.newDoctorPlan(g, side, 1)
@@ -160,7 +159,8 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the overhead of a frame.
+	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the number of further bytes that a
+	// segment takes on the wire.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
 	// TLS 1.3 adds recordBytes bytes to each record of at most maxRecordBytes bytes.
@@ -200,7 +200,8 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that one more
+// connection would exceed.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {

@@ -46,7 +46,8 @@ func (m *MeasuredCosts) WriteMeasurementText(w io.Writer) error {
 	return err
 }
 
-// WritePlansSideBySide writes a table with one column for each plan.
+// WritePlansSideBySide writes a table with one column for each plan. The heading describes the first plan's goal. The
+// last line names the command that prints the settings of a machine.
 func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",

@@ -32,8 +32,8 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists rules that our own servers must follow. A server is excluded from comparisons if one of its runs
-// breaks such a rule.
+// ExcludingRules lists rules that Myriad's own servers must follow. A server is excluded from comparisons if one of its
+// runs breaks such a rule.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
 // UncertainRules lists the rules whose violation makes figures uncertain. A report marks the figures of a run that
@@ -128,7 +128,6 @@ func sumCountsByCause(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addUnansweredOrUnsteadyFloodCaveat adds caveats for a flood without answers or with an unsteady rate of answers.
 func addUnansweredOrUnsteadyFloodCaveat(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:

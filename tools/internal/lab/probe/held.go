@@ -10,7 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases and checkpoints of a run with long-open connections, in order.
+// Names of the phases of a run with long-open connections, in order, and of the checkpoints at their ends. Before is
+// the checkpoint before the first connection, and Left the one after the server has exited.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -28,7 +29,8 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is the number of CPUs that other processes may use in a check for leaks.
+	// maxForeignCPUs limits the average number of CPUs that other processes use. Above it, a run reports no resources
+	// that it left behind.
 	maxForeignCPUs = 0.10
 )
 
@@ -136,8 +138,8 @@ func sumSentVerificationLines(result *load.Result) (n int64) {
 }
 
 // CountHeartbeatsAndAnswers returns how many heartbeats the server has sent to held connections since the checkpoint
-// Before, and how many answers to heartbeats it has received. verificationLines is the number of verification lines in
-// this time; they do not count as answers.
+// Before, and how many answers to heartbeats it has received. It does not count those of the broadcaster's connection.
+// verificationLines is the number of verification lines in this time; they do not count as answers.
 func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines

@@ -77,9 +77,10 @@ var jobsProbe = Probe{
 	},
 }
 
-// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" is the number of finished
-// jobs of the light sources, divided by their fair share. The fair share assumes that each source gets an equal part of
-// the finished jobs. It is at most one in eleven of the offered jobs, because the light sources offer no more.
+// setServerFigures sets the figures of a contender that is a server. The figure "others-kept" compares the finished
+// jobs of the further addresses (Plan.Sources) with their fair share. The fair share is an equal part of the finished
+// jobs for each address, but at most one in eleven of the offered jobs. The further addresses offer no more, because
+// they have one in eleven connections.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether the figure exists, and whether it has a better direction (high or low). It
-// implements scenario.Reader.Figures.
+// HasBetterDirection reports whether the figure exists, and whether high or low values of the figure are better. It is
+// meant for scenario.Reader.Figures.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists

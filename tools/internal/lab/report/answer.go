@@ -20,7 +20,8 @@ import (
 type answerText struct {
 	clauses []string
 	subject string // subject of the last clause
-	// oneRound reports that a figure comes from only one round. uncertain lists subjects whose runs have caveats.
+	// oneRound reports that a figure comes from only one round. uncertain contains a text for each subject whose runs
+	// broke one of probe.UncertainRules.
 	oneRound  bool
 	uncertain []string
 	chart     *page.Bars

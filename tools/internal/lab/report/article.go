@@ -32,7 +32,7 @@ var articlePart = sync.OnceValue(func() *regexp.Regexp {
 // connectionsColumn is the column name that selects the number of connections instead of a figure.
 const connectionsColumn = "connections"
 
-// articleWords contains the words of one language that generated parts of an article use.
+// articleWords contains the texts of generated parts of an article, in one language.
 type articleWords struct{ published, footer string }
 
 var (
@@ -40,9 +40,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of an article from set. text is the article's new text. svg is the
+// UpdateArticle regenerates the marked parts of page, an article, from set. text is the article's new text. svg is the
 // article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an unknown figure,
-// or a scenario without runs.
+// or a scenario without runs. chinese selects the language.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {
@@ -115,8 +115,8 @@ type articleRow struct {
 	published *scenario.ReferenceRow
 }
 
-// rowsWithPublishedResults returns a row for each run whose name matches the pattern. It also returns the published
-// rows of the same workloads. A published row precedes the row of its design.
+// rowsWithPublishedResults returns a row for each workload and subject whose name "workload/subject" matches the
+// pattern. It also returns the published rows of the same workloads. A published row precedes the row of its design.
 func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern string) (rows []articleRow, err error) {
 	selected, err := regexp.Compile(runNamePattern)
 	i := slices.IndexFunc(a.set.Reports, func(r *result.Report) bool { return r.Scenario.Name == scenarioName })
@@ -159,8 +159,8 @@ func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.
 	return rows
 }
 
-// figureCell returns a figure of the row as text and as a number. The number is 0 if there is no figure. A published
-// figure keeps its published text and unit.
+// figureCell returns a figure of the row as text and as a number. The number is 0 if the figure is missing, a ratio, or
+// the number of connections. A published figure keeps its published text and unit.
 func (row *articleRow) figureCell(figure string) (text string, valueOrZero float64, err error) {
 	f, ok := probe.FindFigure(figure)
 	switch {

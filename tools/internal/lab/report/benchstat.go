@@ -70,7 +70,6 @@ func figureNameAsBenchstatUnit(f probe.Figure) string {
 	return f.Name
 }
 
-// upperFirstLetter returns name with its first letter in upper case.
 func upperFirstLetter(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {

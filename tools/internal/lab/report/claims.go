@@ -54,8 +54,8 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) 
 	return all
 }
 
-// checkClaimForSubject checks whether a subject meets a claim. figureOrReason is the subject's figure, or the reason
-// why the figure is missing.
+// checkClaimForSubject checks whether a subject meets a claim. figureOrReason contains the subject's figure and the
+// limit, or the reason why the claim could not be checked.
 func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
 	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed

@@ -163,8 +163,6 @@ func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	return text, n.worstTone()
 }
 
-// buildOverviewSection returns a section with answers, outcomes of runs, comparisons with published designs, and
-// problems.
 func buildOverviewSection(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
@@ -235,8 +233,6 @@ func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
 	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildScenarioResultsSection returns a scenario's section: answer, method, workload tables, published tables, claims
-// and charts.
 func buildScenarioResultsSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}

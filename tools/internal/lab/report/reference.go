@@ -22,8 +22,8 @@ type comparison struct {
 	// ratioText is the ratio with its margin (±). A ratio above 1 means that our subject is better than the design.
 	ratioText string
 	text      string
-	// designKilled reports that the watchdog killed the design, which thus lacks this figure. Comparisons by other
-	// figures then decide.
+	// designKilled reports that the memory watchdog killed the design, which thus lacks this figure.
+	// worstComparisonOutcome ignores this comparison if there are others.
 	designKilled bool
 }
 
@@ -31,7 +31,8 @@ type comparison struct {
 const oneRoundMargin = 0.1
 
 // compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
-// round. It appends connsNote to the comparison's text.
+// round, and appends connsNote to the text. Without a ratio, the outcome is result.NotMeasured, and the text states
+// why.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -90,7 +91,7 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 }
 
 // appendCaveatsAndMarkUncertain appends the number of rounds and both subjects' caveats to the comparison's text. The
-// outcome becomes uncertain if at least half of one subject's runs are uncertain.
+// outcome becomes result.Uncertain if at least half of one subject's runs broke one of probe.UncertainRules.
 func (s *comparison) appendCaveatsAndMarkUncertain(ours, design subjectRuns, ratioCount, rounds, roundsDesignDidNothing int) {
 	switch {
 	case ratioCount == 1:
@@ -118,8 +119,8 @@ func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// watchdogKillNoteUnlessPeakMemory returns a note if the watchdog killed a run of the design. It returns "" if f is the
-// peak memory, because even a killed run has this figure.
+// watchdogKillNoteUnlessPeakMemory returns a note if the memory watchdog killed a run of the design, and otherwise "".
+// It also returns "" if f is the peak memory, because even a killed run has this figure.
 func watchdogKillNoteUnlessPeakMemory(f probe.Figure, design subjectRuns) (noteOrEmpty string) {
 	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -156,8 +157,8 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the watchdog
-// killed count only if there are no others.
+// worstComparisonOutcome returns the worst outcome of all comparisons. Comparisons with a design that the memory
+// watchdog killed count only if there are no others.
 func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -248,8 +249,8 @@ func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceR
 	}
 }
 
-// addPublishedLine adds a published row. It marks the row if the published number of connections was not under load, by
-// Little's law.
+// addPublishedLine adds a published row. It marks the row if the published requests in flight differ from the
+// connections by more than 10 %, which shows that some connections had no load.
 func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -305,8 +306,8 @@ func formatCountOrNoFigure(n int) string {
 }
 
 // formatMeasuredFigureOrRatio formats a subject's figure for a column of a published table. In a relative column, it
-// formats the ratio to the figure of the column's base subject. If the watchdog killed the base subject, it formats the
-// ratio and the figure.
+// formats the ratio to the figure of the column's base subject. If the memory watchdog killed the base subject, it
+// formats the ratio and the figure.
 func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -357,8 +358,6 @@ func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.Ref
 	return all
 }
 
-// summarizeDesignComparisons returns a summary of our rows: how many are ahead of the published design, behind it, or
-// neither.
 func (c *publishedComparisonTable) summarizeDesignComparisons() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {

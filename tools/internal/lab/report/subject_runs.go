@@ -90,8 +90,8 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median of a figure. It ignores the excluded
-// subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median of a figure, or no runs. It ignores the
+// excluded subjects.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -145,7 +145,7 @@ func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// firstWatchdogKill describes the first run that the watchdog killed. It returns nil if there is no such run.
+// firstWatchdogKill describes the first run that the memory watchdog killed. It returns nil if there is no such run.
 func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -194,7 +194,7 @@ func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone)
 	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// describeRuleBreaks says how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
+// describeRuleBreaks states how many valid runs broke one of probe.UncertainRules. It returns "" if no run did.
 // atLeastHalf reports whether at least half of the valid runs broke a rule.
 func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)

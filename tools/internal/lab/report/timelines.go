@@ -18,8 +18,9 @@ const (
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts lists the charts that show how a run's figures change over time. The functions server and load return a
-// curve's value at a tick, or NaN if the value is unknown. If counter is set, the chart shows rates per second.
+// timeCharts lists the charts that show how a run's figures change over time. The fields server and load compute the
+// two curves: each returns a value at a tick, or NaN if unknown. If counter is set, the values are totals, and the
+// chart shows rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit

@@ -42,8 +42,8 @@ type Run struct {
 	Capacity *Capacity `json:"capacity,omitempty"`
 	// Broadcaster describes the connection that requested a broadcast.
 	Broadcaster *Broadcaster `json:"broadcaster,omitempty"`
-	// Foreign is the number of CPUs that were busy with anything except the lab and its processes. Stolen is the part
-	// that the host of a virtual machine took.
+	// Foreign is the number of CPUs that were busy with anything except this program and its children. Stolen is the
+	// part that the host of a virtual machine took.
 	Foreign  float64 `json:"foreign,omitempty"`
 	Stolen   float64 `json:"stolen,omitempty"`
 	Timeline []Tick  `json:"timeline,omitempty"`
@@ -130,8 +130,8 @@ type Sample struct {
 	At         time.Time  `json:"at"`
 	Server     load.Usage `json:"server"`
 	Load       load.Usage `json:"load"`
-	// Lab is the processor time of the lab's process. Busy is the processor time of the whole machine since boot,
-	// including Stolen, which is the time taken by the host of a virtual machine.
+	// Lab is the processor time of the program that takes the sample. Busy is the processor time of the whole machine
+	// since boot, including Stolen, which is the time taken by the host of a virtual machine.
 	Lab    time.Duration `json:"lab,omitempty"`
 	Busy   time.Duration `json:"busy,omitempty"`
 	Stolen time.Duration `json:"stolen,omitempty"`
@@ -147,9 +147,8 @@ type Sample struct {
 	Files    int64 `json:"files,omitempty"`
 	// TCP is the number of TCP sockets for which the kernel's cache has space, or 0 if unknown.
 	TCP int64 `json:"tcp,omitempty"`
-	// Accepted is the number of connections that the server has accepted from the load generator. SegmentsIn counts TCP
-	// segments with data that came in on these connections, SegmentsOut those that went out. All are 0 if the kernel
-	// does not report them.
+	// Accepted is the number of the server's established connections. SegmentsIn counts TCP segments with data that
+	// came in on these connections, SegmentsOut those that went out. All are 0 if the kernel does not report them.
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`
@@ -213,14 +212,15 @@ type Jobs struct {
 	Deadline time.Duration `json:"deadline"`
 	// Capacity is the machine's maximum rate for jobs of this shape.
 	Capacity float64 `json:"capacity"`
-	// Killed is set if the watchdog killed the process. Result then contains the counts that the process reported last.
+	// Killed is set if the memory watchdog killed the process. Result then contains the counts that the process
+	// reported last.
 	Killed *Killed         `json:"ended,omitempty"`
 	Result *jobload.Result `json:"result,omitempty"`
 	// PeakRSS is the maximum memory of the process in bytes, or 0 if unknown.
 	PeakRSS int64 `json:"peak_rss,omitempty"`
 }
 
-// Killed describes when and why the watchdog killed a process.
+// Killed describes when and why the memory watchdog killed a process.
 type Killed struct {
 	// After is the time from the start of the process to the kill. WarmingUp reports that the warm-up had not ended.
 	After     time.Duration `json:"after"`

@@ -30,7 +30,7 @@ type Set struct {
 	Command string        `json:"command"`
 	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims required whose Fails is scenario.IfStrict.
+	// Strict makes claims with Fails set to scenario.IfStrict required.
 	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }
@@ -88,7 +88,7 @@ type Machine struct {
 	CPUs int `json:"cpus"`
 	// Memory is the memory of the machine in bytes.
 	Memory int64 `json:"memory,omitempty"`
-	// Go is the Go version that built the lab.
+	// Go is the Go version that built this program.
 	Go string `json:"go"`
 }
 

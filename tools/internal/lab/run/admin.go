@@ -25,11 +25,11 @@ const (
 	adminTimeout       = 5 * time.Second
 	// firstGCRuns is the number of garbage collections before the first sample, and laterGCRuns before each later
 	// sample.
-	firstGCRuns = 12 // nine were enough to return all startup memory
+	firstGCRuns = 12 // nine were enough to return all startup memory; three are a margin
 	laterGCRuns = 2
 )
 
-// adminClient reads a server's figures from its admin address, with a new connection per request.
+// adminClient reads a server's figures from its admin address. It opens a new connection for each request.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -42,7 +42,8 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and calls parse with the response. The response is cut off after maxAdminReplyBytes.
+// fetchAndParse requests a path and calls parse with the response, cut off after maxAdminReplyBytes. It returns an
+// error if the status is not 200.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -84,7 +85,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends.
+// pollCountersUntilOrTimeout reads the counters until accept returns true, timeout has passed or ctx ends. It returns
+// the outcome of the last reading, whether or not accept returned true.
 func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (last result.Counts, lastErr error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -97,8 +99,8 @@ func (a *adminClient) pollCountersUntilOrTimeout(ctx context.Context, timeout ti
 	}
 }
 
-// readMetrics returns the values of all metrics by name. For metrics with the label cause or le, there is also a key
-// for each value of the label, such as closed{peer}.
+// readMetrics returns the sum of the values of each metric, by name. For metrics with the label cause or le, there is
+// also a key for each value of the label, such as closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
@@ -140,7 +142,8 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime into usage. On failure, usage stays unchanged.
+// readRuntimeUsageInto reads figures of the server's Go runtime into usage, summed if there are several processes. On
+// failure, usage stays unchanged.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

@@ -25,7 +25,7 @@ type attacker struct {
 	make  func(target netip.AddrPort, conns int) *faults.Swarm
 }
 
-// attackers lists the attacks, which all run at the same time.
+// attackers lists the attacks. All of them run at the same time, unless Phase.Storm replaces them.
 var attackers = []attacker{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
@@ -41,8 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns a list with the single attacker of a storm, which opens and closes connections as fast as it
-// can.
+// stormAttackers returns the attacker of a storm, which opens and resets connections as fast as it can. With
+// StormHello, it sends a TLS ClientHello on each.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
@@ -70,7 +70,8 @@ func acceptAndClose(l net.Listener) {
 const (
 	attackSampleCount = 100 // samples of memory and descriptors in the whole phase
 	attackTimeout     = 10 * time.Second
-	// The server's resources may grow during the attack by a share of the initial value plus a slack.
+	// The server's memory and descriptors may grow during the attack by memoryGrowth and descriptorGrowth, relative to
+	// the initial values, plus memorySlack bytes and descriptorSlack descriptors.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // minimum number of samples per quarter
@@ -223,8 +224,8 @@ func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// awaitClosesCheckAndStopServer waits until the attackers' connections are closed, checks the honest clients and the
-// server, and stops the server. It returns all problems as one error.
+// awaitClosesCheckAndStopServer waits up to attackTimeout until the attackers' connections are closed, checks the
+// honest clients and the server, and stops the server. It returns all problems as one error.
 func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -268,8 +269,8 @@ func (a *attackRun) awaitClosesCheckAndStopServer(ctx context.Context) error {
 	return nil
 }
 
-// checkMemoryAndDescriptorGrowth checks how much the server's memory and descriptors have grown. It calls addProblem if
-// the growth is too high or there are too few samples.
+// checkMemoryAndDescriptorGrowth compares the server's memory and descriptors in the first and the last quarter of the
+// attack. It calls addProblem if the growth is too high or there are too few samples.
 func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

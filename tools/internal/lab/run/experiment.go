@@ -159,7 +159,8 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// createRunResources creates the resources of the runs. The caller must call release, which is never nil.
+// createRunResources creates the launcher, the files and the certificate of the runs. The caller must call release,
+// also after an error.
 func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -224,7 +225,8 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it.
+// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it. It
+// returns the least disturbed run.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {
@@ -242,7 +244,6 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError states which run was interrupted, and wraps the error of the context.
 type interruptedError struct {
 	run, of int
 	why     error

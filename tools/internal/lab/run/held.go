@@ -118,7 +118,8 @@ func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) er
 	return nil
 }
 
-// awaitConnsAndEndConnectPhase waits for wantOpen open connections or a timeout, and ends the phase Connect.
+// awaitConnsAndEndConnectPhase waits, at most for serverCountTimeout, until the server has wantOpen connections. It
+// then ends the phase probe.Connected.
 func (h *heldConnsRun) awaitConnsAndEndConnectPhase(ctx context.Context, wantOpen int64) error {
 	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
@@ -185,7 +186,8 @@ func (h *heldConnsRun) beginVerifyAgainPhase(ctx context.Context) error {
 	return nil
 }
 
-// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures may be nil.
+// recordPhaseAndBegin takes a sample, records the current phase, and begins nextPhase. setFigures, if not nil, sets
+// further figures of the recorded phase.
 func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
@@ -230,8 +232,6 @@ func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*re
 	return h.appendSampleToRecord(s), nil
 }
 
-// forceGCIfOneProcess forces the given number of garbage collections in the server. It does nothing if the server has
-// several processes.
 func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
@@ -239,7 +239,7 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 }
 
 // waitUntilOpenConnsAre waits until the number of open connections is want, at most for serverCountTimeout. It returns
-// the last reported number.
+// the last reported number. A timeout is not an error.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -249,7 +249,7 @@ func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// sampleAfterReleaseOrTimeout waits until the machine has released the run's resources, and takes a sample.
+// sampleAfterReleaseOrTimeout takes a sample when the machine has released the run's resources, or after a timeout.
 func (m *serverMeasurement) sampleAfterReleaseOrTimeout(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -286,7 +286,8 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 	return talk, nil
 }
 
-// awaitBroadcastOutcomeAndClose reads the broadcast on the connection that requested it, and closes the connection.
+// awaitBroadcastOutcomeAndClose waits for the broadcast on the connection that requested it, and closes the connection.
+// It gives up if nothing arrives for timeout. Error is "" in the result if the broadcast arrived.
 func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

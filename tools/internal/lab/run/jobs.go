@@ -24,9 +24,9 @@ const (
 	jobsOvertime     = 30 * time.Second // additional time before a process is terminated
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
-	maxAdaptiveWorkers = 5000 // as in the published experiment
-	// A number of workers is better if it multiplies the best rate by more than calibrationGain. The search ends at a
-	// rate below calibrationLoss times the best.
+	maxAdaptiveWorkers = 5000 // as in the experiment of go-adaptive-pool
+	// calibrationGain is the factor by which a number of workers must raise the best rate to become the best number.
+	// The search for the best number ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
@@ -93,7 +93,9 @@ func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration
 	return command
 }
 
-// runContenderWithMemoryAndTimeLimits runs a contender's process with limits on memory and time.
+// runContenderWithMemoryAndTimeLimits runs a contender's process and stores the outcome in rec.Jobs. A process that
+// exceeds a limit is ended, and its last reported counts become the result. Without such counts, exceeding the time
+// limit is an error.
 func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -207,8 +209,9 @@ func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodputAndUpdateBest measures the goodput of a contender in a closed loop: the jobs per second that end within
-// their deadline. It adds the outcome to bestSoFar.Tried, and updates the best rate if perSecond is higher.
+// measureGoodputAndUpdateBest measures a contender's goodput (jobs per second that end within their deadline) in a
+// closed loop with 2*workers jobs. fixedWorkers is 0 for a contender that adapts its workers. The outcome is added to
+// bestSoFar.Tried, and a higher goodput replaces the best one.
 func (j *jobsRun) measureGoodputAndUpdateBest(ctx context.Context, bestSoFar *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -251,7 +254,6 @@ func (w *memoryLimitKiller) start(p *process) {
 	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killWhenOverLimit watches the peak memory of p until ctx ends. It kills p if the limit is exceeded.
 func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
 		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended or has no such figure

@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// A run must leave free at least minReservedBytes, and at least 1/reservedDivisor of all memory.
+	// minReservedBytes is the minimum memory that a run must leave free, or 1/reservedDivisor of all memory if that is
+	// more.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
 	// maxParkedBytes is an upper limit for the memory of a parked goroutine.
 	maxParkedBytes = 4 << 10
 	// maxTLSConnBytes is an upper limit for the memory of a TLS connection on one side.
 	maxTLSConnBytes = 16 << 10
-	// maxCompactTLSConnBytes is the same limit if neither side uses crypto/tls after the handshake.
+	// maxCompactTLSConnBytes replaces maxTLSConnBytes if neither side uses crypto/tls after the handshake.
 	maxCompactTLSConnBytes = 2 << 10
 	// memoryGuardInterval is the time between two checks of the free memory.
 	memoryGuardInterval = 100 * time.Millisecond
@@ -38,7 +39,6 @@ func (r availableMemory) bytesToKeepFree() int64 {
 	return max(minReservedBytes, r.total/reservedDivisor)
 }
 
-// limitedBySuffix returns " in " and limitedBy, or "" if limitedBy is empty.
 func (r availableMemory) limitedBySuffix() string {
 	if r.limitedBy == "" {
 		return ""
@@ -66,8 +66,8 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// cancelWhenMemoryLow returns a context that is canceled when memory runs low. The caller must call the returned
-// function.
+// cancelWhenMemoryLow returns a context that is canceled when less than half of bytesToKeepFree is free. The caller
+// must call the returned function.
 func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup

@@ -9,7 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator.
+// splitAllowedCPUs divides the CPUs that this process may use between the server and the load generator. If that is
+// impossible, Why states the reason.
 func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
@@ -31,7 +32,6 @@ func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUsPreferringWholeCores divides CPUs between the server and the load generator, whole cores if possible.
 func splitCPUsPreferringWholeCores(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

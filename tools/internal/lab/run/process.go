@@ -34,7 +34,8 @@ const (
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes from one OS thread, each in its own process group and pinned to its CPUs.
+// launcher starts processes, each in its own process group and pinned to its CPUs. It uses a single OS thread, because
+// Linux kills a child when the thread that started it ends (Pdeathsig).
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -101,8 +102,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program on its CPUs. Its standard output goes to stdout or, if stdout is nil, to p.tail.
-// The caller must call terminateAndWait or wait for the channel done.
+// startPinnedProcess starts a program on its CPUs. Its standard output goes to stdout, which is closed at the end, or
+// to p.tail if stdout is nil. The caller must call terminateAndWait or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -159,7 +160,6 @@ func (p *process) newUnexpectedExitError(processName string) error {
 	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputWithColonPrefix())
 }
 
-// lastOutputWithColonPrefix returns ": " and the last output of the process, or "" without output.
 func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -167,8 +167,9 @@ func (p *process) lastOutputWithColonPrefix() (suffixOrEmpty string) {
 	return ""
 }
 
-// runAndReadLines runs a program and calls onLine for each line of standard output. If ctx ends or onLine fails, it
-// terminates the program. The returned process is nil if the program did not start.
+// runAndReadLines runs a program, calls onLine for each line of its standard output, and waits for its end. If ctx ends
+// or onLine fails, it terminates the program and returns the error. The program's own exit error is only in
+// process.err. The process is nil if the program did not start. onStart may be nil.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -242,7 +243,8 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextUntilServerExits returns a context that is canceled when the server exits. The cause describes the exit.
+// contextUntilServerExits returns a context that is canceled when the server exits. The cause describes the exit. The
+// caller must call the returned function.
 func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -259,7 +261,8 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers opens connections until the server answers on one of them, and returns that connection.
+// waitUntilAppAnswers opens connections until the server answers on one of them, and returns that connection. It gives
+// up after readyTimeout.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -319,7 +322,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port below the ephemeral ports.
+// freeAddrBelowEphemeralPorts returns a loopback address with a free port that outgoing connections do not use by
+// default.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

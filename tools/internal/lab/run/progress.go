@@ -78,7 +78,8 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a lasting final line or, on a terminal, a temporary progress line.
+// printFinalOrProgressLine prints a line. Unless isFinal is set, it prints the line only on a terminal, where the next
+// line replaces it.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

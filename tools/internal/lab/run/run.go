@@ -281,7 +281,8 @@ func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scena
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory once all connections are accepted and memory is stable.
+// sampleSettledMemoryDuringHold samples memory once all connections are accepted and memory is stable, or after half of
+// the hold. It adds a caveat if that takes longer than the hold.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
@@ -375,7 +376,8 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast adds phases to c: two verifications, heartbeats and a broadcast.
+// withHeldChecksAndBroadcast returns c with the settings for long-open connections: two verifications, heartbeats and a
+// broadcast.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
@@ -429,8 +431,8 @@ func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config,
 	return seen, nil
 }
 
-// findLimitPreventingRun returns the machine's limit that a run would exceed, or "". fittingConns is the number of
-// connections that fit.
+// findLimitPreventingRun returns the limit of the machine or the subject that a run would exceed, or "". fittingConns
+// is the number of connections within that limit, or 0 if unknown.
 func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -468,7 +470,6 @@ func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// predictCapacityForStep predicts which limits of this machine a run reaches with n connections.
 func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

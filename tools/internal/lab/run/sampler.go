@@ -17,7 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// windowParts, memoryParts and heldParts select what a sample contains.
+// windowParts is what samples at the start and the end of a window contain. memoryParts is for samples of memory, and
+// heldParts for runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -83,7 +84,8 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage.
+// generatorUsage returns the load generator's resource usage: only processor time if the generator has exited, and zero
+// if unknown.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -111,8 +113,8 @@ func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addServerConnCount stores the server's number of connections in s. Call it after sampling memory, because counting
-// takes kernel memory.
+// addServerConnCount stores the server's number of connections in s, and with an admin address also figures of the Go
+// runtime. Call it after sampling memory, because counting takes kernel memory.
 func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
@@ -163,8 +165,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle takes a sample when memory is stable and acceptOpenConns returns true, or after
-// timeout. The argument of acceptOpenConns is the number of open connections, excluding the lab's own.
+// sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
+// acceptOpenConns returns true, or after timeout. acceptOpenConns gets the number of the load generator's open
+// connections. accepted is its last result.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -226,7 +229,6 @@ func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	return nil
 }
 
-// sampleAtWindowStartOrEnd takes a sample. If countSegments is set, the sample includes the number of TCP segments.
 func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, countSegments bool) error {
 	if !m.sampled {
 		return nil
@@ -265,8 +267,8 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs. foreign is the usage by all other programs. It includes stolen, the usage by other
-// virtual machines.
+// averages since then, in CPUs, or 0 if they are unknown. foreign is the usage by all other programs. It includes
+// stolen, the usage by other virtual machines.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

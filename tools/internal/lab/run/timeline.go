@@ -15,7 +15,7 @@ import (
 const (
 	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks limits the ticks of a run.
+	// maxTicks limits the ticks of a run. At the limit, every other tick is dropped and the interval doubled.
 	maxTicks         = 3600
 	adminTickTimeout = 500 * time.Millisecond
 )
@@ -36,7 +36,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline starts to record the figures of a run at regular intervals.
+// startTimeline starts to record the figures of a run at regular intervals. The caller must call stopAndStoreTimeline.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) (nilIfNotSampled *timelineRecorder) {
 	if !r.sampled {
 		return nil
@@ -90,7 +90,6 @@ func (t *timelineRecorder) sampleTickUnlessServerEnded(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// readServerRuntimeInto reads figures of the server's Go runtime into usage, within adminTickTimeout.
 func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return

@@ -74,7 +74,6 @@ func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	return s, s.Validate()
 }
 
-// describeReductions lists the options that reduce connections or change durations.
 func (o Options) describeReductions() string {
 	var words []string
 	if o.Scale != "" && o.Scale != fullScale {
@@ -190,7 +189,6 @@ func (s Subject) withModel(model string) Subject {
 	return s
 }
 
-// noteSubjectsWithFewerConns adds a note for each subject that can hold only some of a workload's connections.
 func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -238,7 +236,6 @@ func (x Scale) validateScaleAndName(name string) error {
 	return nil
 }
 
-// findScaleOrFull returns the scale with the given name. For "" and "full", it returns the zero Scale.
 func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {

@@ -69,7 +69,6 @@ func tomlTableLineNumbers(text []byte) map[string][]int {
 	return lines
 }
 
-// explainTOMLError adds the line number and the expected values to an error of the TOML decoder.
 func explainTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()

@@ -27,12 +27,12 @@ type Column struct {
 	// Name is the heading of the column. Figure is our figure in the column, or "" if there is none.
 	Name   string `json:"name" toml:"name"`
 	Figure string `json:"figure,omitempty" toml:"figure"`
-	// Unit is the unit of the published figures, a key of UnitFactors. Our figures are shown in the same unit. The
-	// default "" shows our figures in our usual format. There is no unit for times.
+	// Unit is the unit of the published figures, a key of UnitFactors. Our figures are shown in the same unit. With ""
+	// (the default, and for times), our figures have their usual format.
 	Unit string `json:"unit,omitempty" toml:"unit"`
 	// Relative is the name of a subject. If it is set, our figure is shown as a multiple of that subject's figure in
-	// the same round. If the watchdog killed that subject, our figure itself is shown, too. If there is no multiple,
-	// only our figure is shown.
+	// the same round. If the memory watchdog killed that subject, our figure itself is shown, too. If there is no
+	// multiple, only our figure is shown.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
@@ -198,7 +198,7 @@ func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
 }
 
 // ParsePublishedCell parses a published figure, such as "202,830", "994k" or "4.9 MiB". A figure without a unit has the
-// column's unit. ParsePublishedCell returns the value in our own unit, such as bytes.
+// column's unit. inBaseUnit is the value in our own unit, such as bytes. isNumber is false for an unknown unit.
 func (c Column) ParsePublishedCell(cell string) (inBaseUnit float64, isNumber bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

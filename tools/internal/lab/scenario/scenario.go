@@ -112,7 +112,6 @@ func findWorkload(all []Workload, name string) *Workload {
 
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateDuration estimates how long the scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {

@@ -152,7 +152,8 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 
 // ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command lacks the
 // placeholder {processes}. Otherwise, there are enough processes that an equal share of the connections fills at most
-// three quarters of each descriptor table. The rest is a reserve, because the kernel distributes connections unevenly.
+// three quarters of each descriptor table, but at most maxProcesses. The rest of the table is a reserve, because the
+// kernel distributes connections unevenly.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
@@ -195,13 +196,12 @@ type PlaceholderValues struct {
 }
 
 // CommandWithValues returns the command with its placeholders replaced. {room} becomes the number of connections that
-// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and the lab
-// opens connections of its own.
+// the server must accept. {room} exceeds Connections, because the kernel distributes connections unevenly and package
+// run opens some connections itself.
 func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	return s.Command.replaceInAllWords(p.placeholdersWithValues()...)
 }
 
-// ConfigWithValues returns Config with its placeholders replaced.
 func (s Subject) ConfigWithValues(p PlaceholderValues) string {
 	return strings.NewReplacer(p.placeholdersWithValues()...).Replace(s.Config)
 }

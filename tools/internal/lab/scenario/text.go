@@ -10,7 +10,6 @@ import (
 // nanoseconds.
 type Duration time.Duration
 
-// UnmarshalText parses text such as "1.5s".
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -30,7 +29,6 @@ func (d Duration) String() string { return time.Duration(d).String() }
 // except inside single or double quotes. No other character is special.
 type Words []string
 
-// UnmarshalText splits a command line into words.
 func (w *Words) UnmarshalText(text []byte) (err error) {
 	*w, err = splitCommandLine(string(text))
 	return err

@@ -242,7 +242,8 @@ func (w *Workload) MeasuresSpeed() bool {
 
 // Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
-	// Connections is the number of the stage's connections. Rate is the number to open per second.
+	// Connections is the number of the stage's connections. Rate is the number to open per second, or 0 for as fast as
+	// possible.
 	Connections, Rate int
 	Phases            []Phase
 	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
@@ -270,7 +271,8 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage.
+// SplitStagesAtConnects groups the phases that use connections into stages. Each Connect phase begins a new stage. A
+// stage with an unsupported order of phases is an error.
 func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -491,7 +493,6 @@ func (w Workload) WithMaxConns(maxConns int) Workload {
 	return w
 }
 
-// EstimateDuration estimates the duration of one run, including start and stop of the server.
 func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // time to connect or to exchange a message
 	if w.TLS {
