@@ -121,7 +121,8 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights. Each result is at least minEach.
+// apportion divides total in proportion to weights. The parts add up to total, and each is at least minEach. total must
+// suffice for that.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

@@ -12,8 +12,8 @@ import (
 )
 
 // Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. The resolution is 1 ns up to 2 µs. Above 2 µs, it is at most a thousandth of the value. Times above 60 s
-// count as 60 s.
+// digits. Connect times, times to the first byte and times of held connections have only two. Times above 60 s count as
+// 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -39,7 +39,8 @@ type LatencyPoint struct {
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency in ascending order. The mean is second. The list must not be changed.
+// LatencyPoints lists the figures of a Latency by ascending quantile, with the mean in second place. The list must not
+// be changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -61,7 +62,8 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges another Latency, and keeps the longer time of each percentile.
+// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Of each percentile, l keeps the
+// longer time.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -84,8 +86,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile). For example, the value at x = 100 is
-// the 99th percentile.
+// PercentileCurve returns the percentiles in seconds as a curve over x = 1/(1 - quantile). For example, the value at x
+// = 100 is the 99th percentile. The maximum is at x = Count. Percentiles that the count is too small for are omitted.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -169,7 +171,8 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries, or "" if it is empty.
+// encodeHistogram returns a histogram in the compressed encoding (V2) of the HdrHistogram libraries, as base64. It
+// returns "" if h is nil or empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""

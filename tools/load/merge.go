@@ -97,7 +97,8 @@ func MergeEvents(events ...Event) *Event {
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified.
+// A Latency or a Rate has its own way of merging. A field of total without a tag keeps its value. Maps and slices of
+// total are replaced, not modified.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -200,8 +201,9 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. It skips a histogram that is
-// missing in any part.
+// mergeCompleteHistograms merges the histograms of parts into *encodedByField, and summarizes them in the Latency
+// fields of *to. It skips a field if a part has times without a histogram. If a histogram is invalid, it skips the
+// field and returns an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -248,7 +250,8 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or an error if r and the first result cannot be merged.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no latencies. It returns an error if r
+// and the first result cannot be merged.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -280,8 +283,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. The map
-// gets at most the given limit of causes; further causes count as "other".
+// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. If the
+// map has limit causes, new causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

@@ -24,7 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd reduces wanted to the number of messages that a connection may still send.
+// limitByQuotaAndWindowEnd returns wanted, but at most the number of messages that Config.Messages still permits on the
+// connection, and 0 after the window.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -35,8 +36,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// startOrContinueTraffic marks the next messages of a connection as due. It is called when the traffic of the
-// connection starts and when answers arrive.
+// startOrContinueTraffic marks the next messages of a connection as due, or sets timers for them. The caller calls it
+// when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
 func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -83,7 +84,8 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next due time from the shared plan or the connection's own plan.
+// takeAndCountDuePlanTime takes the next time from the shared plan or the connection's own plan. ok is false if that
+// time has not come or the plan has ended.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -104,7 +106,8 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity adds a connection to the queue for its next planned message. It does nothing if the
+// queueForNextPlannedIfCapacity makes a connection wait for its next planned message. With a shared plan, it adds the
+// connection to the shard's ready queue. With the connection's own plan, it sets a timer. It does nothing if the
 // connection already has its maximum number of messages in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
@@ -136,13 +139,13 @@ const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
 	// paceIntervalNoLoops replaces paceInterval in models without loops.
-	paceIntervalNoLoops = time.Millisecond // short, because other goroutines make messages due
+	paceIntervalNoLoops = time.Millisecond // short, because connections become ready on other goroutines
 	// paceRetryDelay is the delay before a nudge to a full mailbox is repeated.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
 // nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or timers. If loopOrAll is
-// negative, it does so for all shards.
+// negative, it does so for all shards. It is an engine.Scheduler.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -158,7 +161,8 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges connections with due timers or due messages. It must be called again at nextCall.
+// nudgeDueConnsOfShard nudges the shard's connections with due timers or due messages. If nudge fails, it keeps the
+// rest of the nudges for the next call. It must be called again at nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -204,7 +208,7 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// runDueTimers handles a shard's expired timers, and adds their connections to nudges.
+// runDueTimers handles a shard's expired timers, and appends their connections to nudges, up to maxNudgesPerPace.
 func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -239,7 +243,8 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and appends these to
+// nudges, up to maxNudgesPerPace.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -267,7 +272,8 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long due messages have waited to be sent.
+// recordOpenLoopSendLateness records how long the connection's due messages have waited since their planned times, if
+// these are in the window. The caller must then take the messages.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -325,7 +331,8 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection, at an offset from other connections' plans.
+// startConnPlanEvenlyOffset starts the message plan of one connection. The offsets of the connections' plans are evenly
+// distributed.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -339,7 +346,7 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
 // Limits of the random times that are drawn to count unsent messages: skipDraws per connection, and skipDrawsAll per
-// run.
+// run. Beyond them, the number is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -357,8 +364,8 @@ func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) 
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that were not sent. The caller must not send messages
-// afterwards.
+// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. The caller must not send
+// messages afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -401,8 +408,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. floodBufferTotal bytes are divided equally among all connections, but each connection gets at
-// least minFloodBuffer and at most maxFloodBuffer.
+// Limits of a flood. The buffers for unsent bytes share floodBufferTotal bytes equally, but each connection's buffer
+// has at least minFloodBuffer and at most maxFloodBuffer.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -421,7 +428,7 @@ func (g *generator) Drained(c *engine.Conn) {
 	}
 }
 
-// sendFloodBatches sends up to floodBatches batches while the kernel accepts data.
+// sendFloodBatches sends up to floodBatches batches, but stops when the unsent bytes exceed the connection's buffer.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

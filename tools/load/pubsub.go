@@ -96,8 +96,8 @@ func (c *Config) totalConns() int {
 //
 // Connections are numbered in this order: publishers, slow subscribers, other subscribers.
 //
-// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets the counter of a message, and
-// while it subtracts a lost subscriber from all counters.
+// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets publisherState.undelivered for
+// a message, and while it subtracts a lost subscriber from these counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -119,9 +119,9 @@ type pubsubRun struct {
 
 // publisherState is the part of a publisher's state that subscribers' goroutines also access.
 type publisherState struct {
-	ref         engine.Ref // set before the first message
-	nudged      atomic.Bool
-	undelivered []atomic.Int32 // by slot: subscribers that have not received the message
+	ref         engine.Ref     // set before the first message
+	nudged      atomic.Bool    // a nudge is pending
+	undelivered []atomic.Int32 // by message number modulo the length: subscribers that have not received the message
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
@@ -216,7 +216,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 }
 
 // registerMemberOrAbortLate registers a publisher or subscriber. After the connect phase, it aborts the connection
-// instead.
+// instead. joinedAsSubscriber is false for a publisher, which no longer needs m.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -252,7 +252,9 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 // slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. It runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. It waits until all are disconnected, for at
+// most Config.Drain. It returns errStalled if they receive nothing for slowDrainStall, or ctx's cause. It runs on Run's
+// goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -307,9 +309,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
-// was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The caller holds
-// the shard's lock.
+// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete or wrong.
+// If this was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The
+// caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -461,6 +463,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 }
 
 // removeLostSubscriber subtracts a lost subscriber from the delivery counters of the messages that it has not received.
+// It returns the publishers of messages that are now fully delivered.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -497,8 +500,8 @@ func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports this generator's message counts and waits for all deliveries. It runs on
-// Run's goroutine.
+// exchangeCountsAndAwaitDeliveries emits this generator's message counts, and waits for those of all generators
+// (Config.Published). It then waits for missing deliveries, as limited by Config.Drain. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -547,7 +550,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns the number of missing deliveries of all publishers. The caller holds mu.
+// countMissingDeliveriesOfAll returns how many deliveries this generator's subscribers are missing, from publishers of
+// all generators. It requires publishedByAll. The caller holds mu.
 func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

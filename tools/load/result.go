@@ -76,7 +76,8 @@ type Result struct {
 	// ", ".
 	Target string `json:"target"`
 	Model  string `json:"model"`
-	// TLS is the version and cipher of the first handshake, "" without TLS.
+	// TLS is the version and cipher of the first successful handshake, or a note that none succeeded. It is "" without
+	// TLS.
 	TLS string `json:"tls,omitempty"`
 	// CPUs is the number of processors that the generator can use, at most one per loop if there are loops.
 	CPUs int `json:"cpus" merge:"sum"`
@@ -99,7 +100,7 @@ type Result struct {
 	// server's first byte, including any wait before the first message. Both cover the whole run.
 	Connect   Latency `json:"connect" merge:"sum"`
 	FirstByte Latency `json:"first_byte" merge:"sum"`
-	// Pipeline is the number of messages that each connection keeps in flight.
+	// Pipeline is the limit of messages in flight on each connection (Config.Pipeline).
 	Pipeline int `json:"pipeline"`
 	// Messages is the requested number of messages per connection. It is 0 if the run had a duration instead.
 	Messages int64 `json:"messages,omitempty"`
@@ -227,8 +228,9 @@ type Mismatch struct {
 	Connection int64 `json:"connection"`
 	Message    int64 `json:"message"`
 	Byte       int   `json:"byte"`
-	// Want and Got are the expected and the received bytes, beginning at the first difference. Each is truncated to
-	// 32 bytes and quoted as in Go. Want is empty if no answer was expected.
+	// Want and Got are the expected and the received bytes, beginning at the first difference. Each is truncated to 32
+	// bytes and quoted as in Go. Want is a quoted empty string if no more bytes were expected or if the expected bytes
+	// are unknown. Why describes the fault.
 	Want string `json:"want"`
 	Got  string `json:"got"`
 	Why  string `json:"why,omitempty"`

@@ -15,7 +15,7 @@ import (
 type trafficScript struct {
 	messageMaker
 	answerChecker
-	// direct is set if messages are stored in memory in the form in which they are sent.
+	// direct contains the messages if they can be sent as they are stored. Otherwise, it is nil.
 	direct         *pregeneratedPayload
 	frames         *wsFraming // nil without WebSockets
 	awaitsNoAnswer bool
@@ -32,7 +32,7 @@ type messageMaker interface {
 
 type answerChecker interface {
 	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
-	// messages that the same call has already answered.
+	// answers that the caller has found in earlier input but not yet counted in cs.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
 	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
 	// expected or if they are unknown.

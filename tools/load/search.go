@@ -55,7 +55,8 @@ type Step struct {
 type Found struct {
 	Goal Goal `json:"goal"`
 	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
-	// rate kept the goal. A rate at most 5 % higher failed, unless Most is set or all connections were lost.
+	// rate kept the goal. A rate at most 5 % higher failed, unless the search ended early, such as when all connections
+	// were lost. Most reports that it ended because a higher rate would exceed MaxRate.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`
@@ -108,8 +109,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries the rates received from
-// cfg.Begin.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it only tries the rates that it
+// receives from cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

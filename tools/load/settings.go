@@ -221,7 +221,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field. It returns nil for an
+// empty field, and if another setting of the same field has to reproduce the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field

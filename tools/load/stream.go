@@ -94,7 +94,7 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// addEventOfLineUnlessCutOff adds the event in a line, and ignores an incomplete last line.
+// addEventOfLineUnlessCutOff adds the event in a line. It ignores a blank line and an incomplete last line.
 func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -179,7 +179,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinIntervalsIntoTimeParts joins the intervals within each of maxParts equal parts of the run's time.
+// joinIntervalsIntoTimeParts divides the run's time into maxParts equal parts, and joins the intervals that begin in
+// the same part. If there are at most maxParts intervals, it returns them unchanged.
 func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	if len(intervals) <= maxParts {
 		return intervals
@@ -227,8 +228,8 @@ const (
 	Checking Phase = "checking"
 	// Checked means that a verification is over. Event.Verification is set.
 	Checked Phase = "checked"
-	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs
-	// once, after all connections are established.
+	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs at
+	// most once, after the connect phase.
 	Heard Phase = "heard"
 	// Progress means that Config.ProgressEvery has passed. Event.Interval is set.
 	Progress Phase = "progress"
@@ -253,7 +254,7 @@ type Event struct {
 	Step         *Step         `json:"step,omitempty"`
 	Verification *Verification `json:"verification,omitempty" merge:"sum"`
 	Broadcast    *Broadcast    `json:"broadcast,omitempty" merge:"sum"`
-	// Received is the number of bytes received per second.
+	// Received is the number of bytes received per second since the last event Part or the beginning of the window.
 	Received float64 `json:"received,omitempty" merge:"sum"`
 	// Published is the number of messages of each publisher.
 	Published []int64 `json:"published,omitempty"`

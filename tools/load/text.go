@@ -210,7 +210,7 @@ func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.RoundToThreeDigits(l.Max), format.RoundToThreeDigits(l.P99), text)
 }
 
-// String describes the rate.
+// String returns the rate as text, such as "1,000 to 5,000/s, Poisson".
 func (r *Rate) String() string {
 	text := formatRate(r.PerSecond) + "/s"
 	if r.To > 0 {
@@ -446,8 +446,8 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of e as a row. It ignores events without an interval. Observe can be used as
-// Config.Observe.
+// Observe writes the interval of e as a row, and ignores events without an interval. Flush returns write errors.
+// Observe can be used as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
@@ -505,7 +505,7 @@ func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-// PerSecond returns n divided by the length of the interval in seconds.
+// PerSecond returns n divided by the length of the interval in seconds, or 0 for an interval without length.
 func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0

@@ -43,7 +43,8 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakesAndClose waits until no handshake is running. The engine must have stopped.
+// waitHandshakesAndClose waits until no handshake is running, and then closes the cache of ciphers. The engine must
+// have stopped.
 func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Gate.Wait()
 	e.layers.Ciphers.Close()
@@ -147,8 +148,7 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the size of messages after encryption, in bytes. Each message is
-// encrypted separately.
+// maxTLSBytesOfMessages returns an upper limit for the size in bytes of messages that are each encrypted separately.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))
