@@ -127,7 +127,7 @@ type SocketFacts struct {
 	Pages int64 `json:"pages"`
 	// Tracked is the number of connections that the firewall tracks (nf_conntrack_count). Tracking reports whether
 	// tracking is active, which requires a firewall rule that uses it. Tracking is also false while the loopback
-	// interface is down, because the test needs that interface.
+	// interface is down, because Read needs that interface to find out.
 	Tracked  int64 `json:"tracked"`
 	Tracking bool  `json:"tracking"`
 	// Ports contains listening ports in ascending order: all ports from 1,024 on, and all ports in ip_local_port_range.

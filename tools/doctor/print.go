@@ -13,7 +13,7 @@ import (
 	"text/template"
 )
 
-// Formats lists the names of the formats that Print supports.
+// Formats lists the names of the formats that WriteSettings supports.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
 // WriteSettings writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
