@@ -192,8 +192,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResultAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
-// files.
+// writeResultAndCheckExpectations prints the result unless standard output receives JSON, completes the output files
+// and checks the expectations. If resultOrNil is nil, it only discards the files.
 func (t *runReporter) writeResultAndCheckExpectations(resultOrNil *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {

@@ -62,7 +62,7 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again, even if its file has not changed.
+// reloadCertificate reads the certificate again, even if its file has not changed, and returns the outcome as text.
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
