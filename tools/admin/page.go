@@ -67,8 +67,8 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the memory growth since the first sample, per additional connection. It returns a
-// dash for fewer than minConnsForMemory additional connections.
+// formatMemoryGrowthPerConn formats the memory growth since the first sample, per connection opened since. It returns a
+// dash for fewer than minConnsForMemory such connections.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }

@@ -62,7 +62,8 @@ type requirements struct {
 	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
-	// Format is the output format. Machine names whose settings a container shares: "the node's" or "the machine's".
+	// Format is the output format. Machine is "the node's" or "the machine's", depending on whose settings a container
+	// shares.
 	Format, Machine string
 }
 

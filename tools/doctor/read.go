@@ -181,8 +181,7 @@ func (r *factReader) readSysctls() {
 const maxAncestors = 16
 
 // readSysctlInAncestorNetns reads a machine-wide kernel setting in the network namespace of an ancestor process,
-// because the own namespace does not show it. It adds the setting to r.ReadOnly or, if no ancestor's namespace shows
-// it, to r.Unknown.
+// because the own namespace does not show it. It adds the setting to r.ReadOnly or, if no ancestor helps, to r.Unknown.
 func (r *factReader) readSysctlInAncestorNetns(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {

@@ -37,8 +37,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that it depends on. Its result only lets a declaration of a
-// variable call it.
+// registerWall registers a limit and the kernel settings that it depends on. The result allows calls in var
+// declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -139,8 +139,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds adds to w that the limit allows holds connections at side. w keeps the lowest number and its side, or
-// Both if both sides allow equally many.
+// lowerWallHolds adds to w that the limit allows holds connections at side. w keeps the lower number and its side, or
+// Both if the numbers are equal.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:

@@ -44,9 +44,9 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, or with FROM:TO:TIME, such as 0:100k:60s, FROM at once and the rest up to TO over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. But on Linux, many connections to targets in 127.0.0.0/8 come from several addresses of that
-	// network. Each of these has at most 20,000 connections per target, and at most a quarter of the number of
-	// ephemeral ports.
+	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from as many addresses of that
+	// network as are needed for at most 20,000 connections, or a quarter of the ephemeral ports, per address and
+	// target.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
@@ -74,8 +74,8 @@ type Config struct {
 	// and its default in an open loop is 64. The messages in flight on one connection can have at most 64 MiB.
 	Pipeline int           `flag:"pipeline" default:"1" max:"1024" help:"keep <N> messages in flight on each connection (with a rate, at most N)"`
 	Think    time.Duration `flag:"think" default:"0s" min:"0" oneof:"pace" help:"wait this <TIME> between an answer and the next message"`
-	// Early starts the traffic on each connection when that connection is established. The window then begins with
-	// the first connection attempt. Lifetime implies Early. Ramp implies Early unless Hold is set.
+	// Early starts the traffic on each connection when that connection is established. The window then begins with the
+	// first connection attempt, or Warmup later. Lifetime implies Early. Ramp implies Early unless Hold is set.
 	Early bool `flag:"early" help:"start the traffic on each connection when it is established (default: when all are)"`
 	// NoReconnect counts a connection as lost if an HTTP server closes it cleanly; it requires Match "http". By
 	// default, a new connection to the same target continues the traffic and repeats unanswered requests. A close is

@@ -11,8 +11,8 @@ import (
 )
 
 // connState is the generator's state of one connection. The connection's owner is the loop or goroutine that handles
-// its events. Only the owner uses answerPos. All other fields are written under the shard's lock, because the pacing
-// also uses them.
+// its events. Only the owner uses answerPos. All other fields are written under the shard's lock, because the
+// engine.Scheduler also uses them.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -49,7 +49,7 @@ const (
 type connTable struct {
 	conns []connState
 	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a power
-	// of two that its message numbers index modulo slotsPerConn. In a closed loop, plannedTimes is nil.
+	// of two. A message has the slot of its number modulo slotsPerConn. In a closed loop, plannedTimes is nil.
 	sentTimes, plannedTimes []time.Duration
 	messageSizes            []uint32 // sizes of messages in flight, if sizes differ
 	slotsPerConn            int

@@ -87,9 +87,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many connection attempts are required up to the time sinceStart, by
-// the ramp and to replace closed connections and failed attempts. It ignores the connect rate. It updates d.retried
-// every dialRetryInterval.
+// totalAttemptsForRampAndReplacements returns how many attempts the ramp, closed connections and failed attempts
+// require up to now, regardless of the connect rate. It updates d.retried every dialRetryInterval.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {

@@ -92,8 +92,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts err by errno if it shows that this machine has run out of a resource
-// (exhaustionErrnos). It ignores other errors. The caller holds f.mu.
+// recordIfExhaustionLocked counts err if it shows an exhausted resource of this machine. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -162,8 +161,7 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns the number of failed attempts, and the number of connections that were lost or
-// received a wrong answer.
+// countFailedAndLostConns returns the numbers of failed attempts and of connections that were lost or wrongly answered.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,8 +176,8 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost. The text contains no addresses, so that equal causes can
-// be counted together.
+// describeCause describes why a connection failed or was lost, without addresses, so that equal causes have equal
+// texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

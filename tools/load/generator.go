@@ -144,8 +144,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened gives a new connection its number. It then starts the WebSocket handshake or, without WebSockets, calls
-// requestJoinOrRegister.
+// Opened numbers a new connection, and then starts the WebSocket handshake or calls requestJoinOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -156,7 +155,7 @@ func (g *generator) Opened(c *engine.Conn) {
 }
 
 // requestJoinOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
-// counts the connection as established, and starts its traffic if the run's traffic has begun.
+// counts the connection as established, and may start its traffic.
 func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -240,8 +239,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers, and sends further messages. It returns the number of bytes that it
-// has consumed.
+// Received compares input with the expected answers, and sends further messages. It returns the number of used bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -283,8 +281,8 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 	}
 }
 
-// recordAnswersAndLatenciesLocked counts answers and records their latencies and, at the first call, the time to the
-// first byte. The caller holds the shard's lock.
+// recordAnswersAndLatenciesLocked records answers, their latencies and the time to the first byte. The caller holds
+// s.mu.
 func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -352,9 +350,8 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 	return int64(plannedAt) >= g.windowStart.Load() && int64(plannedAt) < g.windowEnd.Load()
 }
 
-// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The batch is empty
-// while the connection is being replaced. The caller holds the shard's lock, and must send the batch after releasing
-// it.
+// takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
+// shard's lock, and must send the batch after releasing it.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -420,7 +417,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 }
 
 // Ended handles the end of the server's data. After a clean close (see Config.NoReconnect), it marks the connection for
-// replacement and closes it. It consumes the rest of the input.
+// replacement and closes it.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {

@@ -117,8 +117,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns at least one remark that assesses the run. The first remark is the verdict. If all
-// expectations are met, the verdict says so. Otherwise, it is the most severe remark.
+// assessRunRemarks returns remarks that assess the run. The first remark is the verdict: that all expectations are met,
+// or else the most severe remark.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -177,8 +177,7 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate reports whether an open loop missed its planned rate (see reachedRateShare), and describes by how
-// much.
+// describeMissedRate reports whether an open loop missed its planned rate (reachedRateShare), and by how much.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false

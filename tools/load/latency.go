@@ -86,8 +86,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles in seconds as a curve over x = 1/(1 - quantile). For example, the value at x
-// = 100 is the 99th percentile. The maximum is at x = Count. Percentiles that the count is too small for are omitted.
+// PercentileCurve returns the percentiles in seconds, as a curve over x = 1/(1 - quantile). For example, the 99th
+// percentile is at x = 100. The maximum is at x = Count. Percentiles with a larger x are omitted.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))

@@ -202,8 +202,7 @@ func less(a, b reflect.Value) bool {
 }
 
 // mergeCompleteHistograms merges the histograms of parts into *encodedByField, and summarizes them in the Latency
-// fields of *to. It skips a field if a part has times without a histogram. If a histogram is invalid, it skips the
-// field and returns an error.
+// fields of *to. It skips a field for which a histogram is missing or invalid. An invalid histogram is an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()

@@ -24,8 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd returns wanted, but at most the number of messages that Config.Messages still permits on the
-// connection, and 0 after the window.
+// limitByQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -84,8 +83,7 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next time from the shared plan or the connection's own plan. ok is false if that
-// time has not come or the plan has ended.
+// takeAndCountDuePlanTime takes the next time, if it has come, from the shared plan or the connection's own plan.
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -106,9 +104,9 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity makes a connection wait for its next planned message. With a shared plan, it adds the
-// connection to the shard's ready queue. With the connection's own plan, it sets a timer. It does nothing if the
-// connection already has its maximum number of messages in flight.
+// queueForNextPlannedIfCapacity makes a connection wait for its next planned message: in the ready queue for a shared
+// plan, or with a timer for its own plan. It does nothing if the connection already has its maximum number of messages
+// in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -208,7 +206,7 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// runDueTimers handles a shard's expired timers, and appends their connections to nudges, up to maxNudgesPerPace.
+// runDueTimers handles a shard's expired timers, and adds their connections to nudges.
 func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -243,8 +241,7 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and appends these to
-// nudges, up to maxNudgesPerPace.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections. It adds these to nudges.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -272,8 +269,7 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long the connection's due messages have waited since their planned times, if
-// these are in the window. The caller must then take the messages.
+// recordOpenLoopSendLateness records how long after their planned times in the window due messages are being sent.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -331,7 +327,7 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The offsets of the connections' plans are evenly
+// startConnPlanEvenlyOffset starts the message plan of one connection. The offsets between plans are evenly
 // distributed.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed

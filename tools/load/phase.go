@@ -97,8 +97,8 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns how long the connect phase waits for the next attempt to finish. This is
-// Config.ConnectTimeout, or more if the connect rate or the ramp is slow.
+// connectStallTimeout returns how long the connect phase waits for the next attempt to finish: Config.ConnectTimeout,
+// or more if the connect rate is low.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -163,9 +163,9 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing sets the times of the warm-up and the window, and starts the traffic on a new goroutine.
-// With Config.Early, this goroutine opens the connections instead. The caller must end ctx and then call
-// stopDialingOrWait, which waits for the goroutine.
+// startTrafficOrEarlyDialing sets the times of the warm-up and the window. It starts the traffic or, with Config.Early,
+// the dialing on a new goroutine. The caller must end ctx and then call stopDialingOrWait, which waits for the
+// goroutine.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -187,7 +187,7 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOr
 // Delay before the first planned message of an open loop: planLead, plus planLeadPerConn per connection.
 const (
 	planLead        = 2 * paceInterval
-	planLeadPerConn = 2 * time.Microsecond // for each connection
+	planLeadPerConn = 2 * time.Microsecond
 )
 
 // scheduleWarmupWindowAndPlan sets the times of the warm-up and the window, and starts the shared plan of an open loop.
@@ -313,8 +313,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry calls ref.Nudge, and repeats the call at each tick while the mailbox is full. It reports false if ctx
-// has ended.
+// nudgeWithRetry repeats ref.Nudge at each tick while the mailbox is full. It reports false if ctx has ended.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {

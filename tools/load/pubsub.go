@@ -125,14 +125,14 @@ type publisherState struct {
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a publisher that has not joined. Only the connection's owner may use
-// it.
+// pubsubMember is the state of a subscriber, or of a publisher until the server has answered its greeting. Only the
+// connection's owner may use it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
 	number    uint32 // number among all connections: publishers, then slow subscribers, then other subscribers
 	topic     uint32
-	gaps      int32 // messages that were skipped and not received later
+	gaps      int32 // skipped messages that have not arrived since
 	topicName [topicSize]byte
 	joined    bool
 	err       error // why the connection did not join or was closed
@@ -252,8 +252,8 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 // slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. It waits until all are disconnected, for at
-// most Config.Drain. It returns errStalled if they receive nothing for slowDrainStall, or ctx's cause. It runs on Run's
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when
+// all are disconnected, or with errStalled when none has received anything for slowDrainStall. It runs on Run's
 // goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()

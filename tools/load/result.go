@@ -76,8 +76,7 @@ type Result struct {
 	// ", ".
 	Target string `json:"target"`
 	Model  string `json:"model"`
-	// TLS is the version and cipher of the first successful handshake, or a note that none succeeded. It is "" without
-	// TLS.
+	// TLS is the version and cipher of the first successful handshake, or a note that none succeeded; "" without TLS.
 	TLS string `json:"tls,omitempty"`
 	// CPUs is the number of processors that the generator can use, at most one per loop if there are loops.
 	CPUs int `json:"cpus" merge:"sum"`

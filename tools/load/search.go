@@ -183,8 +183,9 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 }
 
 // Search finds the highest rate that meets a goal. If the first rate meets the goal, Search multiplies the rate by 4
-// until a rate fails. Otherwise, Search divides the rate by 4 until a rate meets the goal. It then tries rates between
-// the last two rates. A Search is not safe for concurrent use.
+// until a rate fails. Otherwise, Search divides the rate by 4 until a rate meets the goal. It then tries rates in
+// between, until the highest that met the goal and the lowest that failed are at most 5 % apart. A Search is not safe
+// for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up

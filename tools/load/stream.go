@@ -231,7 +231,7 @@ const (
 	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs at
 	// most once, after the connect phase.
 	Heard Phase = "heard"
-	// Progress means that Config.ProgressEvery has passed. Event.Interval is set.
+	// Progress means that an interval has ended, usually after Config.ProgressEvery. Event.Interval is set.
 	Progress Phase = "progress"
 	// Tried means that a search has tried a rate. Event.Step is set. With Config.Begin, Event.Result is also set.
 	Tried Phase = "tried"

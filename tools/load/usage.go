@@ -95,8 +95,8 @@ func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	return u
 }
 
-// findServersExceptOwnProcess adds the processes that listen at the targets to u.server, except the own process. An
-// interval of their usage begins now.
+// findServersExceptOwnProcess adds the other processes that listen at the targets to u.server, and starts to sample
+// them.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {
