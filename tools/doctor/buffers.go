@@ -124,7 +124,7 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
 // examineBufferSizeForUnread sets w.Holds to 0 and adds a change if a connection's buffer cannot hold Plan.Unread.
-// applies is false if the setting name is unknown.
+// applies is false if the value of the setting is unknown.
 func (x *analysis) examineBufferSizeForUnread(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

@@ -16,8 +16,7 @@ import (
 // rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the smallest batch into which the dialer divides the attempts that are due. If fewer are due, they
-// form one batch.
+// minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
 const minDialBatch = 16
 
 // dialInterval is the time between ticks of the dialer.

@@ -176,8 +176,7 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost, without addresses, so that equal causes have equal
-// texts.
+// describeCause describes why a connection failed or was lost, without addresses, so that equal causes are equal texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

@@ -281,8 +281,7 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 	}
 }
 
-// recordAnswersAndLatenciesLocked records answers, their latencies and the time to the first byte. The caller holds
-// s.mu.
+// recordAnswersAndLatenciesLocked records answers, latencies and the time to the first byte. The caller holds s.mu.
 func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied

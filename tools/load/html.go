@@ -117,8 +117,8 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks that assess the run. The first remark is the verdict: that all expectations are met,
-// or else the most severe remark.
+// assessRunRemarks returns remarks about the run. The first is the verdict: that all expectations are met, or else the
+// most severe remark.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {

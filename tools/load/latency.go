@@ -12,8 +12,7 @@ import (
 )
 
 // Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. Connect times, times to the first byte and times of held connections have only two. Times above 60 s count as
-// 60 s.
+// digits. Times to connect, to the first byte and of held connections have only two. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -39,8 +38,8 @@ type LatencyPoint struct {
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency by ascending quantile, with the mean in second place. The list must not
-// be changed.
+// LatencyPoints lists the figures of a Latency by ascending quantile, with the mean in second place. It must not be
+// changed.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},

@@ -282,8 +282,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. If the
-// map has limit causes, new causes count as "other".
+// AddCauses adds the numbers in counts to those in to, by cause, and returns to. If to is nil, AddCauses allocates a
+// map. If to has limit causes, new causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

@@ -83,7 +83,8 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next time, if it has come, from the shared plan or the connection's own plan.
+// takeAndCountDuePlanTime takes the next time, if it has come, from the shared plan or the connection's own plan. It
+// counts the messages of own plans (nPlanned, nEarly).
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -269,7 +270,7 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long after their planned times in the window due messages are being sent.
+// recordOpenLoopSendLateness records how late due messages are, if they were planned for the window.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -327,8 +328,7 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection. The offsets between plans are evenly
-// distributed.
+// startConnPlanEvenlyOffset starts the message plan of one connection. The connections' offsets are evenly spread.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]

@@ -309,9 +309,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete or wrong.
-// If this was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The
-// caller holds the shard's lock.
+// verifyAndRecordNextDelivery verifies and records one delivery, or handles another message from the server. consumed
+// is 0 if the message is incomplete or wrong. If this was the last missing delivery of the message, fullyDeliveredBy is
+// its publisher, and otherwise nil. The caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {

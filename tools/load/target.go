@@ -52,7 +52,8 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address. An empty host becomes 127.0.0.1.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address, an IPv4 address if there is one. An empty
+// host becomes 127.0.0.1.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil

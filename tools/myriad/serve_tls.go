@@ -25,7 +25,8 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key.
+// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key. It
+// sets f.pair, which reloads the certificate when its files change.
 func (f *serverTLSFlags) newReloadingTLSConfigOrNil() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
