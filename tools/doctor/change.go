@@ -22,7 +22,7 @@ const (
 	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of the shell that starts the server
 	Memlock Kind = "memlock" // RLIMIT_MEMLOCK of the shell that starts the server, in bytes
 	Link    Kind = "link"    // interface, "up" or "down"; Name is the interface
-	Address Kind = "address" // address with prefix length, To if it is added, From if it is removed; Name is the interface
+	Address Kind = "address" // address with prefix length, in To to add, in From to remove; Name is the interface
 	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 

@@ -19,7 +19,6 @@ const maxHalfOpen = 512
 // minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
 const minDialBatch = 16
 
-// dialInterval is the time between ticks of the dialer.
 const dialInterval = 2 * time.Millisecond
 
 // dialer starts connections at a given rate.

@@ -396,7 +396,6 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
