@@ -43,8 +43,7 @@ type Controller interface {
 const (
 	// MinToken is the minimum length of Config.Token in bytes.
 	MinToken = 16
-	// TokenHeader is the request header for the token. Every control request must also have ActionHeader, with any
-	// value.
+	// TokenHeader is the request header for the token. Control requests also need ActionHeader, with any value.
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 

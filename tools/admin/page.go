@@ -348,8 +348,7 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns a table that shows how much of each known limit of the machine is in use, the most used
-// limit first.
+// buildLimitUsageTable returns a table of how much of each known limit of the machine is in use, the most used first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")

@@ -50,8 +50,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTraffic reads the traffic of each connection. It returns an error if the traffic is unavailable or if there
-// are too many connections.
+// listConnTraffic reads the traffic of each connection. It fails if there are too many connections.
 func listConnTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the server does not listen yet, so its address is unknown")

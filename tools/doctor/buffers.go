@@ -10,8 +10,7 @@ import (
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead more bytes per
-	// packet.
+	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead bytes more.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )
@@ -35,8 +34,7 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the number of pages of one connection's unread data, or 0 if the kernel buffers this
-// data regardless of limits.
+// refusablePagesPerConn returns the pages of one connection's unread data, or 0 if the kernel buffers any such data.
 func (x *analysis) refusablePagesPerConn() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {

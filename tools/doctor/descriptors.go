@@ -86,8 +86,7 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// maxDescriptors is the maximum size of a descriptor table in a 64-bit kernel (sysctl_nr_open_max in the kernel's
-// fs/file.c).
+// maxDescriptors is the maximum size of a descriptor table in a 64-bit kernel (sysctl_nr_open_max in fs/file.c).
 const maxDescriptors = 1<<31 - 64
 
 // fillDescriptorLimitWall sets w.Holds to the number of connections that a descriptor limit allows. A limit of -1 means

@@ -17,8 +17,7 @@ type Facts struct {
 	// single spaces between fields. A missing setting does not exist on this machine, or is not visible in this network
 	// namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// ReadOnly lists the settings that this process cannot write here, including settings that are not visible in this
-	// network namespace.
+	// ReadOnly lists the settings that this process cannot write here, or cannot see in this network namespace.
 	ReadOnly []string `json:"read_only,omitempty"`
 	// Process describes the examined process. A server started by that process inherits its limits.
 	Process ProcessFacts `json:"process"`
@@ -84,8 +83,7 @@ type ProcessFacts struct {
 	Root  bool `json:"root"`
 	Raise bool `json:"raise"`
 	Locks bool `json:"locks"`
-	// GoMemoryLimit is GOMEMLIMIT in bytes, or 0 without a limit. It is known only if the examined process is the
-	// calling process.
+	// GoMemoryLimit is GOMEMLIMIT in bytes, or 0 without a limit. It is known only for the calling process.
 	GoMemoryLimit int64 `json:"go_memory_limit"`
 }
 
@@ -153,8 +151,7 @@ type Interface struct {
 	Up       bool           `json:"up"`
 	Loopback bool           `json:"loopback"`
 	Addrs    []netip.Prefix `json:"addrs,omitempty"`
-	// Receive and Send are the numbers of queues in use. They are 0 if unknown, because /sys describes only one network
-	// namespace.
+	// Receive and Send are the numbers of queues in use. They are 0 if /sys describes another network namespace.
 	Receive int `json:"receive"`
 	Send    int `json:"send"`
 }

@@ -52,8 +52,7 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory in bytes that one connection takes on this machine. If both ends are on
-// this machine, both count.
+// kernelBytesPerConn returns the kernel memory in bytes of the connection's ends on this machine.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {

@@ -188,15 +188,14 @@ func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, 
 	w.Changes = nil
 }
 
-// lowestUsablePort returns the lowest port at which the client's port range may begin: ip_unprivileged_port_start, but
-// at least 1024.
+// lowestUsablePort returns the lowest beginning of the client's port range: ip_unprivileged_port_start, at least 1024.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude the ports of servers on this machine from a widened range of
-// client ports.
+// changesReservingServerPorts returns changes that exclude this machine's server ports from a wider range of client
+// ports.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)

@@ -62,8 +62,7 @@ type requirements struct {
 	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
-	// Format is the output format. Machine is "the node's" or "the machine's", depending on whose settings a container
-	// shares.
+	// Format is the output format. Machine is "the machine's" or, for Kubernetes, "the node's".
 	Format, Machine string
 }
 

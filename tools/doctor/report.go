@@ -33,8 +33,7 @@ type Wall struct {
 	// Holds is the number of connections at which the limit stops the plan or, if Soft is set, slows it down. It is
 	// Unlimited if no plan can reach the limit.
 	Holds int64 `json:"holds"`
-	// Soft reports that the limit causes delays or losses but stops no connections. Report.First never names a soft
-	// limit.
+	// Soft reports that the limit causes delays or losses but stops no connections. Report.First is never a soft limit.
 	Soft bool `json:"soft,omitempty"`
 	// Effect describes what a user observes at the limit: the error, and the side on which it occurs.
 	Effect string `json:"effect"`

@@ -44,9 +44,8 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, or with FROM:TO:TIME, such as 0:100k:60s, FROM at once and the rest up to TO over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from as many addresses of that
-	// network as are needed for at most 20,000 connections, or a quarter of the ephemeral ports, per address and
-	// target.
+	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from so many addresses of that
+	// network that each has at most 20,000 connections per target, and at most a quarter of the ephemeral ports.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
@@ -60,8 +59,7 @@ type Config struct {
 
 	// Duration is the length of the measured window. A search (see Goal) tries each rate for this time.
 	Duration time.Duration `group:"Traffic" flag:"duration,T" default:"10s" help:"measure for this <TIME>"`
-	// Steady extends the window until Result.Variation is at most SteadyVariation, but to no more than three times
-	// Duration.
+	// Steady extends the window, to at most three times Duration, until Result.Variation is at most SteadyVariation.
 	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25%"`
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection instead of measuring for a duration"`
 	// Rate describes an open loop, in which messages are sent at planned times, regardless of answers. If Rate has
@@ -107,8 +105,7 @@ type Config struct {
 	// Ahead is the number of bytes of the next message that are sent together with each message. It must be less
 	// than the length of a message, and cannot be combined with templates or WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
-	// Seed determines all random choices. Runs with equal seeds send equal bytes on the same connections, at equal
-	// planned times.
+	// Seed determines all random choices. Runs with equal seeds send equal bytes, at equal planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"seed all random choices with this <NUMBER>"`
 	// WebSocket, if not nil, makes every connection a WebSocket (RFC 6455). Each message is then a text message, and a
 	// connection is established when its WebSocket handshake is complete.
@@ -133,8 +130,8 @@ type Config struct {
 	// connection is established. Each further message answers one message from the server. The run does not wait for
 	// answers at the end of the window, and missing answers are not faults.
 	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends unprompted, such as heartbeats, with the next message"`
-	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between messages from
-	// the server.
+	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between the server's
+	// messages.
 	Silent bool `flag:"silent" needs:"unprompted" help:"do not answer what the server sends unprompted, but measure the intervals"`
 
 	// TLS, if not nil, encrypts every connection. A connection attempt fails if its handshake fails or takes longer
@@ -206,8 +203,7 @@ type Rate struct {
 	Each      bool    `json:"each,omitempty"`
 	// Poisson draws the times between messages from an exponential distribution. By default, these times are equal.
 	Poisson bool `json:"poisson,omitempty" flag:"arrivals" words:"constant,poisson" needs:"rate" help:"times between the messages of a rate: <constant|poisson>, that is, equal or exponentially distributed"`
-	// To is the rate at the end of the window; the rate changes linearly from PerSecond to To. 0 means a constant
-	// rate.
+	// To is the rate at the end of the window. The rate changes linearly from PerSecond to To. 0 means no change.
 	To float64 `json:"to,omitempty"`
 	// Goal makes the run search for the highest rate that meets the goal. Goal replaces PerSecond.
 	Goal Goal `json:"-"`

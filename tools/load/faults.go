@@ -39,8 +39,7 @@ func (f faultKind) String() string {
 
 type causeCounts map[string]int64
 
-// maxCauses limits the number of causes that are counted separately for each kind of failure. Further causes count as
-// "other causes".
+// maxCauses limits the causes that are counted for each kind of failure. Further ones count as "other causes".
 const maxCauses = 64
 
 // countFaultLocked counts n failures with the same cause. The caller holds f.mu.

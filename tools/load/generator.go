@@ -38,8 +38,7 @@ type generator struct {
 	// connections begin to send immediately.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter's goroutine uses
-	// it.
+	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter uses it.
 	nudgedConns int
 	// planDeadline is the time from which an open loop sends no more planned messages, not even overdue ones.
 	planDeadline atomic.Int64

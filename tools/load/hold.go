@@ -162,8 +162,7 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 }
 
 // checkPendingOrCountUnexpectedLine compares a received line with the line that the connection expects. It returns
-// errWrongLine if they differ. If no line is expected, it counts the line as unexpected. The caller holds the shard's
-// lock.
+// errWrongLine if they differ. If no line is expected, it counts the line as unexpected. The caller holds s.mu.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

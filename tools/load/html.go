@@ -117,8 +117,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run. The first is the verdict: that all expectations are met, or else the
-// most severe remark.
+// assessRunRemarks returns remarks about the run. The first says that all expectations are met, or is the most severe.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {

@@ -30,16 +30,15 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, Quantile is 0.999 for "p99.9". For
-	// "mean", Quantile is -1.
+	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, it is 0.999 for "p99.9". For "mean",
+	// it is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency by ascending quantile, with the mean in second place. It must not be
-// changed.
+// LatencyPoints lists the figures of a Latency by ascending quantile, and the mean in second place. Do not change it.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -61,8 +60,8 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Of each percentile, l keeps the
-// longer time.
+// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Percentiles become the longer
+// ones.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return

@@ -65,7 +65,7 @@ func Merge(results ...*Result) (*Result, error) {
 // MergeEvents merges events of several generators. The events must be for the same phase and from about the same time.
 // Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
 // generators observe counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise,
-// MergeEvents keeps the worst value of each percentile. It does not merge results: see Merge. Without events, it
+// MergeEvents keeps the worst value of each percentile. It does not merge results (see Merge). Without events, it
 // returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
@@ -270,8 +270,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate to the total. If both rates are per connection, the total
-// stays unchanged.
+// addRateUnlessBothPerConn adds another generator's rate to the total. If both are per connection, the total does not
+// change.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return

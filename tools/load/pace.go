@@ -106,8 +106,7 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 }
 
 // queueForNextPlannedIfCapacity makes a connection wait for its next planned message: in the ready queue for a shared
-// plan, or with a timer for its own plan. It does nothing if the connection already has its maximum number of messages
-// in flight.
+// plan, or with a timer for its own plan. It does nothing if the connection can have no more messages in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -132,8 +131,8 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval limits the time until
-// the next call.
+// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval is the longest time
+// between calls.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -352,16 +351,16 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It calls visit
-// under the shard's lock.
+// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It holds the
+// shard's lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. The caller must not send
-// messages afterwards.
+// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. No messages may be sent
+// after it.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {

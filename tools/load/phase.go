@@ -164,8 +164,7 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 }
 
 // startTrafficOrEarlyDialing sets the times of the warm-up and the window. It starts the traffic or, with Config.Early,
-// the dialing on a new goroutine. The caller must end ctx and then call stopDialingOrWait, which waits for the
-// goroutine.
+// the dialing on a new goroutine. The caller must end ctx and then call stopDialingOrWait.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {

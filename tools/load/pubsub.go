@@ -29,11 +29,10 @@ import (
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
-	// Topics is the number of topics, at most the number of Connections. Subscribers are assigned to topics in
-	// rotation.
+	// Topics is the number of topics, at most Connections. Subscribers are assigned to topics in rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers is the number of publishing connections, which are not included in Connections. Each publishes to
-	// all topics in rotation.
+	// Publishers is the number of publishing connections, in addition to Connections. Each publishes to all topics in
+	// rotation.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
 	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
 	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
@@ -112,8 +111,7 @@ type pubsubRun struct {
 	slowRefs           []engine.Ref // slow subscribers
 	publishedByAll     []int64      // number of messages by publisher, set at the end; negative if unknown
 	publishedByTopic   []int64      // number of messages by topic, set at the end
-	// lostReceived counts the messages that lost subscribers had received. lostGaps counts the messages that these
-	// subscribers had missed.
+	// lostReceived counts the messages that lost subscribers had received. lostGaps counts those that they had missed.
 	lostReceived, lostGaps int64
 }
 
@@ -253,8 +251,7 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 const slowDrainStall = 500 * time.Millisecond
 
 // resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when
-// all are disconnected, or with errStalled when none has received anything for slowDrainStall. It runs on Run's
-// goroutine.
+// all are disconnected, or with errStalled when none has received data for slowDrainStall. It runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs

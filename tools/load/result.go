@@ -72,8 +72,7 @@ type Result struct {
 	Start       time.Time     `json:"start,omitzero" merge:"min"`
 	Took        time.Duration `json:"took,omitempty" merge:"max"`
 	Interrupted bool          `json:"interrupted,omitempty" merge:"max"`
-	// Target is the server's address: host:port, or "unix:" followed by a path. Several addresses are separated by
-	// ", ".
+	// Target is the server's address: host:port, or "unix:" followed by a path. Addresses are separated by ", ".
 	Target string `json:"target"`
 	Model  string `json:"model"`
 	// TLS is the version and cipher of the first successful handshake, or a note that none succeeded; "" without TLS.
@@ -122,9 +121,8 @@ type Result struct {
 	// Service is the time from the actual sending of a message to its answer, as a closed loop would measure it. It
 	// is nil except in an open loop.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
-	// Late is the delay that the generator itself caused: the time from the planned time of a message to its
-	// sending. Messages that had to wait until an answer arrived are not included. Late is nil except in an open
-	// loop.
+	// Late is the delay that the generator itself caused: the time from the planned time of a message to its sending.
+	// Messages that had to wait until an answer arrived are not included. Late is nil except in an open loop.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
 	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
 	// Histogram is the full distribution of Latency in nanoseconds, in the compressed encoding (V2) of the
@@ -203,8 +201,7 @@ type Agent struct {
 	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
 	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty. Behind
-	// is the delay of the agent's window: the time from the beginning of the first agent's window to the beginning of
-	// this one.
+	// is the delay of the agent's window: the time from the beginning of the first agent's window to that of this one.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`

@@ -48,8 +48,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and starts the engine. The caller must call runPhasesStopAndBuildResult, which
-// stops the engine.
+// validateAndStartEngine validates cfg and starts the engine, which runPhasesStopAndBuildResult must stop.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

@@ -24,8 +24,8 @@ type trafficScript struct {
 }
 
 type messageMaker interface {
-	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result can be shared and
-	// must not be changed.
+	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result must not be
+	// changed.
 	appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte
 	maxMessageLen() int
 }
@@ -130,8 +130,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed for one purpose from a run's seed. purpose is a connection number or a
-// constant.
+// deriveSeed derives an independent seed from a run's seed. purpose is a connection number or a constant.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Purposes for deriveSeed. No connection has one of these numbers.

@@ -235,8 +235,8 @@ const (
 	Progress Phase = "progress"
 	// Tried means that a search has tried a rate. Event.Step is set. With Config.Begin, Event.Result is also set.
 	Tried Phase = "tried"
-	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only
-	// with Config.Enough.
+	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only with
+	// Config.Enough.
 	Part Phase = "part"
 	// Published means that the publishers have finished. Event.Published is set. Published occurs only with
 	// Config.Published.

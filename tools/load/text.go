@@ -328,16 +328,14 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst. title is the heading of a row. name is the name of its
-// figure in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst: their headings, and their figures' names in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
 // WriteComparisonToFirst writes the results of several runs side by side, with names as headings. Each figure is
-// followed by its ratio to the figure of the first run. "-" means an unknown value, and "cut off" means a run without a
-// result.
+// followed by its ratio to the figure of the first run. "-" means an unknown value, "cut off" a run without a result.
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))

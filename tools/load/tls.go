@@ -42,8 +42,7 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakesAndClose waits until no handshake is running, and then closes the cache of ciphers. The engine must
-// have stopped.
+// waitHandshakesAndClose waits for running handshakes, and closes the cache of ciphers. The engine must have stopped.
 func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Gate.Wait()
 	e.layers.Ciphers.Close()

@@ -109,8 +109,7 @@ func (u *usageSampler) findServersExceptOwnProcess() {
 	u.server.usageSinceLastCall()
 }
 
-// findLocalListenerPIDs returns the local processes that listen at a target. It returns nil for a remote target or if
-// the processes are unknown.
+// findLocalListenerPIDs returns the local processes that listen at a target. It returns nil for a remote target.
 func findLocalListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)

@@ -24,8 +24,7 @@ type lineVerification struct {
 	number  int
 	seed    uint64
 	lineEnd string // end of the server's lines
-	// limit is the maximum number of lines in flight. inFlight is the number of lines in flight or about to be
-	// sent.
+	// limit is the maximum number of lines in flight. inFlight includes lines about to be sent.
 	limit    int32
 	inFlight atomic.Int32
 	// shardsLeft counts the shards with connections that have not been asked for a line yet.

@@ -51,8 +51,7 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commitUnlessFailed gives the file its final name. If writeErr is not nil, it discards the file instead and returns
-// writeErr.
+// commitUnlessFailed gives the file its final name. If writeErr is not nil, it discards the file and returns writeErr.
 func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {

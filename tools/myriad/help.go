@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHelp contains help for each command, by name. --help lists only commonFlags, or all flags if commonFlags is
-// "".
+// commandHelp contains help for each command, by name. --help lists commonFlags, or all flags if commonFlags is "".
 var commandHelp = map[string]struct{ examples, commonFlags string }{
 	"agent":   {agentExamples, ""},
 	"article": {"  myriad article ten-thousand --scale small", ""},

@@ -301,8 +301,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if a prediction is off by
-// more than --within.
+// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if they differ by more
+// than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

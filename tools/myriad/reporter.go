@@ -170,8 +170,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if the event contains a plan, and passes the event to all
-// observers.
+// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if e contains a plan, and passes e to all observers.
 func (t *runReporter) raiseGOMAXPROCSAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
