@@ -43,13 +43,13 @@ type Controller interface {
 const (
 	// MinToken is the minimum length of Config.Token in bytes.
 	MinToken = 16
-	// TokenHeader is the request header for the token. ActionHeader is required in every control request.
+	// TokenHeader is the request header for the token. Control requests also need ActionHeader, with any value.
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout limits the wait for the server's counter of closed connections.
+	// closeTimeout limits the wait until the server has counted a closed connection.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
@@ -117,8 +117,8 @@ func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, st
 	replyText(w, status, err.Error())
 }
 
-// checkTokenHeadersLimitingAttempts checks the token of a control request. errorStatus is 0 if the request is
-// authorized.
+// checkTokenHeadersLimitingAttempts checks the headers of a control request, and counts wrong tokens. errorStatus is 0
+// if the request is authorized, and 429 for a wrong token after too many others.
 func (c *controlAPI) checkTokenHeadersLimitingAttempts(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"

@@ -179,7 +179,8 @@ func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call.
+// dumpTraceIfLagged writes a dump if a loop iteration has exceeded the limit since the last call, but not within
+// minDumpInterval of another dump. It logs errors.
 func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)

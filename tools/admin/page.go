@@ -22,7 +22,8 @@ import (
 
 const pageUpdateInterval = 2 * time.Second
 
-// refreshIfDueAndBuildPage takes a sample if one is due, and returns the current page.
+// refreshIfDueAndBuildPage takes a sample if one is due, and returns the current page. It also records that the page
+// was requested; see watchedTimeout.
 func (l *pageState) refreshIfDueAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +67,8 @@ func formatMeanBytesUnlessFew(totalBytes, conns float64) string {
 	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn formats the memory growth since the first sample, per additional connection.
+// formatMemoryGrowthPerConn formats the memory growth since the first sample, per connection opened since. It returns a
+// dash for fewer than minConnsForMemory such connections.
 func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatMeanBytesUnlessFew(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
@@ -346,7 +348,7 @@ func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// buildLimitUsageTable returns a table of the machine's limits, the most used limit first.
+// buildLimitUsageTable returns a table of how much of each known limit of the machine is in use, the most used first.
 func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")

@@ -98,8 +98,7 @@ func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRuntimeRecordingHandler returns a handler that records Go's runtime for the requested time and sends the
-// recording.
+// newRuntimeRecordingHandler returns a handler that records Go's runtime for the requested time, and sends the result.
 func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
 	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -136,8 +135,7 @@ func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// abortingRecordingWriter forwards a recording to the client and stops after the first error. Calls of Write must not
-// overlap.
+// abortingRecordingWriter forwards a recording to the client until the first error. Calls of Write must not overlap.
 type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

@@ -72,8 +72,8 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilContextEnds serves until ctx ends, and then waits up to endTime for pending requests. No handler runs after
-// it returns.
+// serveUntilContextEnds serves until ctx ends, and then waits up to endTime for pending requests. After that, it closes
+// their connections and waits for their handlers. No handler runs after it returns.
 func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{

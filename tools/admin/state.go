@@ -129,7 +129,7 @@ func (l *pageState) addSampleToHistory(now time.Time) {
 	}
 }
 
-// setRatesBetween sets the rates of p from two snapshots. The first snapshot may be nil.
+// setRatesBetween sets the rates of p from two snapshots. If before is nil, the rates are unknown.
 func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -201,7 +201,7 @@ type historyPoint struct {
 	cpu                           float64 // number of processors in use
 }
 
-// growthPerSecondOrNaN returns the growth of a counter per second, or NaN if elapsed is 0.
+// growthPerSecondOrNaN returns the growth of a counter per second, 0 if it has shrunk, and NaN if elapsed is 0.
 func growthPerSecondOrNaN(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()

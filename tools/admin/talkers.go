@@ -16,7 +16,7 @@ import (
 // The kernel counts the bytes of each connection, so finding those with the most traffic does not involve the server.
 
 const (
-	maxTalkerConns    = 50_000  // maximum number of connections
+	maxTalkerConns    = 50_000  // maximum number of connections whose traffic is read
 	maxScannedSockets = 1 << 18 // maximum number of TCP sockets in the network namespace, because all are scanned
 	talkerInterval    = 2 * time.Second
 	maxShownTalkers   = 15
@@ -50,7 +50,7 @@ func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr)
 	t.computeRatesAndTop(now, talks)
 }
 
-// listConnTraffic reads the traffic of each connection, or returns an error if there are too many connections.
+// listConnTraffic reads the traffic of each connection. It fails if there are too many connections.
 func listConnTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
 	if listenAddr == nil {
 		return nil, errors.New("the server does not listen yet, so its address is unknown")

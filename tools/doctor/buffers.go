@@ -10,8 +10,7 @@ import (
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead more bytes per
-	// packet.
+	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead bytes more.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )
@@ -35,7 +34,7 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns how many pages of one connection's unread data the kernel may refuse to buffer.
+// refusablePagesPerConn returns the pages of one connection's unread data, or 0 if the kernel buffers any such data.
 func (x *analysis) refusablePagesPerConn() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {
@@ -58,7 +57,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.fillTCPMemWall(w, 1, x.unreadPagesPerConn()) })
 
-// fillTCPMemWall computes how many connections one of tcp_mem's three limits allows.
+// fillTCPMemWall sets w.Holds to the number of connections that one of tcp_mem's three limits allows, and adds a change
+// if that is not enough. applies is false if tcp_mem is unknown.
 func (x *analysis) fillTCPMemWall(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
 	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -121,7 +121,8 @@ var _ = registerWall(Wall{
 }, func(x *analysis, w *Wall) bool { return x.examineBufferSizeForUnread(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineBufferSizeForUnread checks whether a connection's buffer can hold the plan's unread bytes.
+// examineBufferSizeForUnread sets w.Holds to 0 and adds a change if a connection's buffer cannot hold Plan.Unread.
+// applies is false if the value of the setting is unknown.
 func (x *analysis) examineBufferSizeForUnread(w *Wall, name string, sizeIndex int) (applies bool) {
 	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

@@ -20,9 +20,9 @@ type Kind string
 const (
 	Sysctl  Kind = "sysctl"  // kernel setting; Name is the setting
 	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of the shell that starts the server
-	Memlock Kind = "memlock" // RLIMIT_MEMLOCK of that shell, in bytes
-	Link    Kind = "link"    // interface to enable; Name is the interface
-	Address Kind = "address" // address to add to an interface; Name is the interface, To the address with its prefix length
+	Memlock Kind = "memlock" // RLIMIT_MEMLOCK of the shell that starts the server, in bytes
+	Link    Kind = "link"    // interface, "up" or "down"; Name is the interface
+	Address Kind = "address" // address with prefix length, in To to add, in From to remove; Name is the interface
 	Cgroup  Kind = "cgroup"  // control group file; Name is its path
 )
 
@@ -108,8 +108,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField compares value and other field by field, and returns the higher numbers. If isRange is set, it returns
-// the lower number for the first field. If value and other cannot be compared, it returns other.
+// maxOfEachField compares value and other field by field, and returns the higher number for each field. If isRange is
+// set, it returns the lower number for the first field. If value and other cannot be compared, it returns other.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {

@@ -49,7 +49,8 @@ var _ = registerWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse computes how many connections are possible while ports are in TIME_WAIT.
+// examineTimeWaitReuse sets w.Holds to the number of connections for which the ports suffice while some are in
+// TIME_WAIT. applies is false unless the plan is for a client that closes connections.
 func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -80,7 +81,8 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections can be open while closed connections still occupy capacity.
+// connsFittingWithClosing returns how many connections can be open if they share capacity with closed connections, each
+// of which occupies it for occupiedSeconds. It assumes that Plan.Closing is proportional to the number of connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -22,7 +22,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile computes how many connections RLIMIT_NOFILE allows.
+// examineNofile sets w.Holds to the number of connections that RLIMIT_NOFILE allows, and adds changes or advice if that
+// is not enough. applies is false if the limit is unknown.
 func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
@@ -85,11 +86,11 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// maxDescriptors is the maximum size of a descriptor table in a 64-bit kernel (sysctl_nr_open_max in the kernel's
-// fs/file.c).
+// maxDescriptors is the maximum size of a descriptor table in a 64-bit kernel (sysctl_nr_open_max in fs/file.c).
 const maxDescriptors = 1<<31 - 64
 
-// fillDescriptorLimitWall computes how many connections a descriptor limit allows. A limit of -1 means unlimited.
+// fillDescriptorLimitWall sets w.Holds to the number of connections that a descriptor limit allows. A limit of -1 means
+// unlimited. It returns the limit that the plan needs.
 func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -108,7 +109,7 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 }
 
 // maxConnsPerProcess returns the maximum number of connections of a process. limitPerTable is the limit of each
-// descriptor table. If possible, each event loop has its own table.
+// descriptor table. Each event loop has its own table if the machine permits that (Facts.Shards).
 func (x *analysis) maxConnsPerProcess(e *localEndpoint, limitPerTable int64) int64 {
 	room := subtractDownToZero(limitPerTable, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {

@@ -2,8 +2,8 @@
 // and how to raise the limit.
 //
 // Read reads the machine into Facts. From Facts and a Plan, Examine predicts the number of connections at which each
-// Wall stops the plan. Apply makes the changes that are possible on a running machine. Print writes files that make
-// them permanent. The tests in tools/doctor/walls verify the predictions with real connections.
+// Wall stops the plan. Apply makes the changes that are possible on a running machine. WriteSettings writes files that
+// make them permanent. The tests in tools/doctor/walls verify the predictions with real connections.
 //
 // All functions are safe for concurrent use.
 package doctor
@@ -52,7 +52,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders limits by the number of connections that they allow, fewest first.
+// compareByHolds orders limits by the number of connections that they allow, fewest first. If the numbers are equal, a
+// limit that is not Soft comes first.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

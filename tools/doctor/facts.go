@@ -17,8 +17,7 @@ type Facts struct {
 	// single spaces between fields. A missing setting does not exist on this machine, or is not visible in this network
 	// namespace.
 	Sysctls map[string]string `json:"sysctls"`
-	// ReadOnly lists the settings that this process cannot write here, including settings that are not visible in this
-	// network namespace.
+	// ReadOnly lists the settings that this process cannot write here, or cannot see in this network namespace.
 	ReadOnly []string `json:"read_only,omitempty"`
 	// Process describes the examined process. A server started by that process inherits its limits.
 	Process ProcessFacts `json:"process"`
@@ -84,8 +83,7 @@ type ProcessFacts struct {
 	Root  bool `json:"root"`
 	Raise bool `json:"raise"`
 	Locks bool `json:"locks"`
-	// GoMemoryLimit is GOMEMLIMIT in bytes, or 0 without a limit. It is known only if the examined process is the
-	// calling process.
+	// GoMemoryLimit is GOMEMLIMIT in bytes, or 0 without a limit. It is known only for the calling process.
 	GoMemoryLimit int64 `json:"go_memory_limit"`
 }
 
@@ -127,7 +125,7 @@ type SocketFacts struct {
 	Pages int64 `json:"pages"`
 	// Tracked is the number of connections that the firewall tracks (nf_conntrack_count). Tracking reports whether
 	// tracking is active, which requires a firewall rule that uses it. Tracking is also false while the loopback
-	// interface is down, because the test needs that interface.
+	// interface is down, because Read needs that interface to find out.
 	Tracked  int64 `json:"tracked"`
 	Tracking bool  `json:"tracking"`
 	// Ports contains listening ports in ascending order: all ports from 1,024 on, and all ports in ip_local_port_range.
@@ -153,8 +151,7 @@ type Interface struct {
 	Up       bool           `json:"up"`
 	Loopback bool           `json:"loopback"`
 	Addrs    []netip.Prefix `json:"addrs,omitempty"`
-	// Receive and Send are the numbers of queues in use. They are 0 if unknown, because /sys describes only one network
-	// namespace.
+	// Receive and Send are the numbers of queues in use. They are 0 if /sys describes another network namespace.
 	Receive int `json:"receive"`
 	Send    int `json:"send"`
 }

@@ -8,9 +8,9 @@ import (
 
 func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// likelyInterfaceToTarget returns the interface whose network contains the first target. If no network contains it,
-// likelyInterfaceToTarget returns the first interface with a global address of the target's family. If there is no such
-// interface, it returns nil.
+// likelyInterfaceToTarget returns the interface that probably leads to the first target: one whose network contains the
+// target, or else the first one. Only interfaces that are up, are not loopback and have a global address of the
+// target's family count. If there is none, it returns nil.
 func (x *analysis) likelyInterfaceToTarget() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface

@@ -72,7 +72,7 @@ var _ = registerSysctlWall(Wall{
 	return true
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// connsPerBacklogPacket is the estimated number of connections per place in the packet queue.
+// connsPerBacklogPacket is the estimated number of open connections for which one place in the packet queue suffices.
 const connsPerBacklogPacket = 64
 
 var _ = registerSysctlWall(Wall{

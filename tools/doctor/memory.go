@@ -11,7 +11,8 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object of a socket. Sizes include slab overhead and were measured on Linux 6.18.
+// kernelObject describes a kernel object of a socket. bytes is its size if Facts.Caches does not contain cache. The
+// sizes include slab overhead and were measured on Linux 6.18.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -51,8 +52,7 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn returns the kernel memory in bytes that one connection takes on this machine. If both ends are on
-// this machine, both count.
+// kernelBytesPerConn returns the kernel memory in bytes of the connection's ends on this machine.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -221,7 +221,8 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock computes how many connections RLIMIT_MEMLOCK allows.
+// examineMemlock sets w.Holds to the number of connections that RLIMIT_MEMLOCK allows, and adds a change or advice if
+// that is not enough. applies is false if the limit is unknown or does not bind the process.
 func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // if Nofile is unknown, so is Memlock
@@ -247,7 +248,8 @@ func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 
 func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// bytesLockedByRings returns the number of bytes that io_uring rings lock for the given connections.
+// bytesLockedByRings returns the number of bytes that io_uring rings lock for the given number of connections. It
+// counts only endpoints that cannot use epoll instead.
 func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {

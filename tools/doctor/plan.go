@@ -43,13 +43,14 @@ type Plan struct {
 	// Myriad needs with the chosen Model.
 	UserMemory int `json:"user_memory"`
 	// Sources contains the client's local addresses, at most 65,536. By default, connections to a target in 127.0.0.0/8
-	// use all addresses of that network, as Myriad's generator does. For other targets, the kernel chooses the address.
+	// use as many addresses of that network as necessary, like those of Myriad's generator. For other targets, the
+	// kernel chooses the address.
 	Sources []netip.Addr `json:"sources,omitempty"`
 	// Targets contains the addresses and ports of the server: at most 1,024, all IPv4 or all IPv6. A source can use
 	// each of its ports once per target. The default is 127.0.0.1:9000.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Closing is the number of connections per second that this side closes in an orderly way. Each closed connection
-	// stays in TIME_WAIT for a minute. The default is 0.
+	// Closing is the number of connections per second that the examined side closes in an orderly way. Each closed
+	// connection stays in TIME_WAIT for a minute. The default is 0.
 	Closing int `json:"closing"`
 }
 

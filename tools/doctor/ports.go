@@ -72,7 +72,7 @@ func (x *analysis) localServerPorts() []uint16 {
 	return ports
 }
 
-// parsePortListSkippingInvalid parses a list such as "8080,9000-9010".
+// parsePortListSkippingInvalid parses a list such as "8080,9000-9010". It skips invalid items; allValid is then false.
 func parsePortListSkippingInvalid(text string) (ports map[int64]bool, allValid bool) {
 	ports, allValid = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -135,7 +135,8 @@ func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts returns the client's ports. Without a local client or a known port range, ok is false.
+// clientPorts returns the client's port range, the number of pairs of a source address and a target, and a description
+// of the sources. Without a local client or a known port range, ok is false.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
 	r, ok = x.portRangeWithTakenPorts()
 	if !ok || !x.isSideLocal(Client) {
@@ -187,13 +188,14 @@ func (x *analysis) requireWiderPortsOrAdvise(w *Wall, r portRange, portsNeeded, 
 	w.Changes = nil
 }
 
-// lowestUsablePort returns the lowest port at which the client's port range may begin.
+// lowestUsablePort returns the lowest beginning of the client's port range: ip_unprivileged_port_start, at least 1024.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude server ports from a widened range of client ports.
+// changesReservingServerPorts returns changes that exclude this machine's server ports from a wider range of client
+// ports.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)

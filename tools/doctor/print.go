@@ -13,7 +13,7 @@ import (
 	"text/template"
 )
 
-// Formats lists the names of the formats that Print supports.
+// Formats lists the names of the formats that WriteSettings supports.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
 // WriteSettings writes a file that makes the settings for the report's plan permanent. formatName is one of Formats:
@@ -62,7 +62,7 @@ type requirements struct {
 	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
-	// Format is the output format. Machine names whose settings a container shares: "the node's" or "the machine's".
+	// Format is the output format. Machine is "the machine's" or, for Kubernetes, "the node's".
 	Format, Machine string
 }
 

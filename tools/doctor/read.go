@@ -180,7 +180,8 @@ func (r *factReader) readSysctls() {
 // maxAncestors limits the ancestor processes whose namespaces are tried.
 const maxAncestors = 16
 
-// readSysctlInAncestorNetns reads a kernel setting that is visible only in an ancestor's network namespace.
+// readSysctlInAncestorNetns reads a machine-wide kernel setting in the network namespace of an ancestor process,
+// because the own namespace does not show it. It adds the setting to r.ReadOnly or, if no ancestor helps, to r.Unknown.
 func (r *factReader) readSysctlInAncestorNetns(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {

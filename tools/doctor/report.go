@@ -13,7 +13,7 @@ const Unlimited int64 = math.MaxInt64
 type Report struct {
 	Plan Plan `json:"plan"`
 	// Holds is the number of connections that the machine can hold now. First is the name of the wall that prevents
-	// more.
+	// more. If no wall does, Holds is Unlimited and First is "".
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
 	// Walls contains all examined limits. Those with the lowest Holds come first.
@@ -33,8 +33,7 @@ type Wall struct {
 	// Holds is the number of connections at which the limit stops the plan or, if Soft is set, slows it down. It is
 	// Unlimited if no plan can reach the limit.
 	Holds int64 `json:"holds"`
-	// Soft reports that the limit causes delays or losses but stops no connections. Report.First never names a soft
-	// limit.
+	// Soft reports that the limit causes delays or losses but stops no connections. Report.First is never a soft limit.
 	Soft bool `json:"soft,omitempty"`
 	// Effect describes what a user observes at the limit: the error, and the side on which it occurs.
 	Effect string `json:"effect"`
@@ -53,7 +52,7 @@ type Wall struct {
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond reports that Holds does not include the connections that are open now.
+	// Beyond reports that Holds counts connections in addition to those that are open now.
 	Beyond bool `json:"beyond,omitempty"`
 }
 

@@ -45,7 +45,8 @@ func (x *analysis) totalThreads(connections int64) int64 {
 	return sum
 }
 
-// fillTaskLimitWall computes how many connections a limit on threads allows. used is the number of existing threads.
+// fillTaskLimitWall sets w.Holds to the number of connections that a limit on threads allows. used is the number of
+// existing threads. It returns the limit that the plan needs.
 func (x *analysis) fillTaskLimitWall(w *Wall, limit, used int64) (limitNeeded int64) {
 	w.setUsedAndLimit(used, limit)
 	room := subtractDownToZero(limit, used)

@@ -37,7 +37,8 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that it depends on.
+// registerWall registers a limit and the kernel settings that it depends on. The result allows calls in var
+// declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -46,7 +47,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a limit that is a kernel setting with one number.
+// registerSysctlWall registers a limit that is a kernel setting with one number. It does not apply if the number is
+// unknown.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -137,7 +139,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds sets w.Holds and w.Side to the given values if this lowers w.Holds.
+// lowerWallHolds adds to w that the limit allows holds connections at side. w keeps the lower number and its side, or
+// Both if the numbers are equal.
 func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -152,7 +155,8 @@ func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctlIfExceeded adds a change of a kernel setting to w if the plan exceeds the limit.
+// requireSysctlIfExceeded adds a change of a kernel setting to w if the plan exceeds the limit. lowestEnough is the
+// lowest sufficient value; the change sets an eighth more.
 func (x *analysis) requireSysctlIfExceeded(w *Wall, sysctl string, lowestEnough int64) {
 	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(lowestEnough)
@@ -172,7 +176,7 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// nonNegativeSysctlNumbers returns a kernel setting's numbers, or false if they are missing or invalid.
+// nonNegativeSysctlNumbers returns the numbers of a kernel setting, or false unless there are exactly count valid ones.
 func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {

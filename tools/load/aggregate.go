@@ -28,7 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes moves the times recorded by all shards into g.interval, and adds them to g.total.
+// collectShardTimes replaces the content of g.interval by the times that the shards have recorded since the last call.
+// It also adds these times to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -71,8 +72,8 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns how many messages of an open loop are due by now, and how many of these have not been sent.
-// With random times, both numbers are estimates.
+// countDueAndUnsent returns how many messages an open loop has planned up to now, and how many of them no connection
+// has taken yet. If the planned times are random, both numbers are estimates.
 func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -234,8 +235,8 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. With coarseLatencies, latencies need less memory and are less
-// precise.
+// newTimeDistributions returns empty distributions. With coarseLatencies, latencies have two significant digits instead
+// of three, and need less memory.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -254,7 +255,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes returns the shard's distributions and replaces them. The new distributions must be empty.
+// swapTimes replaces the shard's distributions by spare, which must be empty, and returns the old ones.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

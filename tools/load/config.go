@@ -44,8 +44,8 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, or with FROM:TO:TIME, such as 0:100k:60s, FROM at once and the rest up to TO over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. For a target in 127.0.0.0/8, a run on Linux instead uses several addresses of that network,
-	// each for less than a quarter of the ephemeral ports and for less than 20,000 connections.
+	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from so many addresses of that
+	// network that each has at most 20,000 connections per target, and at most a quarter of the ephemeral ports.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
@@ -59,8 +59,7 @@ type Config struct {
 
 	// Duration is the length of the measured window. A search (see Goal) tries each rate for this time.
 	Duration time.Duration `group:"Traffic" flag:"duration,T" default:"10s" help:"measure for this <TIME>"`
-	// Steady extends the window until Result.Variation is at most SteadyVariation, but to no more than three times
-	// Duration.
+	// Steady extends the window, to at most three times Duration, until Result.Variation is at most SteadyVariation.
 	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25%"`
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection instead of measuring for a duration"`
 	// Rate describes an open loop, in which messages are sent at planned times, regardless of answers. If Rate has
@@ -73,14 +72,14 @@ type Config struct {
 	// and its default in an open loop is 64. The messages in flight on one connection can have at most 64 MiB.
 	Pipeline int           `flag:"pipeline" default:"1" max:"1024" help:"keep <N> messages in flight on each connection (with a rate, at most N)"`
 	Think    time.Duration `flag:"think" default:"0s" min:"0" oneof:"pace" help:"wait this <TIME> between an answer and the next message"`
-	// Early starts the traffic on each connection when that connection is established. The window then begins with
-	// the first connection attempt. Lifetime implies Early. Ramp implies Early unless Hold is set.
+	// Early starts the traffic on each connection when that connection is established. The window then begins with the
+	// first connection attempt, or Warmup later. Lifetime implies Early. Ramp implies Early unless Hold is set.
 	Early bool `flag:"early" help:"start the traffic on each connection when it is established (default: when all are)"`
 	// NoReconnect counts a connection as lost if an HTTP server closes it cleanly; it requires Match "http". By
-	// default, a new connection to the same target continues the traffic and repeats unanswered requests. A close
-	// is clean if it follows "Connection: close", or a response with no request outstanding. Failed attempts to
-	// reconnect are repeated every 100 ms; after 10 attempts, the connection is lost. ConnectRate does not limit
-	// these attempts.
+	// default, a new connection to the same target continues the traffic and repeats unanswered requests. A close is
+	// clean if the last response announced it with "Connection: close", or if it comes after a response while no
+	// request is unanswered. Failed attempts to reconnect are repeated every 100 ms; after 10 attempts, the connection
+	// is lost. ConnectRate does not limit these attempts.
 	NoReconnect bool `flag:"no-reconnect" needs:"match" help:"count connections that an HTTP server closes cleanly, as with Connection: close, as lost (default: open another one)"`
 	// Lifetime closes each connection after this time, even in the middle of its traffic, and opens another one.
 	// Messages that were in flight count as cut off, not as unanswered. New connections are opened at ConnectRate
@@ -106,8 +105,7 @@ type Config struct {
 	// Ahead is the number of bytes of the next message that are sent together with each message. It must be less
 	// than the length of a message, and cannot be combined with templates or WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
-	// Seed determines everything random. Runs with equal seeds send equal bytes on the same connections, at equal
-	// planned times.
+	// Seed determines all random choices. Runs with equal seeds send equal bytes, at equal planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"seed all random choices with this <NUMBER>"`
 	// WebSocket, if not nil, makes every connection a WebSocket (RFC 6455). Each message is then a text message, and a
 	// connection is established when its WebSocket handshake is complete.
@@ -128,24 +126,24 @@ type Config struct {
 	//	"http"          each is an HTTP/1.1 response; a status of 400 or more is an error
 	//	"none"          none is expected; input is counted in bytes
 	Match string `flag:"match" oneof:"answer" help:"delimit answers by a <RULE>: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)" flag2:"http" bare2:"true" help2:"send HTTP/1.1 requests, the message or a GET of \"/\": --match http" flag3:"latency-marker" help3:"count an answer for each occurrence of this <TEXT>, like tcpkali: --match marker:TEXT"`
-	// Unprompted sends messages only in answer to messages from the server. The first message introduces the
-	// connection. Each further message answers one message from the server. The run does not wait for answers at
-	// the end of the window, and missing answers are not faults.
+	// Unprompted sends messages only in answer to messages from the server. The first message is sent when the
+	// connection is established. Each further message answers one message from the server. The run does not wait for
+	// answers at the end of the window, and missing answers are not faults.
 	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends unprompted, such as heartbeats, with the next message"`
-	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between messages from
-	// the server.
+	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between the server's
+	// messages.
 	Silent bool `flag:"silent" needs:"unprompted" help:"do not answer what the server sends unprompted, but measure the intervals"`
 
-	// If TLS is not nil, every connection is encrypted. A connection attempt fails if its handshake fails or takes
-	// longer than ConnectTimeout. At most 512 handshakes run at the same time.
+	// TLS, if not nil, encrypts every connection. A connection attempt fails if its handshake fails or takes longer
+	// than ConnectTimeout. At most 512 handshakes run at the same time.
 	TLS *TLS `group:"Encryption" flag:"tls" help:"encrypt with TLS; a connection is established when its handshake is complete"`
 
-	// If PubSub is not nil, the connections are subscribers.
+	// PubSub, if not nil, makes the connections subscribers to topics, and adds connections that publish.
 	PubSub *PubSub `group:"Publish/subscribe"`
 
 	// Hold keeps the connections open for Duration without sending messages. Unless Check, Heartbeat or Broadcast is
-	// set, the run only counts the bytes of input. Without Lifetime, a held connection needs no memory except the
-	// engine's, and 16 bytes with Check.
+	// set, the run only counts the bytes of input. Without Lifetime, a held connection needs no memory of this package,
+	// except 16 bytes with Check.
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections with at most Check lines in flight: see Verification. On a WebSocket, a line
 	// is a message without the newline.
@@ -200,13 +198,12 @@ type Ramp struct {
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
 	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single
-	// connection. 0 means no plan.
+	// connection. 0 means no planned rate.
 	PerSecond float64 `json:"per_second"`
 	Each      bool    `json:"each,omitempty"`
 	// Poisson draws the times between messages from an exponential distribution. By default, these times are equal.
 	Poisson bool `json:"poisson,omitempty" flag:"arrivals" words:"constant,poisson" needs:"rate" help:"times between the messages of a rate: <constant|poisson>, that is, equal or exponentially distributed"`
-	// To is the rate at the end of the window; the rate changes linearly from PerSecond to To. 0 means a constant
-	// rate.
+	// To is the rate at the end of the window. The rate changes linearly from PerSecond to To. 0 means no change.
 	To float64 `json:"to,omitempty"`
 	// Goal makes the run search for the highest rate that meets the goal. Goal replaces PerSecond.
 	Goal Goal `json:"-"`

@@ -10,8 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// connState is the generator's state of one connection. It belongs to the connection's owner. The fields ref, number,
-// inFlight, due, resend and flags are written under the shard's lock.
+// connState is the generator's state of one connection. The connection's owner is the loop or goroutine that handles
+// its events. Only the owner uses answerPos. All other fields are written under the shard's lock, because the
+// engine.Scheduler also uses them.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -36,29 +37,29 @@ const (
 	connMismatched                    // an answer was wrong
 	connClosed
 	connQueued       // the connection is in its shard's ready queue
-	connNudged       // a nudge of the connection is pending
+	connNudged       // a wake-up of the connection (engine.Ref.Nudge) is pending
 	connExpired      // the connection has reached Config.Lifetime
 	connReplied      // the server has sent something
-	connPastFirst    // the first message has been exchanged, and the others have begun
-	connHasTimer     // a timer is set for the connection's plan
+	connPastFirst    // the traffic that follows Config.First, if any, has begun
+	connHasTimer     // a timer is set for the next message of the connection's own plan
 	connReconnecting // the server closed the connection cleanly; its next socket is not established yet
 )
 
 // connTable contains the states of all connections of a run. Slices that the run's mode does not need are nil.
 type connTable struct {
 	conns []connState
-	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a
-	// power of two. In a closed loop, plannedTimes is nil.
+	// sentTimes and plannedTimes are the times of messages in flight. Each connection has slotsPerConn slots, a power
+	// of two. A message has the slot of its number modulo slotsPerConn. In a closed loop, plannedTimes is nil.
 	sentTimes, plannedTimes []time.Duration
 	messageSizes            []uint32 // sizes of messages in flight, if sizes differ
 	slotsPerConn            int
-	plans                   []pacer.SendPlan        // plans of single connections
+	plans                   []pacer.SendPlan        // with openLoopPerConn, the plan of each connection
 	matchStates             []match.StreamState     // parser states of match rules
 	frameReaders            []websocket.FrameReader // readers of WebSockets
 	openedAt                []time.Duration         // times of establishment
 
 	mu          sync.Mutex
-	nextUnused  int      // first connState that is not allocated
+	nextUnused  int      // index of the first connState that is not allocated
 	chunkOwners []uint16 // shard of each allocated chunk
 }
 
@@ -79,8 +80,8 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates connection states for a shard, with the indexes first to end-1. If the table is full, first
-// equals end.
+// allocStateChunk allocates up to connChunk connection states for a shard. Their indexes are first to end-1. If the
+// table is full, first equals end.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +93,7 @@ func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocatedCount returns the number of allocated states, including unused states.
+// allocatedCount returns the number of allocated states, including those that no connection uses yet.
 func (s *connTable) allocatedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +101,7 @@ func (s *connTable) allocatedCount() int {
 }
 
 // forEachCurrentOrFormerConn calls visit for every connection, including closed ones, until visit returns false. It
-// calls visit under the shard's lock.
+// holds the lock of the connection's shard during each call.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

@@ -16,10 +16,9 @@ import (
 // rate is the maximum instead.
 const maxHalfOpen = 512
 
-// minDialBatch is the minimum number of attempts in a batch for one loop. If fewer are due, the batch is smaller.
+// minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
 const minDialBatch = 16
 
-// dialInterval is the time between ticks of the dialer.
 const dialInterval = 2 * time.Millisecond
 
 // dialer starts connections at a given rate.
@@ -35,27 +34,27 @@ type dialer struct {
 	ramp    Ramp
 	// connections is the number of connections to keep open. If replaceClosed is set, the dialer replaces closed
 	// connections and repeats failed attempts after dialRetryInterval. Otherwise, it ends when it has started all
-	// connections.
+	// connections. closedConns and failedAttempts return totals since the start of the run.
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
 	// loops is the number of event loops. The dialer divides the attempts that are due into about this many batches.
 	loops            int
-	finishedAttempts func() int64
+	finishedAttempts func() int64 // number of attempts that have succeeded or failed
 
-	issued           int
+	issued           int           // attempts started so far
 	batches          int           // number of batches so far; batches go to the targets in rotation
 	sourceIndex      int           // index of the current source
-	sourceUsed       int           // connections of the current source
+	sourceUsed       int           // connections started from the current source
 	startedSinceIdle int           // attempts started since lastIdle
 	lastIdle         time.Duration // when the dialer last had nothing to do
 
-	retried   int // failed attempts that are being repeated
+	retried   int // number of failed attempts to repeat; updated at nextRetry
 	nextRetry time.Duration
 }
 
-// dialAndReplaceClosed starts all connections and their replacements. When ctx ends, it returns ctx's cause. It also
-// stops at the first error of Dial other than ErrFull, and returns that error.
+// dialAndReplaceClosed starts all connections. It then returns nil or, if d.replaceClosed is set, starts replacements
+// until ctx ends. When ctx ends, it returns ctx's cause. It also returns the first error of Dial other than ErrFull.
 func (d *dialer) dialAndReplaceClosed(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -86,8 +85,8 @@ func (d *dialer) attemptsDueWithinLimits(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// totalAttemptsForRampAndReplacements returns how many connection attempts the ramp and the replacements require by
-// now. It ignores the connect rate.
+// totalAttemptsForRampAndReplacements returns how many attempts the ramp, closed connections and failed attempts
+// require up to now, regardless of the connect rate. It updates d.retried every dialRetryInterval.
 func (d *dialer) totalAttemptsForRampAndReplacements(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
@@ -173,7 +172,8 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerLoopbackSource returns how many connections to plan per loopback source address.
+// safeConnsPerLoopbackSource returns the maximum number of connections to plan from one loopback address to one target:
+// a quarter of the number of ephemeral ports, at most maxPlannedPerSource. It returns 0 on systems other than Linux.
 func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

@@ -18,8 +18,7 @@ func (c Config) Total() int {
 }
 
 // Divide returns configurations for several generators that together produce the load of c. It returns one Config per
-// weight, for 1 to MaxGenerators weights. Each generator gets a share in proportion to its weight, which must be above
-// 0.
+// weight, for 1 to MaxGenerators weights. A generator's share is proportional to its weight, which must be above 0.
 //
 // Divide divides connections, the connect rate, a ramp, publishers, slow subscribers, and Check (the limit of lines in
 // flight). The total rate of an open loop is divided in proportion to the connections. A rate per connection does not
@@ -121,7 +120,7 @@ func (c *Config) divisibleSettings(connections int) []divisibleSetting {
 	return all
 }
 
-// apportion divides total in proportion to weights. Each result is at least minEach.
+// apportion divides total in proportion to weights. The parts add up to total, and each is at least minEach.
 func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {

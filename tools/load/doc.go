@@ -50,9 +50,9 @@
 // joins two helpers: a dialer that paces connection attempts, and a starter that nudges each connection when the
 // traffic begins. If connections are replaced, the dialer runs until the end of the traffic.
 //
-// Connections belong to an engine (internal/engine). A connState is the generator's state of one connection. It belongs
-// to the owner of the connection, except for a few fields that are protected by the lock of the connection's shard. All
-// states lie in one table. Connections that are only held have no connState.
+// Connections belong to an engine (internal/engine). A connState is the generator's state of one connection. The owner
+// of the connection, a loop or a goroutine, changes it under the lock of the connection's shard. All states lie in one
+// table. Connections that are only held have no connState.
 //
 // Totals and distributions of times are recorded per shard. There is one shard per loop, or a fixed number of shards in
 // a model without loops. A shard also has a heap of timers and a queue of connections that can take a planned message.

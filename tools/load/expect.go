@@ -31,7 +31,7 @@ type resultFigure struct {
 // String returns the expectation in the syntax of ParseExpectation.
 func (e Expectation) String() string { return e.text }
 
-// operators lists the comparison operators, longer operators first.
+// operators lists the comparison operators. Longer operators come first, because the parser takes the first match.
 var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 
 // ParseExpectation parses "NAME OPERATOR BOUND", at most 128 bytes. OPERATOR is one of < <= > >= == and !=. BOUND is a
@@ -112,8 +112,8 @@ func parseBound(text string, isTime bool) (nanosecondsOrNumber float64, _ error)
 	return n * scale, nil
 }
 
-// Check compares the result with the expectation and returns the actual value. ok reports whether the expectation is
-// met. An unknown value, such as a percentile without latencies, never meets the expectation.
+// Check returns the actual value as text, and reports whether the result meets the expectation. A nil result never
+// meets it, and neither does an unknown value, such as a percentile without latencies.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
 	if r == nil || e.figure.value == nil {
 		return "no result", false

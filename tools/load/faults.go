@@ -14,7 +14,7 @@ import (
 type faultRecorder struct {
 	mu              sync.Mutex
 	causes          [nFaults]causeCounts
-	connectsEnded   bool // connection attempts no longer count
+	connectsEnded   bool // failed connection attempts no longer count
 	wrongAnswers    int64
 	firstMismatch   *Mismatch
 	firstUnexpected string
@@ -39,7 +39,7 @@ func (f faultKind) String() string {
 
 type causeCounts map[string]int64
 
-// maxCauses limits the number of causes that are counted separately for each kind of failure.
+// maxCauses limits the causes that are counted for each kind of failure. Further ones count as "other causes".
 const maxCauses = 64
 
 // countFaultLocked counts n failures with the same cause. The caller holds f.mu.
@@ -91,7 +91,7 @@ func (f *faultRecorder) recordLostAfterReconnectFailure(err error) {
 	f.recordIfExhaustionLocked(err)
 }
 
-// recordIfExhaustionLocked counts an error that shows an exhausted resource of this machine. The caller holds f.mu.
+// recordIfExhaustionLocked counts err if it shows an exhausted resource of this machine. The caller holds f.mu.
 func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
@@ -103,8 +103,8 @@ func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	f.exhausted[errno]++
 }
 
-// stopCountingConnectsAndFailPending stops counting attempts. If pendingCauseOrEmpty is not empty, pending attempts
-// count as failed with this cause.
+// stopCountingConnectsAndFailPending ends the counting of failed attempts. If pendingCauseOrEmpty is not empty, the
+// attempts that have neither succeeded nor failed count as failed with this cause.
 func (f *faultRecorder) stopCountingConnectsAndFailPending(attempted, opened int64, pendingCauseOrEmpty string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,7 +160,7 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns counts failed attempts, and connections that were lost or answered wrongly.
+// countFailedAndLostConns returns the numbers of failed attempts and of connections that were lost or wrongly answered.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,7 +175,7 @@ func (f *faultRecorder) fillFaultFields(r *Result) {
 	r.FirstUnexpected = f.firstUnexpected
 }
 
-// describeCause describes why a connection failed or was lost, without addresses.
+// describeCause describes why a connection failed or was lost, without addresses, so that equal causes are equal texts.
 func describeCause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError

@@ -34,7 +34,8 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers maps the name of a setting to a function that converts or validates its text.
+// textParsers maps the name of a string setting to a function that validates its text and returns the value. Settings
+// without a function accept any text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
 	"message-file":       readLiteralMessageFile,
@@ -117,7 +118,7 @@ func readAndValidateTemplateFile(path string) (template string, _ error) {
 	return validateTemplate(text)
 }
 
-// readLiteralMessageFile reads a file and escapes its text for a message template.
+// readLiteralMessageFile reads a file, and returns a message template that generates exactly its content.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readNonEmptyMessageFile(path)
 	return message.LiteralTemplate(text), err
@@ -280,7 +281,8 @@ func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
 	return first, first, err == nil
 }
 
-// hostRange returns the first and the last host address of a network.
+// hostRange returns the first and the last host address of a network. The network and broadcast addresses of IPv4 are
+// not host addresses, except in /31 and /32.
 func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	first = network.Masked().Addr()
 	bytes := first.AsSlice()
@@ -310,7 +312,7 @@ func escapeForMatchRule(text string) string {
 	return out.String()
 }
 
-// MarshalJSON writes the settings that differ from their defaults, in the format of UnmarshalJSON. Fields that are not
+// MarshalJSON writes the settings whose fields are not zero, in the format of UnmarshalJSON. Fields that are not
 // settings, such as Observe, Begin and TLS.Config, are omitted.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
@@ -340,7 +342,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// inBase64 is the suffix of a JSON key whose value is in base64.
+// inBase64 is the suffix of a JSON key whose value is in base64, because it is not valid UTF-8.
 const inBase64 = "_base64"
 
 func (s *Setting) acceptsBytes() bool {

@@ -16,7 +16,7 @@ var (
 	errLifetimeOver    = errors.New("load: the connection's lifetime is over")
 )
 
-// generator handles all connections of a run.
+// generator handles the events of all connections of a run. It implements engine.Handler.
 type generator struct {
 	cfg          *Config
 	script       *trafficScript
@@ -33,24 +33,23 @@ type generator struct {
 	sharedPlan *pacer.SharedPlan // plan of an open loop for all connections together
 	curve      pacer.RateCurve   // rate of plans over time
 
-	// Times since epoch. The window lasts from windowStart to windowEnd. After windowEnd, only messages that an
-	// open loop had planned for the window are sent. If trafficStarted is set, new connections begin to send
-	// immediately.
+	// Times since epoch. The warm-up begins at trafficStart. The window lasts from windowStart to windowEnd. After
+	// windowEnd, only messages that an open loop had planned for the window are sent. If trafficStarted is set, new
+	// connections begin to send immediately.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter's goroutine uses
-	// it.
+	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter uses it.
 	nudgedConns int
 	// planDeadline is the time from which an open loop sends no more planned messages, not even overdue ones.
 	planDeadline atomic.Int64
 	// closing is set when the run is over and closes its connections.
 	closing atomic.Bool
 
-	// verifying is the current or last verification of held connections. firstHeard is the time at which the first
-	// held connection received the broadcast.
+	// verifying is the current or last verification of held connections. firstHeard is the time at which the first held
+	// connection received the broadcast, or 0 before.
 	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
-	lineEnd    string // line end, "" on WebSockets
+	lineEnd    string // end of each line: "\n", or "" on WebSockets
 	broadcast  string
 
 	nextNumber atomic.Uint32 // number of the next connection
@@ -144,7 +143,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened starts the WebSocket handshake or, in other runs, calls requestJoinOrRegister.
+// Opened numbers a new connection, and then starts the WebSocket handshake or calls requestJoinOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
@@ -154,7 +153,8 @@ func (g *generator) Opened(c *engine.Conn) {
 	g.requestJoinOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// requestJoinOrRegister asks to join a publish/subscribe run. In other runs, it counts the connection as established.
+// requestJoinOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
+// counts the connection as established, and may start its traffic.
 func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
@@ -191,7 +191,8 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
 
-// Nudged starts or continues a connection's traffic after engine.Ref.Nudge.
+// Nudged handles engine.Ref.Nudge. It starts or continues a connection's traffic, sends a held connection's
+// verification line, or lets a slow subscriber read.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -237,7 +238,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers, and sends further messages.
+// Received compares input with the expected answers, and sends further messages. It returns the number of used bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -279,7 +280,7 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 	}
 }
 
-// recordAnswersAndLatenciesLocked counts answers and records their latencies. The caller holds the shard's lock.
+// recordAnswersAndLatenciesLocked records answers, latencies and the time to the first byte. The caller holds s.mu.
 func (g *generator) recordAnswersAndLatenciesLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
@@ -325,7 +326,8 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 	}
 }
 
-// recordOpenLoopLatencies records latencies, measured from the planned times of messages.
+// recordOpenLoopLatencies records latencies, measured from the planned times of messages, and service times, measured
+// from their sending. It skips Config.First, which has no planned time.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -347,7 +349,7 @@ func (g *generator) isPlannedInWindow(plannedAt time.Duration) bool {
 }
 
 // takeAllDueAndCountSent takes a connection's due messages as one batch, and counts them as sent. The caller holds the
-// shard's lock. It must send the batch after releasing the lock.
+// shard's lock, and must send the batch after releasing it.
 func (g *generator) takeAllDueAndCountSent(s *shard, cs *connState, now time.Duration) batch {
 	if cs.due == 0 || cs.flags&connReconnecting != 0 {
 		return batch{}
@@ -412,7 +414,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	c.Abort(reason)
 }
 
-// Ended handles the end of the server's input, and detects a clean close.
+// Ended handles the end of the server's data. After a clean close (see Config.NoReconnect), it marks the connection for
+// replacement and closes it.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
@@ -424,7 +427,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 }
 
 // Closed starts to replace a connection that the server has closed cleanly, if the run replaces connections. Otherwise,
-// it counts the connection as closed.
+// it counts the connection as closed and, unless the run has closed it, as lost.
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {

@@ -98,8 +98,8 @@ func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. If the line or the frame is
-// incomplete, n is 0.
+// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. n is its length in bytes,
+// or 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {
@@ -146,7 +146,8 @@ func (g *generator) replyToOrCheckLineOrFrame(c *engine.Conn, s *shard, frame we
 	return nil
 }
 
-// recordBroadcastOrRepeat counts a first or a repeated broadcast on a connection. The caller holds the shard's lock.
+// recordBroadcastOrRepeat counts the broadcast as received or, if the connection has received it before, as repeated.
+// The caller holds the shard's lock.
 func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
@@ -160,8 +161,8 @@ func (g *generator) recordBroadcastOrRepeat(c *engine.Conn, s *shard, now time.D
 	s.times.heard.record(now-time.Duration(g.firstHeard.Load()), 1)
 }
 
-// checkPendingOrCountUnexpectedLine compares a received line with the line that the connection expects. If the
-// connection expects no line, it counts the line as unexpected. The caller holds the shard's lock.
+// checkPendingOrCountUnexpectedLine compares a received line with the line that the connection expects. It returns
+// errWrongLine if they differ. If no line is expected, it counts the line as unexpected. The caller holds s.mu.
 func (g *generator) checkPendingOrCountUnexpectedLine(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.pendingLines[ref]

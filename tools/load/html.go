@@ -117,7 +117,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks that assess the run, the most severe first.
+// assessRunRemarks returns remarks about the run. The first says that all expectations are met, or is the most severe.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -176,7 +176,7 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	return []page.Remark{{Tone: page.Good, Text: text}}
 }
 
-// describeMissedRate describes how many planned messages of an open loop were not sent, or were sent but not answered.
+// describeMissedRate reports whether an open loop missed its planned rate (reachedRateShare), and by how much.
 func (r *Result) describeMissedRate() (text string, missed bool) {
 	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false

@@ -12,8 +12,7 @@ import (
 )
 
 // Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. The resolution is 1 ns up to 2 µs. Above 2 µs, it is at most a thousandth of the value. Times above 60 s
-// count as 60 s.
+// digits. Times to connect, to the first byte and of held connections have only two. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -31,15 +30,15 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, Quantile is 0.999 for "p99.9". For
-	// "mean", Quantile is -1.
+	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, it is 0.999 for "p99.9". For "mean",
+	// it is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
 
 func (p *LatencyPoint) Of(l *Latency) time.Duration { return *p.of(l) }
 
-// LatencyPoints lists the figures of a Latency in ascending order. The mean is second. The list must not be changed.
+// LatencyPoints lists the figures of a Latency by ascending quantile, and the mean in second place. Do not change it.
 var LatencyPoints = []LatencyPoint{
 	{"min", 0, func(l *Latency) *time.Duration { return &l.Min }},
 	{"mean", -1, func(l *Latency) *time.Duration { return &l.Mean }},
@@ -61,7 +60,8 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges another Latency, and keeps the longer time of each percentile.
+// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Percentiles become the longer
+// ones.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -84,8 +84,8 @@ func (l *Latency) mergeKeepingWorst(other *Latency) {
 	l.Count += other.Count
 }
 
-// PercentileCurve returns the percentiles as a curve over x = 1/(1 - quantile). For example, the value at x = 100 is
-// the 99th percentile.
+// PercentileCurve returns the percentiles in seconds, as a curve over x = 1/(1 - quantile). For example, the 99th
+// percentile is at x = 100. The maximum is at x = Count. Percentiles with a larger x are omitted.
 func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
@@ -169,7 +169,8 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the common encoding of the HdrHistogram libraries, or "" if it is empty.
+// encodeHistogram returns a histogram in the compressed encoding (V2) of the HdrHistogram libraries, as base64. It
+// returns "" if h is nil or empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""

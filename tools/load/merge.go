@@ -65,7 +65,7 @@ func Merge(results ...*Result) (*Result, error) {
 // MergeEvents merges events of several generators. The events must be for the same phase and from about the same time.
 // Snapshots, plans, intervals, verifications, broadcasts and received bytes are added up. A server that several
 // generators observe counts once. Percentiles of intervals are exact if all events have Histograms. Otherwise,
-// MergeEvents keeps the worst value of each percentile. It does not merge results: see Merge. Without events, it
+// MergeEvents keeps the worst value of each percentile. It does not merge results (see Merge). Without events, it
 // returns nil.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
@@ -97,7 +97,8 @@ func MergeEvents(events ...Event) *Event {
 //	last    for several generators, the first value that is set; for successive intervals, the later value
 //	append  all elements of both slices
 //
-// A field of total without a tag keeps its value. Maps and slices of total are replaced, not modified.
+// A Latency or a Rate has its own way of merging. A field of total without a tag keeps its value. Maps and slices of
+// total are replaced, not modified.
 func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
 	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
@@ -200,8 +201,8 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts, and summarizes them in *to. It skips a histogram that is
-// missing in any part.
+// mergeCompleteHistograms merges the histograms of parts into *encodedByField, and summarizes them in the Latency
+// fields of *to. It skips a field for which a histogram is missing or invalid. An invalid histogram is an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -248,7 +249,8 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or an error if r and the first result cannot be merged.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no latencies. It returns an error if r
+// and the first result cannot be merged.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {
@@ -268,8 +270,8 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate to the total. If both rates are per connection, the total
-// stays unchanged.
+// addRateUnlessBothPerConn adds another generator's rate to the total. If both are per connection, the total does not
+// change.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -280,8 +282,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds counts to the map to, by cause, and returns this map. If to is nil, AddCauses allocates a map. The map
-// gets at most the given limit of causes; further causes count as "other".
+// AddCauses adds the numbers in counts to those in to, by cause, and returns to. If to is nil, AddCauses allocates a
+// map. If to has limit causes, new causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

@@ -24,7 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd reduces wanted to the number of messages that a connection may still send.
+// limitByQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
 func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -35,8 +35,8 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// startOrContinueTraffic marks the next messages of a connection as due. It is called when the traffic of the
-// connection starts and when answers arrive.
+// startOrContinueTraffic marks the next messages of a connection as due, or sets timers for them. The caller calls it
+// when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
 func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
@@ -83,7 +83,8 @@ func (g *generator) markDueMessagesAndQueueNext(s *shard, cs *connState, now tim
 	g.queueForNextPlannedIfCapacity(s, cs, now)
 }
 
-// takeAndCountDuePlanTime takes the next due time from the shared plan or the connection's own plan.
+// takeAndCountDuePlanTime takes the next time, if it has come, from the shared plan or the connection's own plan. It
+// counts the messages of own plans (nPlanned, nEarly).
 func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
@@ -104,8 +105,8 @@ func (g *generator) takeAndCountDuePlanTime(s *shard, cs *connState, now time.Du
 	return plannedAt, true
 }
 
-// queueForNextPlannedIfCapacity adds a connection to the queue for its next planned message. It does nothing if the
-// connection already has its maximum number of messages in flight.
+// queueForNextPlannedIfCapacity makes a connection wait for its next planned message: in the ready queue for a shared
+// plan, or with a timer for its own plan. It does nothing if the connection can have no more messages in flight.
 func (g *generator) queueForNextPlannedIfCapacity(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
@@ -130,19 +131,19 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval limits the time until
-// the next call.
+// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval is the longest time
+// between calls.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
 	// paceIntervalNoLoops replaces paceInterval in models without loops.
-	paceIntervalNoLoops = time.Millisecond // short, because other goroutines make messages due
+	paceIntervalNoLoops = time.Millisecond // short, because connections become ready on other goroutines
 	// paceRetryDelay is the delay before a nudge to a full mailbox is repeated.
 	paceRetryDelay = 100 * time.Microsecond
 )
 
 // nudgeDueConnsOfLoop nudges (wakes up) the connections of a loop that have due messages or timers. If loopOrAll is
-// negative, it does so for all shards.
+// negative, it does so for all shards. It is an engine.Scheduler.
 func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
 	if loopOrAll >= 0 {
@@ -158,7 +159,8 @@ func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge f
 	return next + g.epoch
 }
 
-// nudgeDueConnsOfShard nudges connections with due timers or due messages. It must be called again at nextCall.
+// nudgeDueConnsOfShard nudges the shard's connections with due timers or due messages. If nudge fails, it keeps the
+// rest of the nudges for the next call. It must be called again at nextCall.
 func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
 	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
@@ -239,7 +241,7 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections. It adds these to nudges.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -267,7 +269,7 @@ func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref,
 	return nudges
 }
 
-// recordOpenLoopSendLateness records how long due messages have waited to be sent.
+// recordOpenLoopSendLateness records how late due messages are, if they were planned for the window.
 func (g *generator) recordOpenLoopSendLateness(s *shard, cs *connState, now time.Duration) {
 	if !g.isOpenLoop() {
 		return
@@ -325,7 +327,7 @@ func (g *generator) skipPlanAndCountUnsentOnClose(s *shard, cs *connState) {
 	}
 }
 
-// startConnPlanEvenlyOffset starts the message plan of one connection, at an offset from other connections' plans.
+// startConnPlanEvenlyOffset starts the message plan of one connection. The connections' offsets are evenly spread.
 func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples modulo 1 are evenly distributed
 	since := g.table.openedAt[cs.index]
@@ -339,7 +341,7 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
 // Limits of the random times that are drawn to count unsent messages: skipDraws per connection, and skipDrawsAll per
-// run.
+// run. Beyond them, the number is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -349,16 +351,16 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It calls visit
-// under the shard's lock.
+// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It holds the
+// shard's lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that were not sent. The caller must not send messages
-// afterwards.
+// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. No messages may be sent
+// after it.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
@@ -401,8 +403,8 @@ func (g *generator) hasUntakenMessagePlannedInWindow() (is bool) {
 	return is
 }
 
-// Limits of a flood. floodBufferTotal bytes are divided equally among all connections, but each connection gets at
-// least minFloodBuffer and at most maxFloodBuffer.
+// Limits of a flood. The buffers for unsent bytes share floodBufferTotal bytes equally, but each connection's buffer
+// has at least minFloodBuffer and at most maxFloodBuffer.
 const (
 	maxFloodBuffer   = 64 << 10
 	minFloodBuffer   = 4 << 10
@@ -421,7 +423,7 @@ func (g *generator) Drained(c *engine.Conn) {
 	}
 }
 
-// sendFloodBatches sends up to floodBatches batches while the kernel accepts data.
+// sendFloodBatches sends up to floodBatches batches, but stops when the unsent bytes exceed the connection's buffer.
 func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()

@@ -64,7 +64,7 @@ func (r *pregeneratedPayload) nextExpectedBytes(cs *connState) []byte {
 }
 
 // writeCachedMessages writes n messages of a connection without copying them. msgNumber is the number of the first
-// message.
+// message. sizeInBytes is the size of n messages, even if a write fails; Closed receives the error.
 func (r *pregeneratedPayload) writeCachedMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) (sizeInBytes int) {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
@@ -95,7 +95,7 @@ type circularMessageBlock struct {
 	size  int // size of a message
 }
 
-// Sizes of a block of random lines.
+// Sizes of a block of random lines. A block has about blockBytes, but at least blockMessages messages.
 const (
 	blockBytes    = 64 << 10 // leaves space for other data in a second-level cache
 	blockMessages = 16

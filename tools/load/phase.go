@@ -71,8 +71,8 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections. It waits until all attempts have ended or no attempt has ended for
-// connectStallTimeout. It returns nil in both cases.
+// runConnectPhase opens the connections. It waits until all attempts have succeeded or failed, or until none has for
+// connectStallTimeout. In both cases, it returns nil, and pending attempts count as failed.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
@@ -97,7 +97,8 @@ func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) 
 	return ignoreStalled(err)
 }
 
-// connectStallTimeout returns how long the connect phase waits for the next attempt to finish.
+// connectStallTimeout returns how long the connect phase waits for the next attempt to finish: Config.ConnectTimeout,
+// or more if the connect rate is low.
 func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
@@ -109,8 +110,8 @@ func (r *loadRun) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase makes the shards refuse new connections. If pendingCauseOrEmpty is not empty, pending attempts count
-// as failed with this cause.
+// endConnectPhase makes the shards refuse new connections, and sets r.connectTime. If pendingCauseOrEmpty is not empty,
+// pending attempts count as failed with this cause.
 func (r *loadRun) endConnectPhase(pendingCauseOrEmpty string) {
 	for _, s := range r.generator.shards {
 		s.refuseNewConns()
@@ -162,8 +163,8 @@ func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) (errUnlessStalled
 	return ignoreStalled(err)
 }
 
-// startTrafficOrEarlyDialing starts the traffic on a new goroutine. With Config.Early, it starts the dialing instead.
-// The caller must call stopDialingOrWait after ctx has ended.
+// startTrafficOrEarlyDialing sets the times of the warm-up and the window. It starts the traffic or, with Config.Early,
+// the dialing on a new goroutine. The caller must end ctx and then call stopDialingOrWait.
 func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOrWait func()) {
 	t := r.generator
 	if r.cfg.Early {
@@ -185,10 +186,11 @@ func (r *loadRun) startTrafficOrEarlyDialing(ctx context.Context) (stopDialingOr
 // Delay before the first planned message of an open loop: planLead, plus planLeadPerConn per connection.
 const (
 	planLead        = 2 * paceInterval
-	planLeadPerConn = 2 * time.Microsecond // for each connection
+	planLeadPerConn = 2 * time.Microsecond
 )
 
-// scheduleWarmupWindowAndPlan sets the times of the warm-up and the window. The warm-up begins after warmupDelay.
+// scheduleWarmupWindowAndPlan sets the times of the warm-up and the window, and starts the shared plan of an open loop.
+// The warm-up begins after warmupDelay.
 func (r *loadRun) scheduleWarmupWindowAndPlan(warmupDelay time.Duration) {
 	t := r.generator
 	begin := max(t.now()+warmupDelay, 1)
@@ -255,7 +257,8 @@ func (r *loadRun) windowOrAllExchangedCondition() waitCondition {
 	}
 }
 
-// sampleRateAndCheckWindowDone adds a sample of the receive rate. It reports whether the window must end.
+// sampleRateAndCheckWindowDone adds a sample of the receive rate when one is due. With Config.Enough, it also emits the
+// event Part. It reports whether the window must end.
 func (r *loadRun) sampleRateAndCheckWindowDone(current totals) (steadyOrAllClosed bool) {
 	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
@@ -267,7 +270,8 @@ func (r *loadRun) allConnsClosedForGood(s totals) bool {
 	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// awaitUnsentAndUnanswered waits for missing answers and overdue messages. If ctx ends, it returns ctx's cause.
+// awaitUnsentAndUnanswered waits until overdue messages are sent and missing answers have arrived, as limited by
+// Config.Drain. If ctx ends, it waits for at most canceledDrain more and returns ctx's cause.
 func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 	w := waitCondition{
 		done: func(totals) bool {
@@ -293,8 +297,8 @@ func (r *loadRun) awaitUnsentAndUnanswered(ctx context.Context) (ctxErr error) {
 
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeConnsToStartSending makes all connections start to send. The caller must first open the last connection. If ctx
-// ends early, the next call continues where this call stopped.
+// nudgeConnsToStartSending makes all connections start to send. The connect phase must have ended. If ctx ends early,
+// the next call continues where this call stopped.
 func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
@@ -308,7 +312,7 @@ func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	}
 }
 
-// nudgeWithRetry repeats ref.Nudge at each tick until the mailbox has space or ctx ends.
+// nudgeWithRetry repeats ref.Nudge at each tick while the mailbox is full. It reports false if ctx has ended.
 func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
@@ -323,7 +327,7 @@ func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker)
 const (
 	// SteadyVariation is the largest Result.Variation of a steady window.
 	SteadyVariation = 0.25
-	// Result.Variation is computed from the rates in steadyParts parts of the window.
+	// steadyParts is the number of parts of the window from whose rates Result.Variation is computed.
 	steadyParts     = 10
 	maxWindowFactor = 3
 )
@@ -335,8 +339,8 @@ type rateSampler struct {
 	Steadiness
 }
 
-// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed. totalReceived counts bytes since
-// the window began.
+// addRateIfIntervalPassed adds a sample of the receive rate if p.interval has passed since the last one. totalReceived
+// counts bytes since the window began.
 func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
@@ -361,7 +365,7 @@ func (s *Steadiness) Add(rate float64) {
 
 func (s *Steadiness) lastRate() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
 
-// Steady reports whether at least ten rates were added and Variation is at most SteadyVariation.
+// Steady reports whether at least ten rates have been added and Variation is at most SteadyVariation.
 func (s *Steadiness) Steady() bool {
 	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }

@@ -29,11 +29,10 @@ import (
 type PubSub struct {
 	// Protocol is one of Protocols. "ws" is JSON on a WebSocket at "/ws", or at the path of Config.WebSocket.
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
-	// Topics is the number of topics, at most the number of Connections. Subscribers are assigned to topics in
-	// rotation.
+	// Topics is the number of topics, at most Connections. Subscribers are assigned to topics in rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers is the number of publishing connections, which are not included in Connections. Each publishes to
-	// all topics in rotation.
+	// Publishers is the number of publishing connections, in addition to Connections. Each publishes to all topics in
+	// rotation.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
 	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
 	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
@@ -96,8 +95,8 @@ func (c *Config) totalConns() int {
 //
 // Connections are numbered in this order: publishers, slow subscribers, other subscribers.
 //
-// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets the counter of a message, and
-// while it subtracts a lost subscriber from all counters.
+// mu guards the number of subscribers of each topic. A goroutine holds mu while it sets publisherState.undelivered for
+// a message, and while it subtracts a lost subscriber from these counters.
 type pubsubRun struct {
 	*generator
 	*PubSub
@@ -112,27 +111,26 @@ type pubsubRun struct {
 	slowRefs           []engine.Ref // slow subscribers
 	publishedByAll     []int64      // number of messages by publisher, set at the end; negative if unknown
 	publishedByTopic   []int64      // number of messages by topic, set at the end
-	// lostReceived counts the messages that lost subscribers had received. lostGaps counts the messages that these
-	// subscribers had missed.
+	// lostReceived counts the messages that lost subscribers had received. lostGaps counts those that they had missed.
 	lostReceived, lostGaps int64
 }
 
 // publisherState is the part of a publisher's state that subscribers' goroutines also access.
 type publisherState struct {
-	ref         engine.Ref // set before the first message
-	nudged      atomic.Bool
-	undelivered []atomic.Int32 // by slot: subscribers that have not received the message
+	ref         engine.Ref     // set before the first message
+	nudged      atomic.Bool    // a nudge is pending
+	undelivered []atomic.Int32 // by message number modulo the length: subscribers that have not received the message
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
-// pubsubMember is the state of a subscriber, or of a publisher that has not joined. Only the connection's owner may use
-// it.
+// pubsubMember is the state of a subscriber, or of a publisher until the server has answered its greeting. Only the
+// connection's owner may use it.
 type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
 	number    uint32 // number among all connections: publishers, then slow subscribers, then other subscribers
 	topic     uint32
-	gaps      int32 // messages that were skipped and not received later
+	gaps      int32 // skipped messages that have not arrived since
 	topicName [topicSize]byte
 	joined    bool
 	err       error // why the connection did not join or was closed
@@ -216,7 +214,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 }
 
 // registerMemberOrAbortLate registers a publisher or subscriber. After the connect phase, it aborts the connection
-// instead.
+// instead. joinedAsSubscriber is false for a publisher, which no longer needs m.
 func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
@@ -252,7 +250,8 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 // slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog. It runs on Run's goroutine.
+// resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when
+// all are disconnected, or with errStalled when none has received data for slowDrainStall. It runs on Run's goroutine.
 func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
@@ -307,9 +306,9 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 	return used
 }
 
-// verifyAndRecordNextDelivery handles one message from the server. consumed is 0 if the message is incomplete. If this
-// was the last missing delivery of the message, fullyDeliveredBy is its publisher, and otherwise nil. The caller holds
-// the shard's lock.
+// verifyAndRecordNextDelivery verifies and records one delivery, or handles another message from the server. consumed
+// is 0 if the message is incomplete or wrong. If this was the last missing delivery of the message, fullyDeliveredBy is
+// its publisher, and otherwise nil. The caller holds the shard's lock.
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
@@ -461,6 +460,7 @@ func (h *pubsubRun) recordLostOrUnjoinedMember(m *pubsubMember, reason error) {
 }
 
 // removeLostSubscriber subtracts a lost subscriber from the delivery counters of the messages that it has not received.
+// It returns the publishers of messages that are now fully delivered.
 func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -497,8 +497,8 @@ func (h *pubsubRun) countMissingDeliveriesOfOwnOrAll() (n int64) {
 	return n
 }
 
-// exchangeCountsAndAwaitDeliveries reports this generator's message counts and waits for all deliveries. It runs on
-// Run's goroutine.
+// exchangeCountsAndAwaitDeliveries emits this generator's message counts, and waits for those of all generators
+// (Config.Published). It then waits for missing deliveries, as limited by Config.Drain. It runs on Run's goroutine.
 func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
@@ -547,7 +547,8 @@ func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	return each
 }
 
-// countMissingDeliveriesOfAll returns the number of missing deliveries of all publishers. The caller holds mu.
+// countMissingDeliveriesOfAll returns how many deliveries this generator's subscribers are missing, from publishers of
+// all generators. It requires publishedByAll. The caller holds mu.
 func (h *pubsubRun) countMissingDeliveriesOfAll() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {

@@ -31,7 +31,7 @@ type pubsubProtocol struct {
 	handleOther func(in []byte) (n int, reply []byte, err error)
 }
 
-// wireTemplate contains the constant texts of a protocol message.
+// wireTemplate contains a message's constant texts: head before the topic, mid before the payload, and tail.
 type wireTemplate struct {
 	head, mid, tail string
 }
@@ -141,7 +141,8 @@ func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireT
 	return t
 }
 
-// newControlLineParser returns a pubsubProtocol.handleOther that answers each line with replyToLine.
+// newControlLineParser returns a pubsubProtocol.handleOther that answers each line with replyToLine's reply, which can
+// be "". If ok is false, the line is an error.
 func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
@@ -185,7 +186,8 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message. n is 0 if the input is incomplete.
+// consumeNonMessageInput handles input that is not a published message, and sends the reply, if any. n is the number of
+// consumed bytes, 0 if the input is incomplete.
 func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
@@ -199,7 +201,7 @@ func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n in
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since.
+// The digits are hexadecimal. The time is in nanoseconds since PubSub.Since; a closed loop uses the time of sending.
 type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *pregeneratedPayload

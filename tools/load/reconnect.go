@@ -30,8 +30,8 @@ func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswersAndDetectCleanClose handles the end of the server's input. If this is a clean close, it sets
-// res.serverCloses.
+// endAnswersAndDetectCleanClose handles the end of the server's data, which can complete an answer. If it is a clean
+// close (see Config.NoReconnect), res.serverCloses is set.
 func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
 	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
@@ -42,8 +42,8 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a cleanly closed connection and requeues its unanswered messages. The caller
-// holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a cleanly closed connection. If the run replaces connections, it requeues
+// the unanswered messages. The caller holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -64,7 +64,7 @@ type reconnector struct {
 	targets  []resolvedTarget
 	sources  []source
 	timeout  time.Duration
-	newLayer func(*engine.Conn) engine.Layer // nil without a layer
+	newLayer func(*engine.Conn) engine.Layer // nil without TLS
 
 	mu         sync.Mutex
 	queued     []*replacementDial // wait until fewer than maxHalfOpen attempts are in progress
@@ -114,7 +114,8 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost.
+// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost. At the end of
+// the run, it counts the connection as closed.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {

@@ -72,11 +72,10 @@ type Result struct {
 	Start       time.Time     `json:"start,omitzero" merge:"min"`
 	Took        time.Duration `json:"took,omitempty" merge:"max"`
 	Interrupted bool          `json:"interrupted,omitempty" merge:"max"`
-	// Target is the server's address: host:port, or "unix:" followed by a path. Several addresses are separated by
-	// ", ".
+	// Target is the server's address: host:port, or "unix:" followed by a path. Addresses are separated by ", ".
 	Target string `json:"target"`
 	Model  string `json:"model"`
-	// TLS is the version and cipher of the first handshake, "" without TLS.
+	// TLS is the version and cipher of the first successful handshake, or a note that none succeeded; "" without TLS.
 	TLS string `json:"tls,omitempty"`
 	// CPUs is the number of processors that the generator can use, at most one per loop if there are loops.
 	CPUs int `json:"cpus" merge:"sum"`
@@ -99,7 +98,7 @@ type Result struct {
 	// server's first byte, including any wait before the first message. Both cover the whole run.
 	Connect   Latency `json:"connect" merge:"sum"`
 	FirstByte Latency `json:"first_byte" merge:"sum"`
-	// Pipeline is the number of messages that each connection keeps in flight.
+	// Pipeline is the limit of messages in flight on each connection (Config.Pipeline).
 	Pipeline int `json:"pipeline"`
 	// Messages is the requested number of messages per connection. It is 0 if the run had a duration instead.
 	Messages int64 `json:"messages,omitempty"`
@@ -122,9 +121,8 @@ type Result struct {
 	// Service is the time from the actual sending of a message to its answer, as a closed loop would measure it. It
 	// is nil except in an open loop.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
-	// Late is the delay that the generator itself caused: the time from the planned time of a message to its
-	// sending. Messages that had to wait until an answer arrived are not included. Late is nil except in an open
-	// loop.
+	// Late is the delay that the generator itself caused: the time from the planned time of a message to its sending.
+	// Messages that had to wait until an answer arrived are not included. Late is nil except in an open loop.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
 	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
 	// Histogram is the full distribution of Latency in nanoseconds, in the compressed encoding (V2) of the
@@ -203,8 +201,7 @@ type Agent struct {
 	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
 	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty. Behind
-	// is the delay of the agent's window: the time from the beginning of the first agent's window to the beginning of
-	// this one.
+	// is the delay of the agent's window: the time from the beginning of the first agent's window to that of this one.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
@@ -227,8 +224,9 @@ type Mismatch struct {
 	Connection int64 `json:"connection"`
 	Message    int64 `json:"message"`
 	Byte       int   `json:"byte"`
-	// Want and Got are the expected and the received bytes, beginning at the first difference. Each is truncated to
-	// 32 bytes and quoted as in Go. Want is empty if no answer was expected.
+	// Want and Got are the expected and the received bytes, beginning at the first difference. Each is truncated to 32
+	// bytes and quoted as in Go. Want is a quoted empty string if no more bytes were expected or if the expected bytes
+	// are unknown. Why describes the fault.
 	Want string `json:"want"`
 	Got  string `json:"got"`
 	Why  string `json:"why,omitempty"`

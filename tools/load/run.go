@@ -19,8 +19,8 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). Because nudges contain no bytes,
-	// twice this number can wait for a loop.
+	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). For requests without a message, such
+	// as nudges, the mailbox doubles the limit.
 	maxPendingNudges = 256
 	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
@@ -48,7 +48,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.runPhasesStopAndBuildResult(ctx, r.runAllPhases)
 }
 
-// validateAndStartEngine validates cfg and starts the engine. The caller must call runPhasesStopAndBuildResult.
+// validateAndStartEngine validates cfg and starts the engine, which runPhasesStopAndBuildResult must stop.
 func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ type loadRun struct {
 	connectTime    time.Duration // time from connectStart to the last established connection
 	window         time.Duration
 	windowParts    rateSampler
-	cpuStallTime   time.Duration                 // use in the window, see readCPUStallTime
+	cpuStallTime   time.Duration                 // increase in the window, see readCPUStallTime
 	kernelCounters map[string]int64              // counts of the whole run, see sample.Machine
 	cpuUsed        sample.Process                // use in the window
 	skipped        pacer.CountsBeforeAndInWindow // messages that an open loop gave up
@@ -235,7 +235,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends: when done returns true, after timeout, or when progress has returned the same
+// value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool
@@ -246,7 +247,8 @@ type waitCondition struct {
 	value        *float64        // receives the value unless nil
 }
 
-// waitEmittingProgress emits progress events until the wait ends. It returns errStalled after a stall, or ctx's cause.
+// waitEmittingProgress waits for w, and emits progress events. It returns errStalled after w.stallTimeout without
+// progress, ctx's cause if ctx ends, and otherwise nil.
 func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) (stallOrContextErr error) {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()

@@ -15,7 +15,7 @@ import (
 type trafficScript struct {
 	messageMaker
 	answerChecker
-	// direct is set if messages are stored in memory in the form in which they are sent.
+	// direct contains the messages if they can be sent as they are stored. Otherwise, it is nil.
 	direct         *pregeneratedPayload
 	frames         *wsFraming // nil without WebSockets
 	awaitsNoAnswer bool
@@ -24,15 +24,15 @@ type trafficScript struct {
 }
 
 type messageMaker interface {
-	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result can be shared and
-	// must not be changed.
+	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result must not be
+	// changed.
 	appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte
 	maxMessageLen() int
 }
 
 type answerChecker interface {
 	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
-	// messages that the same call has already answered.
+	// answers that the caller has found in earlier input but not yet counted in cs.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
 	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
 	// expected or if they are unknown.
@@ -130,8 +130,7 @@ func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, 
 	return size
 }
 
-// deriveSeed derives an independent seed for one purpose from a run's seed. purpose is a connection number or a
-// constant.
+// deriveSeed derives an independent seed from a run's seed. purpose is a connection number or a constant.
 func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Purposes for deriveSeed. No connection has one of these numbers.

@@ -27,8 +27,7 @@ type Goal struct {
 
 // Step is the outcome of one rate in a search.
 type Step struct {
-	// Rate is the planned rate and Answered the rate of answers, both in messages per second on all connections
-	// together.
+	// Rate is the planned rate and Answered the rate of answers, in messages per second on all connections.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
 	// Latency is the goal's percentile of the latency. Late is the same percentile of the delay that the generator
@@ -55,7 +54,8 @@ type Step struct {
 type Found struct {
 	Goal Goal `json:"goal"`
 	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
-	// rate kept the goal. A rate at most 5 % higher failed, unless Most is set or all connections were lost.
+	// rate kept the goal. A rate at most 5 % higher failed, unless the search ended early, such as when all connections
+	// were lost. Most reports that it ended because a higher rate would exceed MaxRate.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`
@@ -108,8 +108,7 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries the rates received from
-// cfg.Begin.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it only tries rates from there.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -182,8 +181,8 @@ func (r *loadRun) measureRatesFromChannel(ctx context.Context) error {
 }
 
 // Search finds the highest rate that meets a goal. If the first rate meets the goal, Search multiplies the rate by 4
-// until a rate fails. Otherwise, Search divides the rate by 4 until a rate meets the goal. It then tries rates between
-// the last two rates. A Search is not safe for concurrent use.
+// until a rate fails. Otherwise, Search divides the rate by 4 until a rate meets the goal. It then narrows the range
+// between the two rates to 5 %. A Search is not safe for concurrent use.
 type Search struct {
 	found     *Found
 	window    time.Duration // duration of a step without warm-up

@@ -54,8 +54,7 @@ var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 // Settings returns all settings of a Config, in the order of the help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// settingsFromTags returns the settings of the struct t and its nested structs. index is the path of field indexes from
-// Config.
+// settingsFromTags returns the settings of the struct t and its nested structs. index is t's index path in Config.
 func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -221,7 +220,8 @@ func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	return on, nil
 }
 
-// textsThatSetField returns the texts that reproduce the current value of the setting's field.
+// textsThatSetField returns the texts that reproduce the current value of the setting's field. It returns nil for an
+// empty field, and if another setting of the same field has to reproduce the value.
 func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
@@ -279,8 +279,7 @@ func (s *Setting) isListedIn(commaSeparated string) bool {
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequiredSetting returns the name of a setting that s requires and that is not given. It returns "" if nothing
-// is missing.
+// missingRequiredSetting returns the name of the setting that s requires, or "" if it is given or none is required.
 func (s *Setting) missingRequiredSetting(given []*Setting) (nameOrEmpty string) {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// Indexes of a shard's counters, which cover the whole run.
+// Indexes of counters. totals contains one set of counters for the whole run and one for the window.
 const (
 	nSent = iota
 	nAnswered
@@ -29,8 +29,8 @@ const (
 	// nFinished counts connections that will send no more. nExchanged counts those that received all answers.
 	nFinished
 	nExchanged
-	// nPlanned counts messages of connections' own plans in the window, and nEarly those before the window. nUnsent
-	// counts planned messages of the window that were lost with their connection.
+	// nPlanned counts messages that were taken from connections' own plans and planned for the window, and nEarly those
+	// planned before the window. nUnsent counts planned messages of the window that were lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -99,7 +99,7 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard counts and paces a part of the connections. In a model with loops, it contains the connections of one loop.
+// shard contains counters and pacing for a part of the connections: those of one loop in a model with loops.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
@@ -146,7 +146,7 @@ func (s *shard) initAndCountEstablishedConn(table *connTable, ref engine.Ref, sh
 	return cs
 }
 
-// allocConnIndex returns the index of an unused connState. The caller holds s.mu.
+// allocConnIndex returns the index of an unused connState. ok is false if the table is full. The caller holds s.mu.
 func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
@@ -173,8 +173,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the connect phase of the shard. From then on, reading the fields set by
-// initAndCountEstablishedConn needs no lock.
+// refuseNewConns ends the connect phase of the shard. initAndCountEstablishedConn then sets no more fields, so reading
+// these fields needs no lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

@@ -94,7 +94,7 @@ func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte
 	return n, data[:n], nil
 }
 
-// addEventOfLineUnlessCutOff adds the event in a line, and ignores an incomplete last line.
+// addEventOfLineUnlessCutOff adds the event in a line. It ignores a blank line and an incomplete last line.
 func (s *Stream) addEventOfLineUnlessCutOff(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
@@ -179,7 +179,8 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// joinIntervalsIntoTimeParts joins the intervals within each of maxParts equal parts of the run's time.
+// joinIntervalsIntoTimeParts divides the run's time into maxParts equal parts, and joins the intervals that begin in
+// the same part. If there are at most maxParts intervals, it returns them unchanged.
 func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	if len(intervals) <= maxParts {
 		return intervals
@@ -227,15 +228,15 @@ const (
 	Checking Phase = "checking"
 	// Checked means that a verification is over. Event.Verification is set.
 	Checked Phase = "checked"
-	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs
-	// once, after all connections are established.
+	// Heard means that all open held connections have received the broadcast. Event.Broadcast is set. Heard occurs at
+	// most once, after the connect phase.
 	Heard Phase = "heard"
-	// Progress means that Config.ProgressEvery has passed. Event.Interval is set.
+	// Progress means that an interval has ended, usually after Config.ProgressEvery. Event.Interval is set.
 	Progress Phase = "progress"
 	// Tried means that a search has tried a rate. Event.Step is set. With Config.Begin, Event.Result is also set.
 	Tried Phase = "tried"
-	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only
-	// with Config.Enough.
+	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only with
+	// Config.Enough.
 	Part Phase = "part"
 	// Published means that the publishers have finished. Event.Published is set. Published occurs only with
 	// Config.Published.
@@ -253,7 +254,7 @@ type Event struct {
 	Step         *Step         `json:"step,omitempty"`
 	Verification *Verification `json:"verification,omitempty" merge:"sum"`
 	Broadcast    *Broadcast    `json:"broadcast,omitempty" merge:"sum"`
-	// Received is the number of bytes received per second.
+	// Received is the number of bytes received per second since the last event Part or the beginning of the window.
 	Received float64 `json:"received,omitempty" merge:"sum"`
 	// Published is the number of messages of each publisher.
 	Published []int64 `json:"published,omitempty"`

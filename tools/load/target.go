@@ -27,7 +27,8 @@ func (t resolvedTarget) String() string {
 	return t.addr.String()
 }
 
-// sourceIfSameFamily returns source if it has the same address family as the target, otherwise the zero netip.Addr.
+// sourceIfSameFamily returns source if it has the same address family as the target. Otherwise, and for a unix socket,
+// it returns the zero netip.Addr.
 func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -51,7 +52,8 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address, an IPv4 address if there is one. An empty
+// host becomes 127.0.0.1.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil
@@ -138,8 +140,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTargetAddress parses an address or a URL. If setWSPath is true and text has a path, as
-// in HOST:PORT/path, parseTargetAddress stores the path in c as the path of WebSocket requests.
+// parseTargetAddress parses an address or a URL. With WebSockets, an address can have a path, as in HOST:PORT/path. If
+// setWSPath is true and c has no WebSocket path yet, parseTargetAddress stores this path in c.
 func (c *Config) parseTargetAddress(text string, setWSPath bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil

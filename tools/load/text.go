@@ -210,7 +210,7 @@ func (r *Result) writeLongestAnswerWait(line lineWriter, l *Latency) {
 	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.RoundToThreeDigits(l.Max), format.RoundToThreeDigits(l.P99), text)
 }
 
-// String describes the rate.
+// String returns the rate as text, such as "1,000 to 5,000/s, Poisson".
 func (r *Rate) String() string {
 	text := formatRate(r.PerSecond) + "/s"
 	if r.To > 0 {
@@ -328,16 +328,14 @@ func (s *Stream) WriteText(w io.Writer) error {
 	return err
 }
 
-// comparisonRows lists the rows of WriteComparisonToFirst. title is the heading of a row. name is the name of its
-// figure in expectations.
+// comparisonRows lists the rows of WriteComparisonToFirst: their headings, and their figures' names in expectations.
 var comparisonRows = []struct{ title, name string }{
 	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
 	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
 }
 
 // WriteComparisonToFirst writes the results of several runs side by side, with names as headings. Each figure is
-// followed by its ratio to the figure of the first run. "-" means an unknown value, and "cut off" means a run without a
-// result.
+// followed by its ratio to the figure of the first run. "-" means an unknown value, "cut off" a run without a result.
 func WriteComparisonToFirst(w io.Writer, names []string, streams []*Stream) error {
 	if len(names) != len(streams) {
 		return fmt.Errorf("load: comparison: %d names for %d streams; expected one name for each", len(names), len(streams))
@@ -396,7 +394,6 @@ type csvColumn struct {
 	of   func(*Interval) string
 }
 
-// csvColumns lists the columns of the table of intervals.
 var csvColumns = slices.Concat(
 	[]csvColumn{
 		{"from_s", func(i *Interval) string { return formatSeconds(i.From) }},
@@ -446,8 +443,8 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of e as a row. It ignores events without an interval. Observe can be used as
-// Config.Observe.
+// Observe writes the interval of e as a row, and ignores events without an interval. Flush returns write errors.
+// Observe can be used as Config.Observe.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })
@@ -505,7 +502,7 @@ func formatSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-// PerSecond returns n divided by the length of the interval in seconds.
+// PerSecond returns n divided by the length of the interval in seconds, or 0 for an interval without length.
 func (i *Interval) PerSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0

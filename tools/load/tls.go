@@ -37,13 +37,12 @@ type tlsClient struct {
 	firstState atomic.Pointer[tls.ConnectionState] // state of the first successful handshake
 }
 
-// newTLSClient returns a tlsClient that calls onFailure for each failed handshake.
 func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error)) *tlsClient {
 	gate := secure.NewHandshakeLimiter(maxHalfOpen, max(runtime.GOMAXPROCS(0)/2, 1))
 	return &tlsClient{layers: layers.Config{TLS: cfg, Gate: gate, Ciphers: new(tls13.CipherCache), DropExporters: true}, timeout: timeout, onFailure: onFailure}
 }
 
-// waitHandshakesAndClose waits until no handshake is running. The engine must have stopped.
+// waitHandshakesAndClose waits for running handshakes, and closes the cache of ciphers. The engine must have stopped.
 func (e *tlsClient) waitHandshakesAndClose() {
 	e.layers.Gate.Wait()
 	e.layers.Ciphers.Close()
@@ -147,8 +146,7 @@ func (c Config) clientTLSConfig() (configOrNil *tls.Config, _ error) {
 	return cfg, nil
 }
 
-// maxTLSBytesOfMessages returns an upper limit for the size of messages after encryption, in bytes. Each message is
-// encrypted separately.
+// maxTLSBytesOfMessages returns an upper limit for the size in bytes of messages that are each encrypted separately.
 func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
 	return messages * (messageSize + overhead*(1+messageSize/1024))

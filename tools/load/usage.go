@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Usage contains the resources used by one or several processes. In an Interval, processor time and context switches
-// cover the interval. All other fields contain the values at the end of the interval. Unknown values are 0.
+// Usage contains the resources used by one or several processes. In an Interval, processor time covers only the
+// interval. All other fields contain the values at the end of the interval. Unknown values are 0.
 //
 // User and System are processor time, and CPU is their sum. RSS is resident memory in bytes. Anonymous is the part of
 // RSS that is not backed by a file, such as heap and stacks. Descriptors is the number of open descriptors.
@@ -86,7 +86,7 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newGeneratorAndServerSampler returns a sampler whose first interval begins now. Each target is IP:port or unix:PATH.
+// newGeneratorAndServerSampler returns a sampler. Its first interval begins now. Each target is IP:port or unix:PATH.
 func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
 	u.own.usageSinceLastCall()
@@ -95,7 +95,8 @@ func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	return u
 }
 
-// findServersExceptOwnProcess finds the other processes that listen at the targets.
+// findServersExceptOwnProcess adds the other processes that listen at the targets to u.server, and starts to sample
+// them.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {
@@ -108,7 +109,7 @@ func (u *usageSampler) findServersExceptOwnProcess() {
 	u.server.usageSinceLastCall()
 }
 
-// findLocalListenerPIDs returns the local processes that listen at a target, or nil for a remote target.
+// findLocalListenerPIDs returns the local processes that listen at a target. It returns nil for a remote target.
 func findLocalListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.FindUnixListenerPIDs(path)

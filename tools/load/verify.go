@@ -24,8 +24,7 @@ type lineVerification struct {
 	number  int
 	seed    uint64
 	lineEnd string // end of the server's lines
-	// limit is the maximum number of lines in flight. inFlight is the number of lines in flight or about to be
-	// sent.
+	// limit is the maximum number of lines in flight. inFlight includes lines about to be sent.
 	limit    int32
 	inFlight atomic.Int32
 	// shardsLeft counts the shards with connections that have not been asked for a line yet.
@@ -38,7 +37,7 @@ type lineVerification struct {
 type verifyScan struct {
 	verification *lineVerification
 	next         int               // index in shard.heldConns; only the Scheduler uses next and verification
-	finished     *lineVerification // last verification that the shard has completed
+	finished     *lineVerification // last verification for which all connections of the shard have been asked
 }
 
 const maxVerifyLine = 96
@@ -99,8 +98,8 @@ func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge 
 	return next
 }
 
-// nudgeUnverifiedConnsOfShard makes the next few connections of a shard send their verification lines. It returns the
-// time of the next call. A negative time means that no further call is needed.
+// nudgeUnverifiedConnsOfShard makes the next connections of a shard send their verification lines, as far as the limits
+// permit. It returns the time at which it must be called again, or a negative time if that is not necessary.
 func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCallOrNegative time.Duration) {
 	w := &s.scan
 	if w.verification != v {
@@ -133,7 +132,8 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines.
+// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines. Further calls
+// for v have no effect.
 func (s *shard) reportShardScanFinishedOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,8 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// tryReserveVerificationLine permits a connection to send its line, or returns the delay before the next try.
+// tryReserveVerificationLine permits a connection to send its line, and returns 0. If too many lines are in flight, it
+// returns the delay before the next try instead.
 func (g *generator) tryReserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (zeroOrRetryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -47,7 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken reads or generates the token for --admin-control. It returns "" without this flag.
+// loadOrGenerateToken reads the token for --admin-control, or generates one and prints it to out. It returns "" without
+// this flag.
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil
@@ -73,7 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ 
 	return token, nil
 }
 
-// startAdminServer starts an admin server on addr. Another goroutine calls onListening before startAdminServer returns.
+// startAdminServer starts an admin server on addr. Before it returns, it calls onListening on another goroutine. stop
+// waits until the server has ended.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -150,7 +152,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource provides /readyz and /stats for a load run.
+// loadStatsSource is the admin.Source of a load run, for /readyz and /stats.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
 func (s *loadStatsSource) Stats() tcp.Stats {
@@ -160,7 +162,7 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStatsFromEvent stores the figures of an event. It must not be called concurrently.
+// updateStatsFromEvent stores the figures of an event. Only one goroutine may call it.
 func (s *loadStatsSource) updateStatsFromEvent(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done

@@ -16,7 +16,7 @@ import (
 
 type stallFlags struct {
 	plan  stall.StallPlan
-	epoch time.Time // set by validateAndSetEpochToNow
+	epoch time.Time // beginning of the first stall
 }
 
 func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
@@ -28,7 +28,7 @@ func (f *stallFlags) addFlags(flags *pflag.FlagSet) {
 // stallFieldsToFlags replaces field names by flag names in the errors of StallPlan.Check.
 var stallFieldsToFlags = strings.NewReplacer("stall: capacity", "--stall-capacity", "stall: length", "--stall", "stall: interval", "--stall-every")
 
-// validateAndSetEpochToNow validates the flags, and sets and prints f.epoch.
+// validateAndSetEpochToNow validates the flags, sets f.epoch to the current time and prints it.
 func (f *stallFlags) validateAndSetEpochToNow(cmd *cobra.Command, srv *tcp.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFieldsToFlags.Replace(err.Error()))
@@ -74,7 +74,7 @@ func (s *fixedCapacityHandler) getOrCreateStation(loop int) *stall.LineStation {
 	return s.stationsByLoop[loop]
 }
 
-// Message queues a line for an answer at the rate of the plan.
+// Message queues a line for an answer at the rate of the plan. It closes the connection if the line cannot be queued.
 func (*fixedCapacityHandler) Message(c *tcp.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
 	if err := c.Value().(func([]byte) error)(text); err != nil {

@@ -142,7 +142,7 @@ func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Hand
 	return newLineHandler(onLine)
 }
 
-// busyReplier is a line handler that answers "busy" under overload.
+// busyReplier is a line handler that calls MessageFunc, and answers "busy" instead under overload.
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }

@@ -132,7 +132,7 @@ func (f *articleFlags) runAndUpdatePagesOrEstimate(cmd *cobra.Command, name stri
 	return errors.Join(runErr, writeArticle(f.docs, name, set))
 }
 
-// writeArticle writes an article's results, and both of its pages with their charts.
+// writeArticle writes an article's results, and its English and Chinese pages with their charts.
 func writeArticle(docs, name string, set *result.Set) error {
 	results := filepath.Join(docs, "results")
 	err := result.WriteFileAtomically(results, name+".json", set.WriteJSON)

@@ -9,14 +9,15 @@ import (
 	"path/filepath"
 )
 
-// atomicFile is a file that is written completely or not at all.
+// atomicFile is a file that is written completely or not at all. A device or pipe is written directly.
 type atomicFile struct {
 	userPath  string   // as given by the user
 	finalPath string   // "" for a device
 	temp      *os.File // in the same directory; commitUnlessFailed renames it
 }
 
-// createAtomicFile creates a temporary file for path. The caller must call commitUnlessFailed or discard.
+// createAtomicFile creates a temporary file for path, or opens path itself if it is a device or pipe. The caller must
+// call commitUnlessFailed or discard.
 func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
@@ -50,7 +51,7 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commitUnlessFailed gives the file its final name or, after a failed write, discards the file.
+// commitUnlessFailed gives the file its final name. If writeErr is not nil, it discards the file and returns writeErr.
 func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {

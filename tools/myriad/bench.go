@@ -153,8 +153,8 @@ func (f *benchFlags) readScenariosAndSetPeersExecutable(names []string) (scenari
 	return scenarios, nil
 }
 
-// printBenchResultsAndCheckFailures prints the reports. It returns runErr if runErr is not nil. Otherwise, it returns
-// an error if a run has failed or a required claim is not met.
+// printBenchResultsAndCheckFailures prints the reports of set and the name of their directory. It returns runErr if
+// runErr is not nil. Otherwise, it returns an error if a run has failed or a required claim is not met.
 func printBenchResultsAndCheckFailures(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
 	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}

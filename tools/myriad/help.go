@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandHelp contains help for each command, by name. If commonFlags is "", --help lists all flags.
+// commandHelp contains help for each command, by name. --help lists commonFlags, or all flags if commonFlags is "".
 var commandHelp = map[string]struct{ examples, commonFlags string }{
 	"agent":   {agentExamples, ""},
 	"article": {"  myriad article ten-thousand --scale small", ""},

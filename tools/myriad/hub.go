@@ -177,7 +177,8 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 // enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.
+// reloadUsersAndEnforce reads the users file again, closes clients that have lost their rights, and returns the
+// outcome.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

@@ -144,7 +144,7 @@ func (f *clusterFlags) validateAndConfigurePeers() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs.
+// configurePeerTLS sets up mutual TLS between hubs if the flags for it are given.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":

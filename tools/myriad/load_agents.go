@@ -129,7 +129,7 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their exit. It kills agents that
+// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their exit, and kills agents that
 // still run after localAgentStopTimeout.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()

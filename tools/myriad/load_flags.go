@@ -46,7 +46,8 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingTextFlag is the flag for a load.Setting, and adds its values to textsByName.
+// settingTextFlag is the flag for a load.Setting. It stores its value in textsByName. A repeated flag replaces the
+// value, except for a List or a message, of which all values are stored.
 type settingTextFlag struct {
 	load.Setting
 	textsByName map[string][]string
@@ -99,7 +100,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addNonSettingFlagsOfGroup adds a group's flags for which no load.Setting exists.
+// addNonSettingFlagsOfGroup adds those flags of a help group that are not among the load.Settings of this group.
 func (f *loadFlags) addNonSettingFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
@@ -196,8 +197,8 @@ func (f *loadFlags) readConfigIfRequested(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeMessageSettingIfRequested replaces escape sequences in a setting's values, if --unescape-message-args is
-// given.
+// unescapeMessageSettingIfRequested replaces escape sequences in a setting's values if --unescape-message-args is given
+// and the setting is a message or an answer.
 func (f *loadFlags) unescapeMessageSettingIfRequested(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

@@ -96,7 +96,8 @@ func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 // duplicateSignalWindow is the time after a signal in which a second signal is ignored.
 const duplicateSignalWindow = 200 * time.Millisecond // timeout(1) sends two signals
 
-// cancelOnSignalUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub.
+// cancelOnSignalUnlessServer makes SIGINT and SIGTERM cancel the context of any command except serve and hub. A second
+// signal, after duplicateSignalWindow, ends the process.
 func cancelOnSignalUnlessServer(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return

@@ -204,9 +204,9 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the planned subject's measurement that has the most points. If several have
-// equally many, it returns the one with the fewest connections. For a plan with TLS, it considers only measurements
-// with TLS. It returns nil if no measurement fits.
+// fittingMeasurementWithMostPoints returns the measurement that has the most points, of the subject of --subject or,
+// without this flag, of the first subject. If several have equally many, it returns the one with the fewest
+// connections. For a plan with TLS, it considers only measurements with TLS. It returns nil if no measurement fits.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -263,7 +263,8 @@ func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.Me
 	return all, nil
 }
 
-// runCapacityBench runs the built-in scenario "capacity" at the scale "small", for one subject.
+// runCapacityBench runs the built-in scenario "capacity" at the scale "small" for f.subject. If f.subject is "", it
+// becomes the scenario's first subject.
 func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
@@ -300,8 +301,8 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if a prediction is off by
-// more than --within.
+// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if they differ by more
+// than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

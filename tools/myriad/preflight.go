@@ -34,8 +34,7 @@ func checkAndPrintLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	}
 }
 
-// nearWallShare is a share of the connections that a limit of the machine allows (Wall.Holds). A plan for more than
-// this share is near the limit.
+// nearWallShare is the share of Wall.Holds above which a plan is near a limit of the machine.
 const nearWallShare = 0.8
 
 // formatLimitWarnings returns up to two warnings: about a hard limit, and about a soft limit.
@@ -57,7 +56,7 @@ func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string)
 }
 
 // lowestExceededOrNearWall returns the lowest hard limit (wall) that the plan exceeds or nears. If wantPerformanceWalls
-// is set, it returns the lowest soft limit that the plan exceeds.
+// is set, it returns the lowest soft limit that the plan exceeds. It returns nil if there is none.
 func (p *limitCheck) lowestExceededOrNearWall(report *doctor.Report, wantPerformanceWalls bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {

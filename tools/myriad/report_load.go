@@ -17,7 +17,8 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// writeLoadReportAndVerdicts merges or compares load runs, and checks the expectations.
+// writeLoadReportAndVerdicts writes the report of a load run or of merged runs, or a comparison of runs. It then prints
+// whether the expectations are met, and returns an error if one is not.
 func (f *reportFlags) writeLoadReportAndVerdicts(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {

@@ -170,8 +170,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if the event contains a plan, and passes the event to all
-// observers.
+// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if e contains a plan, and passes e to all observers.
 func (t *runReporter) raiseGOMAXPROCSAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
@@ -192,8 +191,8 @@ func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResultAndCheckExpectations completes the output files and checks the expectations. A nil result discards the
-// files.
+// writeResultAndCheckExpectations prints the result unless standard output receives JSON, completes the output files
+// and checks the expectations. If resultOrNil is nil, it only discards the files.
 func (t *runReporter) writeResultAndCheckExpectations(resultOrNil *load.Result) error {
 	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {

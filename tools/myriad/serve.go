@@ -63,7 +63,8 @@ func newServeCommand() *cobra.Command {
 	return cmd
 }
 
-// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS to the number of event loops plus a reserve, unless the user has set it.
+// raiseGOMAXPROCSUnlessSet raises GOMAXPROCS to the number of event loops plus one or, with workers, plus the number of
+// processors. It has no effect if the user has set GOMAXPROCS, or without loops.
 func raiseGOMAXPROCSUnlessSet(loops int, withWorkers bool) {
 	// With less, the Go scheduler takes the processor from a loop that waits briefly: on one connection, this raised
 	// the time per message from 28 to 37 µs.

@@ -25,7 +25,8 @@ func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key.
+// newReloadingTLSConfigOrNil returns the TLS configuration of the flags, or nil without --tls-cert and --tls-key. It
+// sets f.pair, which reloads the certificate when its files change.
 func (f *serverTLSFlags) newReloadingTLSConfigOrNil() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
@@ -62,7 +63,7 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again, even if its file has not changed.
+// reloadCertificate reads the certificate again, even if its file has not changed, and returns the outcome as text.
 func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {

@@ -93,8 +93,9 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling handles signals on a new goroutine. ctx ends when the server must drain. stopHandling ends the
-// goroutine, and returns how many open connections a repeated signal has cut off.
+// startSignalHandling handles signals and upgrade requests on a new goroutine. ctx ends when the server must drain.
+// stopHandling ends the goroutine, waits for a pending upgrade, and returns how many open connections a repeated signal
+// has cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -150,7 +151,8 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// replaceProcess upgrades to a new process, which takes over the server and the address of --admin.
+// replaceProcess upgrades to a new process, which takes over the server and the address of --admin, and prints the
+// outcome. If it fails, this process continues to serve.
 func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
