@@ -74,9 +74,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValuesUnlessResuming returns the position at which the replay starts. For a client that sent no
+// initStartPositionAndLastValues returns the position at which the replay starts. For a client that sent no
 // position, it sets cr.pos to the newest position, and cr.lastValues; known is false if the stream is not loaded yet.
-func (cr *clientReplay) initStartAndLastValuesUnlessResuming() (start Position, known bool) {
+func (cr *clientReplay) initStartPositionAndLastValues() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
 	r.mu.RLock()

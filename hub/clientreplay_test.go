@@ -34,7 +34,7 @@ func (s *fakeKeepingCluster) Newest(context.Context) (Position, error) {
 }
 func (s *fakeKeepingCluster) Stats() ClusterStats { return ClusterStats{} }
 
-func (s *fakeKeepingCluster) EnqueueForStream(topic string, message []byte) error {
+func (s *fakeKeepingCluster) QueueForReplay(topic string, message []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.full {

@@ -13,10 +13,10 @@ type Cluster interface {
 	// the message is too long. If the queue is full, the message is lost and counted in ClusterStats.Unsent. kind is
 	// Topic or Sharded.
 	PublishOrCountLost(kind Kind, topic string, message []byte) (tooLong error)
-	// EnqueueForStream queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
-	// stream has stored the message. EnqueueForStream must not keep a reference to message. It fails if the message is
+	// QueueForReplay queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
+	// stream has stored the message. QueueForReplay must not keep a reference to message. It fails if the message is
 	// too long or the queue is full.
-	EnqueueForStream(topic string, message []byte) error
+	QueueForReplay(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
 	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or lost its last.

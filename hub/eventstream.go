@@ -114,7 +114,7 @@ func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscri
 	if len(replay.topics) == 0 {
 		return nil
 	}
-	replay.initStartAndLastValuesUnlessResuming()
+	replay.initStartPositionAndLastValues()
 	return replay.replayNowOrInBackground(c)
 }
 

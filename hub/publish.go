@@ -59,7 +59,7 @@ func (h *Hub) authorizeAndPublish(u *user, withinRate rateCheck, kind Kind, topi
 		return 0, err
 	}
 	if h.Cluster != nil && h.keepsAny(kind, topic) { // the cluster calls KeepAndDeliver once it is stored
-		if err := h.Cluster.EnqueueForStream(topic, message); err != nil {
+		if err := h.Cluster.QueueForReplay(topic, message); err != nil {
 			return 0, h.countRefusal(fmt.Errorf("%w: %w", errCannotKeep, err))
 		}
 		h.countPublished(1)

@@ -22,7 +22,7 @@ import (
 // all messages. Clients that reconnect after a restart are notified of a gap.
 //
 // With a Cluster, a NATS stream stores the messages. All nodes deliver these messages in the same order (see
-// Cluster.EnqueueForStream). Every node has a copy of the stream in memory.
+// Cluster.QueueForReplay). Every node has a copy of the stream in memory.
 type Replay struct {
 	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
 	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all

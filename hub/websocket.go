@@ -373,7 +373,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	start, known := replay.initStartAndLastValuesUnlessResuming()
+	start, known := replay.initStartPositionAndLastValues()
 	count := s.client.subscriptionCountForConfirmation(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {

@@ -15,10 +15,10 @@ type controller struct {
 	budget   *memoryBudget
 	ticks    atomic.Int64
 
-	lastTotals  totals // at the last call of updateTargetAndQueueLimit
+	lastTotals  totals // at the last call of updateTargetWaitAndQueueLimit
 	lastRefused uint64 // totals.refused at the last tick
 	lastWaitAt  int64
-	adjustAt    int64 // when updateTargetAndQueueLimit is due
+	adjustAt    int64 // when updateTargetWaitAndQueueLimit is due
 	memoryAt    int64 // when the memory budget is due
 	trimAt      int64 // when stopQuarterOfIdleWorkers is due
 	minIdle     int   // minimum number of idle workers since the last stopQuarterOfIdleWorkers
@@ -115,7 +115,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
-		c.updateTargetAndQueueLimit(now, s)
+		c.updateTargetWaitAndQueueLimit(now, s)
 	}
 	for more := s.queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
 		p.wakeOrStartWorker()
@@ -164,7 +164,7 @@ func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum t
 	return sum
 }
 
-func (c *controller) updateTargetAndQueueLimit(now int64, s totals) {
+func (c *controller) updateTargetWaitAndQueueLimit(now int64, s totals) {
 	p := c.p
 	if finished := s.finished - c.lastTotals.finished; finished > 0 {
 		mean := int64(s.service-c.lastTotals.service) / int64(finished)

@@ -42,22 +42,22 @@ type Pool struct {
 	parked workerStack
 	wake   chan struct{} // wakes a waiting Submit; capacity 1
 
-	_             [64]byte
-	size          atomic.Int64 // number of workers, plus closedBit once the pool is closed
-	limit         atomic.Int64 // current limit of workers
-	searching     atomic.Int32
-	blocked       atomic.Int64 // workers in Block
-	blocking      atomic.Bool  // most running jobs wait for something
-	slow          atomic.Bool  // the controller must be woken when a job waits
-	waiting       atomic.Int32 // Submits that wait for space
-	wakePending   atomic.Bool  // a waiting Submit was woken and has not run yet
-	newcomersWait atomic.Int32 // waiting Submits that new ones must not overtake
-	_             [64]byte
-	totalWaits    atomic.Uint64 // Submits that ever waited
-	handedOver    atomic.Uint64 // jobs passed directly to a worker
-	late          atomic.Uint64
-	refusedClosed atomic.Uint64
-	procs         int64
+	_                [64]byte
+	size             atomic.Int64 // number of workers, plus closedBit once the pool is closed
+	limit            atomic.Int64 // current limit of workers
+	searching        atomic.Int32
+	blocked          atomic.Int64 // workers in Block
+	blocking         atomic.Bool  // most running jobs wait for something
+	slow             atomic.Bool  // the controller must be woken when a job waits
+	waiting          atomic.Int32 // Submits that wait for space
+	wakePending      atomic.Bool  // a waiting Submit was woken and has not run yet
+	overtakenSubmits atomic.Int32 // waiting Submits that new ones must not overtake
+	_                [64]byte
+	totalWaits       atomic.Uint64 // Submits that ever waited
+	handedOver       atomic.Uint64 // jobs passed directly to a worker
+	late             atomic.Uint64
+	refusedClosed    atomic.Uint64
+	procs            int64
 
 	control   controller
 	closeOnce sync.Once
@@ -109,7 +109,7 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // Close may be called several times. It returns each dropped job only once. A job must not call Close with a context
 // that never ends, because Close waits for the job.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
-	p.closeOnce.Do(p.markClosedAndStartDrain)
+	p.closeOnce.Do(p.rejectJobsAndStartDrain)
 	select {
 	case <-p.done:
 		return nil, nil
@@ -148,7 +148,7 @@ func (p *Pool) Block(f func()) {
 // millisecond old while jobs wait in the queue. Otherwise, it may be outdated.
 func (p *Pool) MostJobsWait() bool { return p.blocking.Load() }
 
-func (p *Pool) markClosedAndStartDrain() {
+func (p *Pool) rejectJobsAndStartDrain() {
 	for _, s := range p.shards {
 		s.mu.Lock()
 		s.closed = true

@@ -36,7 +36,7 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	}
 	err := t.checkContextClearingBackground()
 	if err == nil {
-		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
+		if err = errNoCapacity; p.overtakenSubmits.Load() == 0 {
 			err = p.handToWorkerOrEnqueue(t)
 		}
 		for tries := 0; !wait && err == errNoCapacity && p.cfg.Queue == 0 && tries < returningWorkerTries; tries++ {

@@ -29,7 +29,7 @@ func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 	defer func() {
 		p.waiting.Add(-1)
 		if vainWakeups > maxVainWakeups {
-			p.newcomersWait.Add(-1)
+			p.overtakenSubmits.Add(-1)
 		}
 		if p.isClosed() || p.hasCapacity() {
 			p.wakeWaitingSubmit()
@@ -40,13 +40,13 @@ func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 		ended = t.Ctx.Done()
 	}
 	for {
-		if vainWakeups > 0 || p.newcomersWait.Load() == 0 || p.isClosed() {
+		if vainWakeups > 0 || p.overtakenSubmits.Load() == 0 || p.isClosed() {
 			if err := p.handToWorkerOrEnqueue(t); err != errNoCapacity {
 				return err
 			}
 		}
 		if vainWakeups++; vainWakeups == maxVainWakeups+1 {
-			p.newcomersWait.Add(1)
+			p.overtakenSubmits.Add(1)
 		}
 		select {
 		case <-p.wake:

@@ -165,8 +165,8 @@ const (
 	maxRate             = 1_000_000_000
 )
 
-// unlimitedBuffers is the default of MaxBuffered, in bytes, if no memory limit is known.
-const unlimitedBuffers int64 = 4 << 30
+// maxBufferedIfMemoryUnknown is the default of MaxBuffered, in bytes, if no memory limit is known.
+const maxBufferedIfMemoryUnknown int64 = 4 << 30
 
 func (l Limits) withDefaults() (Limits, error) {
 	numbers := []struct {
@@ -227,7 +227,7 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.SmallestKnownMemoryLimit()
 	if limit == math.MaxInt64 {
-		limit = 4 * unlimitedBuffers
+		limit = 4 * maxBufferedIfMemoryUnknown
 	}
 	if from == "GOMEMLIMIT" {
 		processes = 1

@@ -230,7 +230,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 		}
 		cfg.Listeners = append(cfg.Listeners, at)
 	}
-	s.matchPredecessorListenersByName(listeners)
+	s.matchRemainingPredecessorListeners(listeners)
 	return cfg, closeAndRemoveSockets, nil
 }
 

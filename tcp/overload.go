@@ -194,7 +194,7 @@ type overloadSampler struct {
 	collect     func() // debug.FreeOSMemory except in tests
 	collecting  atomic.Bool
 	collections sync.WaitGroup
-	// collectedAt is the end of the last garbage collection that freeGarbageIfGroupIsFull has started, and
+	// collectedAt is the end of the last garbage collection that collectGarbageIfMemoryShort has started, and
 	// collectionTime its duration. The goroutine that collects sets both while collecting is true.
 	collectedAt, collectionTime time.Duration
 }
@@ -232,7 +232,7 @@ func (r *overloadSampler) sample(now time.Duration) overload.Sample {
 		}
 	}
 	s.Memory = max(heap, r.groupMemory+max(r.groupMemory-before, 0)) // the group may grow as much again until the next sample
-	r.freeGarbageIfGroupIsFull(now, s.Memory)
+	r.collectGarbageIfMemoryShort(now, s.Memory)
 	return s
 }
 
@@ -247,10 +247,10 @@ const (
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// freeGarbageIfGroupIsFull starts a garbage collection if memory is short and enough garbage exists, unless one is
+// collectGarbageIfMemoryShort starts a garbage collection if memory is short and enough garbage exists, unless one is
 // running. The collection runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue
 // meanwhile.
-func (r *overloadSampler) freeGarbageIfGroupIsFull(now time.Duration, memory float64) {
+func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {
 		return

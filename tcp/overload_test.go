@@ -160,7 +160,7 @@ func TestOverloadCollectsGarbageAside(t *testing.T) {
 	}
 	metrics.Read(r.heap)
 	for range 2 {
-		r.freeGarbageIfGroupIsFull(engine.MonotonicNow(), 0.96)
+		r.collectGarbageIfMemoryShort(engine.MonotonicNow(), 0.96)
 	}
 	testkit.Receive(t, started, "no collection has started")
 	close(end)

@@ -390,10 +390,10 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchPredecessorListenersByName matches the remaining listeners of the old process with new listeners by name.
+// matchRemainingPredecessorListeners matches the remaining listeners of the old process with new listeners by name.
 // Without such a match, a listener without its own handler is matched with the first new listener without one. A
 // listener without any match is logged.
-func (s *Server) matchPredecessorListenersByName(listeners []Listener) {
+func (s *Server) matchRemainingPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {
 			continue

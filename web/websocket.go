@@ -152,12 +152,12 @@ func (s Socket) Compressed() bool { return s.negotiated.deflate }
 // Write sends a message; see tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
 	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressedBytes() {
-		return s.negotiated.writeUncompressedFrame(s.conn, byte(kind)|bitDeflate, compress(message))
+		return s.negotiated.writeFrame(s.conn, byte(kind)|bitDeflate, compress(message))
 	}
-	return s.negotiated.writeUncompressedFrame(s.conn, byte(kind), message)
+	return s.negotiated.writeFrame(s.conn, byte(kind), message)
 }
 
-func (v *negotiatedSocket) writeUncompressedFrame(c *tcp.Conn, op byte, payload []byte) error {
+func (v *negotiatedSocket) writeFrame(c *tcp.Conn, op byte, payload []byte) error {
 	if !v.client {
 		var head [10]byte
 		_, err := c.Writev(appendFrameHead(head[:0], op, len(payload)), payload)
@@ -173,12 +173,12 @@ func (v *negotiatedSocket) writeUncompressedFrame(c *tcp.Conn, op byte, payload 
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
 // Ping sends a ping. The peer's answer counts as activity and has no other effect.
-func (s Socket) Ping() error { return s.negotiated.writeUncompressedFrame(s.conn, opPing, nil) }
+func (s Socket) Ping() error { return s.negotiated.writeFrame(s.conn, opPing, nil) }
 
 // Close sends pending output and a close frame, and closes the socket. reason is cut to 123 bytes. A dialed socket
 // stays open until the server closes the TCP connection, but at most for Limits.CloseTimeout.
 func (s Socket) Close(code int, reason string) error {
-	err := s.negotiated.writeUncompressedFrame(s.conn, opClose, appendClosePayload(nil, code, reason))
+	err := s.negotiated.writeFrame(s.conn, opClose, appendClosePayload(nil, code, reason))
 	if !errors.Is(err, tcp.ErrOutsideCall) {
 		s.negotiated.closeOrAwaitPeerClose(s.conn, nil)
 		err = nil
@@ -467,7 +467,7 @@ func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, def
 func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (stillOpen bool) {
 	switch op {
 	case opPing:
-		_ = v.writeUncompressedFrame(c, opPong, p)
+		_ = v.writeFrame(c, opPong, p)
 	case opClose:
 		why := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
@@ -498,7 +498,7 @@ func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	if code != CloseNoCode {
 		p = appendClosePayload(nil, code, reason)
 	}
-	_ = v.writeUncompressedFrame(c, opClose, p)
+	_ = v.writeFrame(c, opClose, p)
 	v.closeOrAwaitPeerClose(c, why)
 }
 

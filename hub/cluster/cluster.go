@@ -346,8 +346,8 @@ func (n *Node) checkMessageSize(message []byte) error {
 	return nil
 }
 
-// EnqueueForStream implements hub.Cluster.
-func (n *Node) EnqueueForStream(topic string, message []byte) error {
+// QueueForReplay implements hub.Cluster.
+func (n *Node) QueueForReplay(topic string, message []byte) error {
 	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}

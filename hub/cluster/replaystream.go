@@ -142,7 +142,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 
 // openAndReadUntilError opens the replay stream and reads messages. timeout limits each request that opens the stream.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
-	if err := s.ensureStreamResetIfChanged(ctx, timeout); err != nil {
+	if err := s.openStreamAndResetBufferIfReplaced(ctx, timeout); err != nil {
 		return false, err
 	}
 	r := s.node.hub.Replay
@@ -206,9 +206,9 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStreamResetIfChanged creates the stream if necessary, and resets the hub's replay buffer if the stream was
-// replaced or has lost its newest messages.
-func (s *replayStream) ensureStreamResetIfChanged(ctx context.Context, timeout time.Duration) error {
+// openStreamAndResetBufferIfReplaced creates the stream if necessary, and resets the hub's replay buffer if the stream
+// was replaced or has lost its newest messages.
+func (s *replayStream) openStreamAndResetBufferIfReplaced(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := s.js.Stream(ctx, streamName)

@@ -19,7 +19,7 @@ func NewAdmission(cfg *Config) *admission.Controller {
 
 // AdmitAndAcquireSlots decides whether to serve an accepted connection. If so, it reserves a slot under the connection
 // limits of the engine, the listener and the source address. Otherwise, it logs and counts the refusal, and returns the
-// reason. If peer is a proxy, SetProxiedPeerOrSendRefusal reserves the slot of the client's address later.
+// reason. If peer is a proxy, AdmitProxiedPeerOrAppendRefusal reserves the slot of the client's address later.
 func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error {
 	isProxy := rt.isFromProxy(listener, peer)
 	if isProxy && !rt.Overload.AdmitProxy() || !isProxy && !rt.Overload.AdmitConn(peer.Addr()) {
@@ -113,10 +113,10 @@ func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 	return nil
 }
 
-// SetProxiedPeerOrSendRefusal sets the connection's peer address to peer, the client's address that a proxy has
+// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to peer, the client's address that a proxy has
 // announced, and reserves the slot of this source address. If the client is refused, the method appends the refusal
 // reply to the output and returns the reason.
-func (c *Conn) SetProxiedPeerOrSendRefusal(peer netip.AddrPort) error {
+func (c *Conn) AdmitProxiedPeerOrAppendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
 	if c.runtime.Overload.AdmitConn(peer.Addr()) {
@@ -236,9 +236,9 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// startTicketUnlessTooLate tells the overload manager that a worker starts the connection's job. If the job has waited
+// tryStartTicket tells the overload manager that a worker starts the connection's job. If the job has waited
 // too long, run is false, and the caller must drop the job. Without a Shed function, run is always true.
-func (c *Conn) startTicketUnlessTooLate() (run bool) {
+func (c *Conn) tryStartTicket() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true
 	}

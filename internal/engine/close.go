@@ -46,21 +46,21 @@ func (c *Conn) BeginShutdownDrain() {
 	if c.callbacks().Draining != nil || c.is(ownHandler) {
 		c.state |= drainingPending
 	}
-	c.state |= draining | readBeforeClose
+	c.state |= draining | finalReadPending
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearReadBeforeCloseIfDone is called after a read with input. It clears the flag readBeforeClose if no further read
+// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if no further read
 // is needed before the connection closes. The flag stays set for the first maxDrainReads reads of a drain, while a time
 // limit is exceeded, and, unless the connection is draining, while input waits for a worker.
-func (c *Conn) clearReadBeforeCloseIfDone() {
+func (c *Conn) clearFinalReadUnlessNeeded() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
 	case c.is(inputHeld) && !c.is(draining): // a worker must handle the input first
 	default:
 		if why, _ := c.exceededTimeLimit(c.runtime.Now()); why == nil {
-			c.state &^= readBeforeClose
+			c.state &^= finalReadPending
 		}
 	}
 }
@@ -69,10 +69,10 @@ func (c *Conn) clearReadBeforeCloseIfDone() {
 // it. Drivers call the method after a read that found nothing or emptied the socket. Input that waits for a worker
 // delays a close by a time limit.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
-	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
+	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return
 	}
-	c.state &^= readBeforeClose
+	c.state &^= finalReadPending
 	if why, _ := c.exceededTimeLimit(c.runtime.Now()); why != nil {
 		c.closeOrAbortByTimeoutKind(why)
 	}

@@ -344,7 +344,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 			c.startPendingLayerAndUpdatePause()
 		}
 	case RequestLatest:
-		c.queueLatestUnlessClosed(req.shared.latest)
+		c.queueLatestOrCountDrop(req.shared.latest)
 	case RequestResumeLayer:
 		c.continueLayerHandshake()
 		c.startPendingLayerAndUpdatePause()
@@ -407,7 +407,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 			return Wait
 		}
 		return FeedHandler
-	case c.is(readBeforeClose) && c.WantsInput():
+	case c.is(finalReadPending) && c.WantsInput():
 		return Read
 	case c.hasOutput():
 		return Wait
@@ -425,7 +425,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 
 // nextHandshakeAction returns the driver's next action for a connection in a handshake.
 func (c *Conn) nextHandshakeAction() Action {
-	if c.is(readBeforeClose) && c.WantsInput() {
+	if c.is(finalReadPending) && c.WantsInput() {
 		return Read
 	}
 	if c.out == nil && c.is(draining) && c.closeIfNothingPosted(ErrServerClosed) {

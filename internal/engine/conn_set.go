@@ -82,9 +82,9 @@ func (l *connList) replaceSubscriptions(value *LatestValue) {
 const (
 	// chunkFill is the average number of connections per chunk at which a table grows.
 	chunkFill = 128
-	// slotsPerGroup is the number of consecutive slots with the same hash. They are in one chunk, so that iteration
+	// slotsPerHash is the number of consecutive slots with the same hash. They are in one chunk, so that iteration
 	// accesses memory in order.
-	slotsPerGroup = 16
+	slotsPerHash = 16
 )
 
 type connSet struct {
@@ -116,7 +116,7 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
-	i := bits.Reverse32(c.slot/slotsPerGroup*0x9E3779B1) & (size - 1)
+	i := bits.Reverse32(c.slot/slotsPerHash*0x9E3779B1) & (size - 1)
 	if i >= n {
 		i -= size / 2
 	}

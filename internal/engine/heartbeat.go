@@ -184,7 +184,7 @@ func (c *Conn) SendHeartbeatOrScheduleClose() {
 	switch missed := c.unansweredHeartbeats(); {
 	case !c.mayGetHeartbeat() || c.lastHeard.elapsed(c.runtime.Clock()) < time.Duration(missed)*h.Every+h.Every/4:
 	case missed >= h.MaxMissed:
-		c.state |= readBeforeClose
+		c.state |= finalReadPending
 	default:
 		c.callHeartbeatSend()
 	}

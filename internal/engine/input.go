@@ -32,8 +32,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	default:
 		c.OnPlaintext(p)
 	}
-	if c.is(readBeforeClose) {
-		c.clearReadBeforeCloseIfDone()
+	if c.is(finalReadPending) {
+		c.clearFinalReadUnlessNeeded()
 	}
 	c.startPendingLayerAndUpdatePause()
 }

@@ -130,9 +130,9 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueLatestUnlessClosed queues sub, so that its newest value is sent. If the connection can send nothing more, it
+// queueLatestOrCountDrop queues sub, so that its newest value is sent. If the connection can send nothing more, it
 // counts the value as dropped instead.
-func (c *Conn) queueLatestUnlessClosed(sub *LatestSubscription) {
+func (c *Conn) queueLatestOrCountDrop(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
 		_, replaced, unknown := sub.takeNewest()

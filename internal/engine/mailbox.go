@@ -287,7 +287,7 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	}
 	b.numRequests++
 	if overtakes && !b.released {
-		b.appendUrgentWithoutWaking(QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Kind: r.Kind})
+		b.appendUrgent(QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Kind: r.Kind})
 		return nil
 	}
 	b.bytes += added
@@ -347,8 +347,8 @@ func (b *Mailbox) OwnerMustWake(putErr error) bool {
 	return b.nonEmpty.Load() || b.needsTimer.Swap(false)
 }
 
-// appendUrgentWithoutWaking queues a request that overtakes delayed output.
-func (b *Mailbox) appendUrgentWithoutWaking(q QueuedRequest) {
+// appendUrgent queues a request that overtakes delayed output.
+func (b *Mailbox) appendUrgent(q QueuedRequest) {
 	b.urgent = append(b.urgent, q)
 	b.takenMemory += QueuedRequestSize // the next Recycle subtracts it
 	if b.Counters != nil {

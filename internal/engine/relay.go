@@ -353,8 +353,8 @@ func (c *Conn) CountSpliced(n int) {
 		c.runtime.Counters.Add(Writes, 1)
 		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
-	if c.is(readBeforeClose) {
-		c.clearReadBeforeCloseIfDone()
+	if c.is(finalReadPending) {
+		c.clearFinalReadUnlessNeeded()
 	}
 }
 

@@ -104,7 +104,7 @@ func (s *sim) readOnce(l *life) {
 	}
 	l.allowReasons(s.allowedTimeouts(l)...) // it is judged now
 	c.CloseIfTimedOutAfterEmptyRead()
-	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
+	s.check(some || !c.is(finalReadPending), "%v: is still to be read from", l)
 }
 
 // runOrShedHandler runs the handler, or sheds if allowed.

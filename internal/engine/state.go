@@ -5,7 +5,7 @@ package engine
 //	bit              meaning                                       set by | cleared by
 //	open             established, not closed                       OnOpen
 //	dialled          this process dialled                          OnOpen
-//	sourceCounted    counted among the connections of its source   OnOpen, SetProxiedPeerOrSendRefusal
+//	sourceCounted    counted among the connections of its source   OnOpen, AdmitProxiedPeerOrAppendRefusal
 //	ownHandler       userData is a ConnHandler                     SetConnHandler
 //	handshaking      a layer's handshake is in progress            OnOpen, RequestLayerInsertion | OnHandshakeDone
 //	openPending      a worker must call Opened                     OnOpen, OnHandshakeDone | MakeDeferredHandlerCalls
@@ -20,7 +20,7 @@ package engine
 //	drainedPending   Drained or Missed is pending                  OnSent | MakeDeferredHandlerCalls
 //	drainingPending  Draining is pending                           BeginShutdownDrain | MakeDeferredHandlerCalls
 //	draining         close at the next idle moment                 BeginShutdownDrain
-//	readBeforeClose  read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
+//	finalReadPending  read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
 //	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
 //	relayed          in a relay                                    relay
 //	peerEOF          the peer sends no more                        OnEOF
@@ -50,7 +50,7 @@ const (
 	drainedPending
 	drainingPending
 	draining
-	readBeforeClose
+	finalReadPending
 	relayed
 	peerEOF
 	eofDelivered

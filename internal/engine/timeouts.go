@@ -20,8 +20,8 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// TimeSinceInput returns the time since the peer last sent something, with an error of up to 17 ms. If the peer has sent
-// nothing yet, ok is false.
+// TimeSinceInput returns the time since the peer last sent something, with an error of up to 17 ms. If the peer has
+// sent nothing yet, ok is false.
 func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
 	return c.lastHeard.elapsed(c.runtime.Clock()), !c.is(neverHeard)
 }
@@ -153,7 +153,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	case c.is(peerEOF):
 		c.CloseWith(why)
 	default:
-		c.state |= readBeforeClose // unread input may have arrived
+		c.state |= finalReadPending // unread input may have arrived
 	}
 	return true
 }

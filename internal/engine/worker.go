@@ -39,7 +39,7 @@ func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If
 // c has waited too long under overload, Run makes no calls, and the loop sheds c's input.
 func (c *Conn) Run(context.Context) {
-	if !c.startTicketUnlessTooLate() {
+	if !c.tryStartTicket() {
 		c.Dropped(ErrOverloaded)
 		return
 	}

@@ -96,7 +96,7 @@ func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow
 // Output returns and removes all output of the server that Output and Expect have not yet removed.
 func (p *Peer) Output() (text string) {
 	p.s.runAndSettle(func() {
-		text = string(p.undiscardedOutput())
+		text = string(p.unreadServerOutput())
 		p.discardReceived(len(text))
 	})
 	return text
@@ -108,7 +108,7 @@ func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
 	p.waitUntilOrGiveUp(func() bool {
-		have := p.undiscardedOutput()
+		have := p.unreadServerOutput()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
 			p.discardReceived(len(want))

@@ -30,9 +30,9 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// undiscardedOutput returns the server's output, decrypted, without the discarded part. Call it only within
+// unreadServerOutput returns the server's output, decrypted, without the discarded part. Call it only within
 // runAndSettle.
-func (p *Peer) undiscardedOutput() []byte {
+func (p *Peer) unreadServerOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
 	}

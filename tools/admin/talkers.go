@@ -97,7 +97,7 @@ func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 }
 
 func (t *topTalkers) insertIfAmongTop(one talker) {
-	at, _ := slices.BinarySearchFunc(t.top, one, compareByTrafficDescending)
+	at, _ := slices.BinarySearchFunc(t.top, one, compareByRateDescending)
 	if at == maxShownTalkers {
 		return
 	}
@@ -107,8 +107,8 @@ func (t *topTalkers) insertIfAmongTop(one talker) {
 	t.top = slices.Insert(t.top, at, one)
 }
 
-// compareByTrafficDescending orders connections by current traffic, then by unsent bytes, then by total traffic.
-func compareByTrafficDescending(a, b talker) int {
+// compareByRateDescending orders connections by current traffic, then by unsent bytes, then by total traffic.
+func compareByRateDescending(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),
 		cmp.Compare(b.Unsent, a.Unsent),

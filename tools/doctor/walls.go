@@ -139,9 +139,9 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerWallHolds adds to w that the limit allows holds connections at side. w keeps the lower number and its side, or
+// mergeHoldsOfSide adds to w that the limit allows holds connections at side. w keeps the lower number and its side, or
 // Both if the numbers are equal.
-func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
+func (x *analysis) mergeHoldsOfSide(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
 		w.Side, w.Holds = side, holds

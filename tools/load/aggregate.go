@@ -59,7 +59,7 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 		i.InFlight = s.messagesInFlight()
 	}
 	if t.isOpenLoop() {
-		s.run[nIntended], i.Waiting = r.countDueAndUnsent(s, now)
+		s.run[nIntended], i.Waiting = r.estimatePlannedAndUntaken(s, now)
 		s.run[nIntended] = max(s.run[nIntended], g.lastCounts[nIntended]) // an estimate can decrease
 	}
 	counted := s.run
@@ -72,9 +72,9 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 	return i
 }
 
-// countDueAndUnsent returns how many messages an open loop has planned up to now, and how many of them no connection
-// has taken yet. If the planned times are random, both numbers are estimates.
-func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
+// estimatePlannedAndUntaken returns how many messages an open loop has planned up to now, and how many of them no
+// connection has taken yet. If the planned times are random, both numbers are estimates.
+func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.TakenCounts()
@@ -101,7 +101,7 @@ func (r *loadRun) buildPlanWithFirstUsageSample() *Plan {
 	p := &Plan{
 		Start:       r.generator.startTime,
 		Targets:     r.targetNames(),
-		Mode:        r.cfg.trafficModeName(),
+		Mode:        r.cfg.paceName(),
 		Connections: r.cfg.totalConns(),
 		Sources:     len(r.dialer.sources),
 		Pipeline:    r.cfg.Pipeline,
@@ -149,7 +149,7 @@ func (r *loadRun) buildResult(end totals) *Result {
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
 		ConnectTime: r.connectTime,
-		Mode:        r.cfg.trafficModeName(),
+		Mode:        r.cfg.paceName(),
 		NoReply:     t.script.awaitsNoAnswer,
 		Seed:        r.cfg.Seed,
 		Connect:     summarizeDistribution(&total.connect),

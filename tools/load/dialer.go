@@ -172,9 +172,10 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// safeConnsPerLoopbackSource returns the maximum number of connections to plan from one loopback address to one target:
-// a quarter of the number of ephemeral ports, at most maxPlannedPerSource. It returns 0 on systems other than Linux.
-func safeConnsPerLoopbackSource() (countOrZeroIfUnlimited int) {
+// maxConnsPerLoopbackSourceAndTarget returns the maximum number of connections to plan from one loopback address to one
+// target: a quarter of the number of ephemeral ports, at most maxPlannedPerSource. It returns 0 on systems other than
+// Linux.
+func maxConnsPerLoopbackSourceAndTarget() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0
 	}

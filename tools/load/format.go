@@ -247,7 +247,7 @@ func (r Ramp) String() string {
 // a network, it returns only the host addresses. If there are more than limit addresses, ExpandSourceRange returns an
 // error.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
-	first, last, ok := parseAddrOrRangeOrNetwork(text)
+	first, last, ok := parseHostRange(text)
 	if !ok {
 		return nil, wantSource
 	}
@@ -262,7 +262,7 @@ func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	}
 }
 
-func parseAddrOrRangeOrNetwork(text string) (first, last netip.Addr, ok bool) {
+func parseHostRange(text string) (first, last netip.Addr, ok bool) {
 	if from, to, found := strings.Cut(text, "-"); found {
 		first, err := netip.ParseAddr(from)
 		last, otherErr := netip.ParseAddr(to)

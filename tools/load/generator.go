@@ -143,19 +143,19 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 	return int(c.Slot()) % len(g.shards)
 }
 
-// Opened numbers a new connection, and then starts the WebSocket handshake or calls requestJoinOrRegister.
+// Opened numbers a new connection, and then starts the WebSocket handshake or calls sendHelloOrRegister.
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
 		g.script.frames.sendWSHandshakeRequest(c, g.nextNumber.Add(1)-1, began)
 		return
 	}
-	g.requestJoinOrRegister(c, g.nextNumber.Add(1)-1, began)
+	g.sendHelloOrRegister(c, g.nextNumber.Add(1)-1, began)
 }
 
-// requestJoinOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
+// sendHelloOrRegister sends a publisher's greeting or a subscription to the server. Without publish/subscribe, it
 // counts the connection as established, and may start its traffic.
-func (g *generator) requestJoinOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) sendHelloOrRegister(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendPublisherHelloOrSubscription(c, connNumber, dialedAt)
 		return
@@ -228,7 +228,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.startOrContinueTraffic(s, cs, 0, now)
+		g.scheduleNextMessages(s, cs, 0, now)
 	}
 	p := g.takeAllDueAndCountSent(s, cs, now)
 	s.mu.Unlock()
@@ -269,7 +269,7 @@ func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connStat
 			g.recordOpenLoopSendLateness(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.startOrContinueTraffic(s, cs, res.answers, now)
+			g.scheduleNextMessages(s, cs, res.answers, now)
 		}
 		p = g.takeAllDueAndCountSent(s, cs, now)
 	}

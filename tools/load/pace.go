@@ -35,9 +35,9 @@ func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time
 	return wanted
 }
 
-// startOrContinueTraffic marks the next messages of a connection as due, or sets timers for them. The caller calls it
+// scheduleNextMessages marks the next messages of a connection as due, or sets timers for them. The caller calls it
 // when the traffic of the connection starts and when answers arrive. It has no effect in a flood.
-func (g *generator) startOrContinueTraffic(s *shard, cs *connState, newAnswers int, now time.Duration) {
+func (g *generator) scheduleNextMessages(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {

@@ -124,7 +124,7 @@ func newRunWithoutEngine(cfg Config, targets []resolvedTarget) (*loadRun, error)
 	}
 	r.dialer = dialer{
 		targets:          targets,
-		sources:          planGivenOrLoopbackSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*safeConnsPerLoopbackSource()),
+		sources:          planGivenOrLoopbackSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*maxConnsPerLoopbackSourceAndTarget()),
 		rate:             cfg.ConnectRate,
 		ramp:             cfg.Ramp,
 		connections:      cfg.totalConns(),

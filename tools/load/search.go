@@ -328,7 +328,7 @@ func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 }
 
 func (r *loadRun) resetWindowMeasurements() {
-	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
+	planned, _ := r.estimatePlannedAndUntaken(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned
 	r.generator.setMeasuringWindow(pacer.Never, math.MinInt64)
 	r.skipped = pacer.CountsBeforeAndInWindow{}

@@ -56,7 +56,7 @@ func (g *generator) finishWSHandshakeOrAbort(c *engine.Conn, hs *wsHandshake, in
 		return len(in)
 	}
 	if n > 0 {
-		g.requestJoinOrRegister(c, hs.number, hs.dialedAt)
+		g.sendHelloOrRegister(c, hs.number, hs.dialedAt)
 	}
 	return n
 }

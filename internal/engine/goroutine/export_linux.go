@@ -72,7 +72,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	e.awaitEarlierBroadcasts(ctx) // because an exported connection accepts no requests
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
-		reading.Go(func() { d.receiveConfirmations(files[i], o) })
+		reading.Go(func() { d.receiveConfirmationsAndCredit(files[i], o) })
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
@@ -98,8 +98,9 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmations reads the receiver's confirmations until the channel ends. file is the channel's socket.
-func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.ExportChannel) {
+// receiveConfirmationsAndCredit reads the receiver's confirmations until the channel ends. file is the channel's
+// socket.
+func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return // the channel was closed here

@@ -144,7 +144,7 @@ func (k *pausableClock) removeLimit() {
 // nextSweepConns returns the next slice of connections to sweep. period is the time of a full sweep; 0 means
 // engine.FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
-	if e.expiringConns.Load() > 0 || period == 0 {
+	if e.connsWithDeadline.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
 	}
 	slices := int(period / engine.MinSliceInterval)

@@ -28,7 +28,7 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	}
 	peer, err := clientAddrOrTransportPeer(h, c.Peer())
 	if err == nil {
-		err = c.SetProxiedPeerOrSendRefusal(peer)
+		err = c.AdmitProxiedPeerOrAppendRefusal(peer)
 	}
 	if err != nil {
 		return err

@@ -432,7 +432,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	}
 	if c.DriverFlags()&Expiring == 0 {
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.sweeper.adjustCountOfConnsAboutToExpire(c.Slot(), 1)
+		l.sweeper.adjustDeadlineConnCount(c.Slot(), 1)
 	}
 	l.timers.addTimerIfSoon(c)
 }
@@ -440,7 +440,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.sweeper.adjustCountOfConnsAboutToExpire(c.Slot(), -1)
+		l.sweeper.adjustDeadlineConnCount(c.Slot(), -1)
 	}
 }
 

@@ -191,7 +191,7 @@ func (w *agentWorker) recordAndSendFinalReport(finalReport *report) {
 		how = cmp.Or(how, fmt.Sprintf("%d answered", finalReport.Event.Result.Answered))
 	}
 	w.Logf("run %s has ended: %s", shortID(w.run.id), how)
-	w.run.sendHeartbeatOrUnconfirmedReport()
+	w.run.sendPendingReportOrHeartbeat()
 }
 
 func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
@@ -211,7 +211,7 @@ func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 		w.cancelAndLeaveRun("the coordinator is lost")
 		return
 	}
-	w.run.sendHeartbeatOrUnconfirmedReport()
+	w.run.sendPendingReportOrHeartbeat()
 }
 
 func (w *agentWorker) cancelAndLeaveRun(reason string) {

@@ -219,7 +219,7 @@ func (r *agentRun) sendNonFinalEvent(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrUnconfirmedReport repeats important events
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendPendingReportOrHeartbeat repeats important events
 }
 
 func (r *agentRun) clearUnconfirmedReport() {
@@ -235,9 +235,9 @@ func (r *agentRun) cancelLoadForReason(reason string) {
 	r.cancel()
 }
 
-// sendHeartbeatOrUnconfirmedReport sends the last report if the load has ended, otherwise the unconfirmed report or, if
+// sendPendingReportOrHeartbeat sends the last report if the load has ended, otherwise the unconfirmed report or, if
 // there is none, a heartbeat. If the last report cannot be sent, a report of that failure replaces it.
-func (r *agentRun) sendHeartbeatOrUnconfirmedReport() {
+func (r *agentRun) sendPendingReportOrHeartbeat() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
 	if r.unconfirmed != nil {

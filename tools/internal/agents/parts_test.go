@@ -152,13 +152,13 @@ func TestConnectedAgain(t *testing.T) {
 		}
 		return msg
 	}
-	r.sendHeartbeatOrUnconfirmedReport()
+	r.sendPendingReportOrHeartbeat()
 	if c.processAgentMessage(next()); m.connected || m.heard.IsZero() {
 		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
 	r.sendNonFinalEvent(load.Event{Phase: load.Connected})
 	next() // is lost
-	r.sendHeartbeatOrUnconfirmedReport()
+	r.sendPendingReportOrHeartbeat()
 	if c.processAgentMessage(next()); !m.connected {
 		t.Error("the next heartbeat does not say that it is connected")
 	}

@@ -213,14 +213,14 @@ func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName
 		return err
 	}
 	for i := range stages {
-		if err := m.runStageAndSampleServer(ctx, stages[i], i == len(stages)-1); err != nil {
+		if err := m.runStageAndSample(ctx, stages[i], i == len(stages)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (m *serverMeasurement) runStageAndSampleServer(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
+func (m *serverMeasurement) runStageAndSample(ctx context.Context, s scenario.Stage, isMeasuredStage bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
 		guarded, end := cancelWhenMemoryLow(ctx)
