@@ -20,7 +20,7 @@ package engine
 //	drainedPending   Drained or Missed is pending                  OnSent | MakeDeferredHandlerCalls
 //	drainingPending  Draining is pending                           BeginShutdownDrain | MakeDeferredHandlerCalls
 //	draining         close at the next idle moment                 BeginShutdownDrain
-//	finalReadPending  read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
+//	finalReadPending read once more before closing for a           CheckTimeouts, BeginShutdownDrain | OnRead,
 //	                 timeout or a drain                            CloseIfTimedOutAfterEmptyRead
 //	relayed          in a relay                                    relay
 //	peerEOF          the peer sends no more                        OnEOF
