@@ -98,7 +98,7 @@ func (c *controller) tick() (nextPeriod int64) {
 		c.endOverload(now)
 	}
 	var shed []Task
-	s := c.collectTotalsAndShedOverdue(now, &shed)
+	s := c.updateShardsAndSumTotals(now, &shed)
 	waiting := s.queued + int(s.refused-c.lastRefused) + int(p.waiting.Load())
 	c.lastRefused = s.refused
 	if waiting > 0 {
@@ -143,9 +143,9 @@ func (c *controller) tick() (nextPeriod int64) {
 	return 0
 }
 
-// collectTotalsAndShedOverdue returns the sums of the shards' counters. It also sets the shards' queue limit and,
+// updateShardsAndSumTotals returns the sums of the shards' counters. It also sets the shards' queue limit and,
 // during an overload, moves overdue jobs to *shed.
-func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
+func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
 	room := (c.queueLimit + len(p.shards) - 1) / len(p.shards)

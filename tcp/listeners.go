@@ -172,7 +172,8 @@ type engineStarter interface {
 }
 
 // unwrapListenerKeepingSocketFile returns l, or the listener inside l if l is a NamedListener. Closing a unix listener
-// then no longer removes its socket file. Listeners of other types are errors, in which field names the listener.
+// then no longer removes its socket file. It returns an error for a listener that is neither TCP nor unix nor
+// an engineStarter. The error calls the listener by the name in field.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:

@@ -264,7 +264,7 @@ func (s *Server) countByObstacleOrBusy(ctx context.Context, totalConns int) map[
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // connections that Each does not reach are busy
-		reason := c.core().ExportObstacleOrBusy()
+		reason := c.core().WhyNotExported()
 		if _, ok := c.Value().(*NetConn); ok && (reason == engine.ValueUnsaved || reason == "busy") {
 			reason = netConnReason
 		}

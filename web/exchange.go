@@ -276,7 +276,7 @@ func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
-		x.serveRecoverAndFinishResponse()
+		x.serveAndFinishOrAbort()
 	} else {
 		x.route.serveAndRecordOrMove(x)
 	}
@@ -375,7 +375,7 @@ func (x *exchange) writeServiceUnavailable() {
 	x.res.finishResponse()
 }
 
-func (x *exchange) serveRecoverAndFinishResponse() {
+func (x *exchange) serveAndFinishOrAbort() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
@@ -415,10 +415,10 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// setActiveIfStatePipelined marks a pipelined exchange as active before its handler sends output. For an active
+// activateIfPipelined marks a pipelined exchange as active before its handler sends output. For an active
 // exchange, the rest of the response is posted to the connection's owner, behind that output. The owner would send the
 // rest of a pipelined exchange too early.
-func (x *exchange) setActiveIfStatePipelined() {
+func (x *exchange) activateIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == statePipelined {

@@ -349,7 +349,7 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool)
 	}
 	x.body.framing.done = true
 	x.res.init(x, c)
-	x.serveRecoverAndFinishResponse()
+	x.serveAndFinishOrAbort()
 	x.res.writeOnConnOwner(c)
 	keepReading = x.switchHandler == nil && !x.res.closeAfter
 	switch {

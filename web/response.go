@@ -264,7 +264,7 @@ func (w *response) send(head, p []byte) (err error) {
 		_, err = w.conn.Write(p)
 		return err
 	}
-	w.x.setActiveIfStatePipelined()
+	w.x.activateIfPipelined()
 	limit := maxSendSize
 	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
 		limit = min(limit, unsent)
@@ -417,8 +417,9 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. It copies
-// them from headStart if the last response began with the same ones. present is a result of appendSortedFields.
+// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. If
+// the last response began in the same way, it copies the text that headStart has saved. present is a result of
+// appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart

@@ -91,7 +91,7 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 	if start == 0 || measures {
 		start = monotonicNow()
 	}
-	x.serveRecoverAndFinishResponse()
+	x.serveAndFinishOrAbort()
 	took := monotonicNow() - start
 	switch {
 	case hold == nil:

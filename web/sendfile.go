@@ -80,7 +80,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.x.setActiveIfStatePipelined()
+	w.x.activateIfPipelined()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
 	w.x.letOtherGoroutineContinueLoop()

@@ -95,8 +95,8 @@ type socketOptions struct {
 	client   bool // the socket was dialed: it sends masked frames and receives unmasked ones
 }
 
-// negotiatedSocket is the tcp.Handler of WebSockets after the handshake. All sockets of a WebSocket with the same
-// negotiated options share a negotiatedSocket.
+// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. The connections that the same
+// WebSocket value has accepted share a negotiatedSocket if they have negotiated the same options.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions

@@ -66,8 +66,8 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 }
 
 // CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded, and permits a pending drain to close
-// it. Drivers call the method after a read that found nothing or emptied the socket. Input that waits for a worker
-// delays a close by a time limit.
+// it. Drivers call the method after a read that found nothing or emptied the socket. While
+// input waits for a worker, an exceeded time limit does not close the connection.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return

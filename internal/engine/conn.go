@@ -397,7 +397,7 @@ func (c *Conn) AdvanceToNextAction() Action {
 	case c.is(closing):
 		return c.nextClosingAction()
 	case c.is(handshaking):
-		return c.nextHandshakeAction()
+		return c.actionDuringHandshake()
 	case c.is(openPending | drainedPending | drainingPending):
 		return FeedHandler
 	case c.isDetaching() && !c.hasOutput() && c.refState.postedBytes() == 0:
@@ -423,8 +423,8 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// nextHandshakeAction returns the driver's next action for a connection in a handshake.
-func (c *Conn) nextHandshakeAction() Action {
+// actionDuringHandshake returns the driver's next action for a connection in a handshake.
+func (c *Conn) actionDuringHandshake() Action {
 	if c.is(finalReadPending) && c.WantsInput() {
 		return Read
 	}

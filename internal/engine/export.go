@@ -61,12 +61,12 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is a result of ExportObstacleOrBusy: the connection has a value that no function saves.
+// ValueUnsaved is a result of WhyNotExported: the connection has a value that no function saves.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacleOrBusy returns what prevents the connection from moving to another process. For a temporary obstacle,
+// WhyNotExported returns what prevents the connection from moving to another process. For a temporary obstacle,
 // it returns "busy".
-func (c *Conn) ExportObstacleOrBusy() string {
+func (c *Conn) WhyNotExported() string {
 	x := c.extra
 	switch {
 	case c.is(relayed):

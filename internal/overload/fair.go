@@ -113,7 +113,8 @@ func isLucky(probability uint32) bool {
 }
 
 // updateIfDue updates the probabilities if an interval has ended. flat is the share of the arrivals that may be
-// admitted. If hasCredits is true, arrivals are also limited to headroom times the recent number of admitted requests.
+// admitted. If hasCredits is true, the arrivals are also limited: to the recent number of admitted requests, multiplied
+// by the constant headroom.
 func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return

@@ -197,8 +197,8 @@ func (m *Manager) updateOrEndConnShares(now time.Duration, memory float64) {
 	m.connShares.updateIfDue(now, probability, false)
 }
 
-// signalLevel returns the signal for action a. The action begins when level has been at least 1 for delay.
-func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, delay time.Duration) {
+// signalLevel returns the signal for action a. The action begins when level has been at least 1 for holdFor.
+func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (level float64, holdFor time.Duration) {
 	if l := memoryLevels[a]; l > 0 {
 		level = s.Memory / l
 	}
@@ -209,7 +209,7 @@ func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (leve
 		level = max(level, s.Buffers/buffersToPause)
 	case PauseAccepts:
 		if byLag := float64(lag) / float64(lagToPause); byLag > level {
-			level, delay = byLag, lagTime
+			level, holdFor = byLag, lagTime
 		}
 	case RefuseConns:
 		if m.IsActive(PauseAccepts) && now-m.since[PauseAccepts] >= refuseAfter {
@@ -220,7 +220,7 @@ func (m *Manager) signalLevel(a Action, now, lag time.Duration, s *Sample) (leve
 			level = 1
 		}
 	}
-	return level, delay
+	return level, holdFor
 }
 
 func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, delay time.Duration) {

@@ -12,7 +12,7 @@ import (
 // connection, the TLS server. Afterwards, the peer sends and receives through TLS. CloseWrite of the peer sends a
 // close_notify. If the handshake fails, StartTLS returns the error and ends the peer's direction.
 func (p *Peer) StartTLS(config *tls.Config) error {
-	conn, makeConn := &tlsTransport{peer: p, handshaking: true}, tls.Client
+	conn, makeConn := &ciphertextConn{peer: p, handshaking: true}, tls.Client
 	if p.end.IsDialled() {
 		makeConn = tls.Server
 	}
@@ -54,22 +54,22 @@ func (p *Peer) discardReceived(n int) {
 	p.plaintext = p.plaintext[n:]
 }
 
-// tlsTransport is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only outside
-// of runAndSettle.
-type tlsTransport struct {
+// ciphertextConn is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only
+// outside of runAndSettle.
+type ciphertextConn struct {
 	net.Conn
 	peer        *Peer
 	handshaking bool
 }
 
-func (t *tlsTransport) Write(b []byte) (n int, err error) {
+func (t *ciphertextConn) Write(b []byte) (n int, err error) {
 	if t.handshaking {
 		return t.peer.Write(b)
 	}
 	return len(b), t.peer.end.Send(b)
 }
 
-func (t *tlsTransport) Read(b []byte) (n int, err error) {
+func (t *ciphertextConn) Read(b []byte) (n int, err error) {
 	closed := false
 	read := func() bool {
 		n = copy(b, t.peer.end.Received())
@@ -91,4 +91,4 @@ func (t *tlsTransport) Read(b []byte) (n int, err error) {
 	return 0, os.ErrDeadlineExceeded // which is temporary
 }
 
-func (t *tlsTransport) SetWriteDeadline(time.Time) error { return nil } // CloseWrite sets it
+func (t *ciphertextConn) SetWriteDeadline(time.Time) error { return nil } // CloseWrite sets it

@@ -42,7 +42,7 @@ type Config struct {
 	// ConnectTimeout ends the connect phase when no attempt has succeeded or failed for this time. An early run
 	// (see Early) has no connect phase; its connections fail if they are not established by the end of the run.
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
-	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, or with FROM:TO:TIME, such as 0:100k:60s, FROM at once and the rest up to TO over TIME (default: all at once)"`
+	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, such as 60s; FROM:TO:TIME, such as 0:100k:60s, opens FROM connections at once and the others, up to TO, over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
 	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from so many addresses of that
 	// network that each has at most 20,000 connections per target, and at most a quarter of the ephemeral ports.
@@ -147,11 +147,11 @@ type Config struct {
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections with at most Check lines in flight: see Verification. On a WebSocket, a line
 	// is a message without the newline.
-	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established and again at the end: each sends a unique line and expects it back; --check=N limits the lines in flight to <N> (default off)"`
+	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established and again at the end: each sends a unique line and expects it back, at most <N> at a time (default: no verification; 1000 for --check without N)"`
 	// Heartbeat is a line from the server that held connections answer with HeartbeatAnswer. On WebSockets, pings
 	// are the heartbeats. Broadcast is a line that the server sends to all connections: see Result.Broadcast. Each
 	// line has 2 bytes to MaxLine, ends in "\n" and contains no other newline.
-	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately, as --heartbeat-answer says; its newline is optional"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately with the line of --heartbeat-answer; LINE may omit its newline"`
 	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"answer heartbeats with this <LINE>"`
 	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 

@@ -196,7 +196,7 @@ func (r *Result) nonTimeFiguresByName() map[string]float64 {
 	if r.Window > 0 {
 		all["rate"] = r.Rate()
 		if r.PubSub != nil {
-			all["delivery_rate"] = r.DeliveryRate()
+			all["delivery_rate"] = r.DeliveriesPerSecond()
 		}
 	}
 	if r.hasMeaningfulCPUUsage() {

@@ -200,7 +200,7 @@ func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []b
 			}
 			break
 		}
-		n, err := h.protocol.consumeNonMessageInput(c, in[used:])
+		n, err := h.protocol.answerNonMessage(c, in[used:])
 		if err != nil {
 			m.err = err
 			c.Abort(err)
@@ -312,7 +312,7 @@ func (h *pubsubRun) verifyDeliveriesOrCountSlowBytes(c *engine.Conn, m *pubsubMe
 func (h *pubsubRun) verifyAndRecordNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
-		consumed, err = h.protocol.consumeNonMessageInput(c, in)
+		consumed, err = h.protocol.answerNonMessage(c, in)
 		return consumed, nil, err
 	}
 	name := len(w.head)
@@ -420,7 +420,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (withoutAnswers checkResult) {
 	for withoutAnswers.used < len(in) {
-		n, err := h.protocol.consumeNonMessageInput(c, in[withoutAnswers.used:])
+		n, err := h.protocol.answerNonMessage(c, in[withoutAnswers.used:])
 		if withoutAnswers.err = err; n == 0 {
 			break
 		}

@@ -186,9 +186,9 @@ func parseWSControlOrPublishedAck(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeNonMessageInput handles input that is not a published message, and sends the reply, if any. n is the number of
+// answerNonMessage handles input that is not a published message, and sends the reply, if any. n is the number of
 // consumed bytes, 0 if the input is incomplete.
-func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
+func (w *pubsubProtocol) answerNonMessage(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
 		_, _ = c.Write(reply) // an error reaches Closed

@@ -300,8 +300,8 @@ func (r *Result) Rate() (answeredOrSentPerSecond float64) {
 	return float64(r.answeredOrSentMessages()) / r.Window.Seconds()
 }
 
-// DeliveryRate returns the number of deliveries to subscribers per second in the window.
-func (r *Result) DeliveryRate() float64 {
+// DeliveriesPerSecond returns the number of deliveries to subscribers per second in the window.
+func (r *Result) DeliveriesPerSecond() float64 {
 	if r.Window <= 0 {
 		return 0
 	}

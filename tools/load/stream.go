@@ -143,7 +143,7 @@ func (s *Stream) validateAndAddInterval(i *Interval) error {
 	case i.To > maxSpan:
 		return fmt.Errorf("interval ends at %v; expected at most %v", i.To, maxSpan)
 	case slices.Min(i.figuresThatMustNotBeNegative()) < 0:
-		return errors.New("interval has a negative figure; expected 0 or more")
+		return fmt.Errorf("interval from %v has the negative figure %d; expected 0 or more", i.From, slices.Min(i.figuresThatMustNotBeNegative()))
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil

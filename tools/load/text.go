@@ -124,7 +124,7 @@ func (r *Result) writeTrafficOrHeldLines(line lineWriter) {
 	}
 	mbps := 8e-6 / r.Window.Seconds()
 	if r.PubSub != nil {
-		line("delivered", "%s, %s/s, each compared, in order", format.Count(r.Delivered), format.Count(int64(math.Round(r.DeliveryRate()))))
+		line("delivered", "%s, %s/s, each compared, in order", format.Count(r.Delivered), format.Count(int64(math.Round(r.DeliveriesPerSecond()))))
 	}
 	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.RoundToThreeDigits(r.Window),
 		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent), varied)

@@ -46,14 +46,14 @@ func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingTextFlag is the flag for a load.Setting. It stores its value in textsByName. A repeated flag replaces the
+// rawTextFlag is the flag for a load.Setting. It stores its value in textsByName. A repeated flag replaces the
 // value, except for a List or a message, of which all values are stored.
-type settingTextFlag struct {
+type rawTextFlag struct {
 	load.Setting
 	textsByName map[string][]string
 }
 
-func (f settingTextFlag) Set(text string) error {
+func (f rawTextFlag) Set(text string) error {
 	if !f.List && f.Group != "Messages" { // all messages are kept
 		f.textsByName[f.Name] = nil
 	}
@@ -61,9 +61,9 @@ func (f settingTextFlag) Set(text string) error {
 	return nil
 }
 
-func (f settingTextFlag) String() string { return "" }
+func (f rawTextFlag) String() string { return "" }
 
-func (f settingTextFlag) Type() string {
+func (f rawTextFlag) Type() string {
 	if f.Bare == "true" {
 		return "bool"
 	}
@@ -96,7 +96,7 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	if f.cfg.Hold && s.Name == "connections" {
 		s.Short = "n"
 	}
-	flags.VarP(settingTextFlag{s, f.settingTexts}, s.Name, s.Short, s.Help)
+	flags.VarP(rawTextFlag{s, f.settingTexts}, s.Name, s.Short, s.Help)
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 

@@ -60,8 +60,8 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 	flags.SortFlags = false
 	flags.StringVar(&f.format, "format", "text", "output `FORMAT`: text, html, json, csv (loads only) or benchstat (benches only)")
 	flags.StringVar(&f.out, "out", "-", "write to `FILE`; - is standard output")
-	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, is met by the load (repeatable)")
-	flags.BoolVar(&f.merge, "merge", false, "combine generators that ran at the same time")
+	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, errors==0 or rate>=10k, is met by the load (repeatable)")
+	flags.BoolVar(&f.merge, "merge", false, "combine the results of generators that ran at the same time into one result")
 	return cmd
 }
 

@@ -132,7 +132,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
 	e.acceptPause.paused, e.acceptPause.changed = cfg.StartPaused, make(chan struct{})
 	e.broadcastQueue, e.flushBroadcasts = make(chan *engine.Broadcast, engine.MaxBroadcasts), make(chan chan struct{})
-	e.running.Go(e.runSweeper)
+	e.running.Go(e.runPeriodicChecks)
 	e.running.Go(e.runBroadcaster)
 	if cfg.Scheduler != nil {
 		e.schedulerDone.Go(e.callConfigSchedulerWhenDue)

@@ -16,8 +16,9 @@ import (
 // stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runSweeper checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has ended.
-func (e *goroutineEngine) runSweeper() {
+// runPeriodicChecks checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has
+// ended.
+func (e *goroutineEngine) runPeriodicChecks() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -21,13 +21,13 @@ var publishProbe = Probe{
 		if p == nil || r == nil || r.Window <= 0 {
 			return
 		}
-		set("deliveries", r.DeliveryRate())
+		set("deliveries", r.DeliveriesPerSecond())
 		set("publishes", r.Rate())
 		set("delivery-p50", r.Latency.P50.Seconds())
 		set("delivery-p99", r.Latency.P99.Seconds())
 		set("delivery-max", r.Latency.Max.Seconds())
 		set("load-busy", r.GeneratorCPUUtilization())
-		in.setServerCPUFigures("delivery-cpu", r.DeliveryRate(), set)
+		in.setServerCPUFigures("delivery-cpu", r.DeliveriesPerSecond(), set)
 		if p.Slow > 0 {
 			set("slow-ended", float64(r.SlowEnded))
 		}

@@ -281,8 +281,8 @@ func (m *serverMeasurement) runStageAndSample(ctx context.Context, s scenario.St
 	return err
 }
 
-// sampleSettledMemoryDuringHold samples memory once all connections are accepted and memory is stable, or after half of
-// the hold. It adds a caveat if that takes longer than the hold.
+// sampleSettledMemoryDuringHold samples memory when all connections are accepted and memory is stable. After half of
+// the hold, it samples in any case. It adds a caveat if the sample is complete only after the end of the hold.
 func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// If there are too few connections, a probe adds a caveat.
