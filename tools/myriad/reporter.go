@@ -31,7 +31,7 @@ type outputFlags struct {
 
 func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, errors==0 or rate>=10k, is met (repeatable)")
-	flags.StringVar(&f.out, "out", "", "write events as lines of JSON to this `FILE`; - is standard output (default: no events)")
+	flags.StringVar(&f.out, "out", "", "write events as lines of JSON to this `FILE`; - is standard output")
 	flags.BoolVar(&f.json, "json", false, "same as --out -")
 	flags.StringVar(&f.csv, "csv", "", "write a CSV table with a row per interval to this `FILE`")
 	flags.StringVar(&f.html, "html", "", "write a self-contained page with charts to this `FILE`")
