@@ -23,6 +23,9 @@ const (
 
 func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
 
+// hasIDs reports whether messages carry an id, with which a client can resume.
+func (f messageFormat) hasIDs() bool { return f.isWebSocket() || f == formatEvents }
+
 // appendMessage appends message for a subscriber of topicOrPattern. id is "" for a message that is not stored.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
@@ -86,7 +89,7 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 // appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. It names the topic if there is
 // only one. topics must not be empty.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
-	if !f.isWebSocket() && f != formatEvents {
+	if !f.hasIDs() {
 		return dst
 	}
 	e := jsonMessage{Op: "gap", ID: upTo.String()}

@@ -71,7 +71,7 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 
 func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
 	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte {
-		if id == keptByOtherProcess && (f.isWebSocket() || f == formatEvents) {
+		if id == keptByOtherProcess && f.hasIDs() {
 			return dst
 		}
 		return f.appendMessage(dst, t, publishedTopic, message, id)
