@@ -1,7 +1,9 @@
 package sock
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -43,7 +45,14 @@ func dialConns(t testing.TB, to netip.AddrPort, n int) {
 
 func connectAndAccept(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
 	t.Helper()
-	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
+	// The kernel counts all connections with this local port, so it must not be one that other programs get as clients.
+	var ln net.Listener
+	err := errors.New("no attempt")
+	for range 100 {
+		if ln, err = net.Listen(network, net.JoinHostPort(host, fmt.Sprint(10_000+rand.IntN(20_000)))); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
