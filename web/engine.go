@@ -119,11 +119,12 @@ func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileR
 // sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If
 // not all bytes were sent, the owner must send the rest and all further output of the request.
 func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
+	if len(head) == 0 {
+		head, p = p, nil
+	}
 	switch {
-	case h.hold != nil || !h.workerMaySend || len(head)+len(p) == 0:
+	case h.hold != nil || !h.workerMaySend || len(head) == 0:
 		return 0
-	case len(head) == 0:
-		n = h.ref.SendWhileOutputIsEmpty(p)
 	case len(p) == 0:
 		n = h.ref.SendWhileOutputIsEmpty(head)
 	default:

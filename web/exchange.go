@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -243,34 +242,6 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// exchangeJob is a job that runs the handlers of a list of exchanges. If the connection closes before the job runs, the
-// list is removed from the job to free memory.
-type exchangeJob struct {
-	x           atomic.Pointer[exchange]
-	route       *route
-	overload    *overload.Manager
-	ticket      overload.Ticket
-	onLoopState atomic.Int32 // jobOnLoop, jobTaken or jobEnded; for jobs of event loops
-}
-
-const (
-	jobOnLoop int32 = iota
-	jobTaken        // another goroutine continues the loop, and the route counts the job in takenCalls
-	jobEnded
-)
-
-func (j *exchangeJob) submitToPool() {
-	if x := j.x.Load(); x != nil {
-		if err := x.h.poolOrDefault().TrySubmitTask(pool.Task{Job: j}); err != nil {
-			j.Dropped(err)
-		}
-	}
-}
-
-func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
-
-func (j *exchangeJob) Run(context.Context) { j.runHandlers(nil) }
-
 // runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the number of
 // response bytes in memory. It includes bufferedBytesBefore, the number of bytes of earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
@@ -287,12 +258,6 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 		}
 	}
 	return nil, bufferedBytes
-}
-
-// Dropped implements pool.Dropper. It answers the requests of the job with 503.
-func (j *exchangeJob) Dropped(error) {
-	j.overload.Abandon(&j.ticket)
-	j.takeExchange().rejectThisAndFollowing(nil)
 }
 
 // markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
