@@ -35,7 +35,7 @@ var mutations = []mutation{
 	{"count heartbeats as unanswered although the peer has spoken", "internal/engine/input.go",
 		"c.state &^= neverHeard | unansweredMask", "c.state &^= neverHeard", "./internal/engine"},
 	{"begin to close a connection twice", "internal/engine/close.go",
-		"func (c *Conn) CloseWith(why error) {\n\tif c.is(closing) {", "func (c *Conn) CloseWith(why error) {\n\tif false {", "./internal/engine"},
+		"func (c *Conn) CloseWith(reason error) {\n\tif c.is(closing) {", "func (c *Conn) CloseWith(reason error) {\n\tif false {", "./internal/engine"},
 	{"ignore the limit on unsent output", "internal/engine/ref.go",
 		"> min(int64(maxPosted), senderWaiting-1)", "> senderWaiting-1", "./internal/engine"},
 	{"send to the successor of a closed connection's slot", "internal/engine/ref.go",

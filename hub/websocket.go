@@ -252,8 +252,8 @@ func (s socketConn) sendErrorAndCloseIfMany(request *socketRequest, err error) {
 	s.sendReply(request, socketReply{Op: "error", Error: err.Error()})
 	if errors.Is(err, errWrongCredentials) {
 		addrPort, _ := s.socket.Ref().RemoteAddr()
-		if why := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, addrPort.Addr()); why != nil {
-			_ = s.socket.Close(web.ClosePolicy, why.Error())
+		if reason := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, addrPort.Addr()); reason != nil {
+			_ = s.socket.Close(web.ClosePolicy, reason.Error())
 			return
 		}
 	}
@@ -370,8 +370,8 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	if err != nil {
 		return s.hub.countRefusal(err)
 	}
-	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
-		_ = s.socket.Close(closeTryAgainLater, why.Error())
+	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, reason error) {
+		_ = s.socket.Close(closeTryAgainLater, reason.Error())
 	}}
 	start, known := replay.initStartPositionAndLastValues()
 	count := s.client.subscriptionCountForConfirmation(kind)

@@ -24,9 +24,9 @@ func (f Func) Run(ctx context.Context) { f(ctx) }
 // Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run. The error why matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
+	// Dropped is called once, instead of Run. reason matches [ErrExpired], [ErrShed] or [ErrClosed]. Dropped
 	// runs on a goroutine of the pool or within Close, and must not block.
-	Dropped(why error)
+	Dropped(reason error)
 }
 
 // Task is a job with its context.
@@ -136,7 +136,7 @@ func (c *call[T]) Run(ctx context.Context) {
 	returned = true
 }
 
-func (c *call[T]) Dropped(why error) {
-	c.err = why
+func (c *call[T]) Dropped(reason error) {
+	c.err = reason
 	close(c.done)
 }

@@ -182,14 +182,14 @@ func (p *Pool) removeQueued() (dropped []Task) {
 	return dropped
 }
 
-func (p *Pool) notifyDropped(j Job, why error) {
+func (p *Pool) notifyDropped(j Job, reason error) {
 	if d, ok := j.(Dropper); ok {
 		defer func() {
 			if v := recover(); v != nil {
 				p.callPanickedHandlerIfSet(v)
 			}
 		}()
-		d.Dropped(why)
+		d.Dropped(reason)
 	}
 }
 

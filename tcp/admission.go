@@ -49,7 +49,7 @@ func (s *Server) configureSourceAdmission(cfg *engine.Config, l Limits) {
 		Allow: s.Allow, Deny: s.Deny,
 	}
 	if s.Refuse != nil {
-		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toTCPOrUnixAddr(peer), why) }
+		cfg.RefusalReply = func(peer netip.AddrPort, reason error) []byte { return s.Refuse(toTCPOrUnixAddr(peer), reason) }
 	}
 }
 

@@ -34,8 +34,8 @@ type Blocking struct {
 	// Begin, if set, is called once, before Serve. It is for protocols in which the server sends first. The rules of
 	// Serve apply.
 	Begin func(n *NetConn) error
-	// End, if set, is called last. why is the close reason, as in Handler.Closed. The Value of n is still available.
-	End func(n *NetConn, why error)
+	// End, if set, is called last. reason is the close reason, as in Handler.Closed. The Value of n is still available.
+	End func(n *NetConn, reason error)
 	// MaxCalls limits the concurrent calls for all connections of this handler. Further calls wait in order. The
 	// default is 4,096.
 	MaxCalls int
@@ -102,12 +102,12 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-func (b *Blocking) Closed(c *Conn, why error) {
+func (b *Blocking) Closed(c *Conn, reason error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
 	}
 	n := getOrCreateNetConn(c)
-	n.markConnClosed(why)
+	n.markConnClosed(reason)
 	b.scheduleEndIfConnClosed(n)
 }
 

@@ -76,10 +76,10 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is like Close, but Closed receives why as the close reason.
-func (c *Conn) CloseWith(why error) {
+// CloseWith is like Close, but Closed receives reason as the close reason.
+func (c *Conn) CloseWith(reason error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
-		c.core().CloseWith(why)
+		c.core().CloseWith(reason)
 	}
 }
 

@@ -17,7 +17,7 @@ type MessageHandler interface {
 	// Message is called for each message, in order. msg is valid only during the call and must not be changed.
 	Message(c *Conn, msg []byte)
 	// Closed is the last call for a connection.
-	Closed(c *Conn, why error)
+	Closed(c *Conn, reason error)
 }
 
 // MessageFunc is a function that handles messages. As a MessageHandler, it does nothing in Opened and Closed.

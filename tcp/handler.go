@@ -63,7 +63,7 @@ type Handler interface {
 	//	an error of a bufio.SplitFunc, or for violating its rules (Split)
 	//
 	// or another error of the operating system, as a syscall.Errno.
-	Closed(c *Conn, why error)
+	Closed(c *Conn, reason error)
 }
 
 // WritableHandler is a Handler or MessageHandler that is told when a slow peer has caught up.
@@ -128,20 +128,20 @@ type DrainingHandler interface {
 // implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. For errors.Is, why matches ErrOverloaded and
+	// closes the connection. It runs on the event loop and must not block. For errors.Is, reason matches ErrOverloaded and
 	// either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not called, and the
 	// connection waits for a worker.
-	Shed(c *Conn, in []byte, why error) (used int)
+	Shed(c *Conn, in []byte, reason error) (used int)
 }
 
 // MessageShedHandler is a MessageHandler that rejects messages under overload; see ShedHandler.
 type MessageShedHandler interface {
 	// Shed is called instead of Message, in the order of messages, like Shed of a ShedHandler.
-	Shed(c *Conn, msg []byte, why error)
+	Shed(c *Conn, msg []byte, reason error)
 }
 
-func newShedFuncOrNil(h Handler) func(c *engine.Conn, in []byte, why error) int {
-	var shed func(c *Conn, in []byte, why error) int
+func newShedFuncOrNil(h Handler) func(c *engine.Conn, in []byte, reason error) int {
+	var shed func(c *Conn, in []byte, reason error) int
 	switch h := h.(type) {
 	case *framer:
 		if h.shed != nil {
@@ -153,7 +153,9 @@ func newShedFuncOrNil(h Handler) func(c *engine.Conn, in []byte, why error) int 
 	if shed == nil {
 		return nil
 	}
-	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
+	return func(c *engine.Conn, in []byte, reason error) int {
+		return shed((*Conn)(c), in, toOverloadError(reason))
+	}
 }
 
 func checkShedSignature(fieldName string, h Handler) error {
@@ -162,11 +164,11 @@ func checkShedSignature(fieldName string, h Handler) error {
 	case *framer:
 		if _, other := h.MessageHandler.(ShedHandler); other {
 			return badConfig(text, fieldName, h.MessageHandler, "ShedHandler", "MessageShedHandler", "MessageHandler",
-				"Shed(c *tcp.Conn, msg []byte, why error)")
+				"Shed(c *tcp.Conn, msg []byte, reason error)")
 		}
 	case MessageShedHandler:
 		return badConfig(text, fieldName, h, "MessageShedHandler", "ShedHandler", "Handler",
-			"Shed(c *tcp.Conn, in []byte, why error) (used int)")
+			"Shed(c *tcp.Conn, in []byte, reason error) (used int)")
 	}
 	return nil
 }
@@ -392,7 +394,7 @@ func (a handlerAdapter) Received(c *engine.Conn, in []byte) int { return a.h.Rec
 
 func (a handlerAdapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
 
-func (a handlerAdapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
+func (a handlerAdapter) Closed(c *engine.Conn, reason error) { a.h.Closed((*Conn)(c), reason) }
 
 func (a handlerAdapter) Secured(c *engine.Conn) {
 	if h, ok := handlerAs[SecuredHandler](a.h); ok {

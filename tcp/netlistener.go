@@ -125,8 +125,8 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-func (l *NetListener) Closed(c *Conn, why error) {
+func (l *NetListener) Closed(c *Conn, reason error) {
 	if n, ok := c.Value().(*NetConn); ok {
-		n.markConnClosed(why)
+		n.markConnClosed(reason)
 	}
 }

@@ -144,14 +144,14 @@ type Server struct {
 	// error from tls.ConnectionState.ExportKeyingMaterial. Few programs need this method, for example for channel
 	// binding (RFC 9266).
 	DropTLSExporters bool
-	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. why is ErrTooManyConns,
+	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. reason is ErrTooManyConns,
 	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
 	// accepts it immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must
 	// not block.
 	//
 	// If the server rejects the address in a PROXY header (TrustedProxies), it sends the answer like ordinary output.
 	// Such a connection counts towards Limits.MaxConns until it is closed.
-	Refuse func(remote net.Addr, why error) (answer []byte)
+	Refuse func(remote net.Addr, reason error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
 	// Listening, if set, is called when the server listens on all addresses. The server calls it once for every
@@ -435,9 +435,9 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (_ e
 	if err := s.configureGivenOrAutoPool(&cfg); err != nil {
 		return nil, m, err
 	}
-	e, m, why, err := models.StartWithFallback(m, !s.choosesModel(), cfg)
-	if why != nil {
-		s.logModelChoice(m, why)
+	e, m, reason, err := models.StartWithFallback(m, !s.choosesModel(), cfg)
+	if reason != nil {
+		s.logModelChoice(m, reason)
 	}
 	return e, m, err
 }

@@ -213,9 +213,9 @@ func (h *socketHandshake) openSocketOrCloseOnResponse(c *tcp.Conn, in []byte, en
 	return h.closeConn(c, h.err, len(in))
 }
 
-func (h *socketHandshake) closeConn(c *tcp.Conn, why error, used int) int {
-	h.err = why
-	c.CloseWith(why)
+func (h *socketHandshake) closeConn(c *tcp.Conn, reason error, used int) int {
+	h.err = reason
+	c.CloseWith(reason)
 	return used
 }
 
@@ -245,11 +245,11 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 
 // Closed calls DialFailed, because the handshake has failed. After a successful handshake, the connection has another
 // handler.
-func (h *socketHandshake) Closed(_ *tcp.Conn, why error) {
-	if h.err == nil && errors.Is(why, tcp.ErrDeadline) {
-		why = tcp.ErrDialTimeout
+func (h *socketHandshake) Closed(_ *tcp.Conn, reason error) {
+	if h.err == nil && errors.Is(reason, tcp.ErrDeadline) {
+		reason = tcp.ErrDialTimeout
 	}
-	h.DialFailed(tcp.Dial{}, cmp.Or(h.err, why))
+	h.DialFailed(tcp.Dial{}, cmp.Or(h.err, reason))
 }
 
 func (h *socketHandshake) DialFailed(_ tcp.Dial, err error) {

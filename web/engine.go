@@ -29,9 +29,9 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c with the reason why after the peer has shut down its sending direction. It closes c at the
+// closeAfterPeerEnd closes c with the given reason after the peer has shut down its sending direction. It closes c at the
 // latest after Limits.CloseTimeout.
-func closeAfterPeerEnd(c *tcp.Conn, why error) { core(c).CloseAfterPeerEOF(why) }
+func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseAfterPeerEOF(reason) }
 
 // loopHold gives an HTTP handler access to its event loop. hold is nil if the handler runs on a worker instead.
 type loopHold struct {

@@ -68,7 +68,7 @@ type Events struct {
 	// Opened, if set, is called when a stream begins; see tcp.Handler.Opened. It can add c.Ref() to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
-	Closed func(c *tcp.Conn, why error)
+	Closed func(c *tcp.Conn, reason error)
 	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
 	// HTTP.Endpoints. In the new process, Restore is called instead of Opened.
 	//
@@ -91,18 +91,18 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subsc
 // returns when the stream has ended.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	status, http2 := 0, http2ConnOf(r)
-	res, why := unwrapResponse(w)
+	res, reason := unwrapResponse(w)
 	switch {
 	case res == nil && http2 == nil:
 		status = http.StatusInternalServerError
 	case res != nil && res.state != responsePending:
 		return fmt.Errorf("%w: the request was already answered", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
-		status, why = http.StatusMethodNotAllowed, fmt.Sprintf("the request is %s; expected GET without a body", describeMethodAndBody(r))
+		status, reason = http.StatusMethodNotAllowed, fmt.Sprintf("the request is %s; expected GET without a body", describeMethodAndBody(r))
 	}
 	if status != 0 {
-		http.Error(w, why, status)
-		return fmt.Errorf("%w: %s", ErrNoStream, why)
+		http.Error(w, reason, status)
+		return fmt.Errorf("%w: %s", ErrNoStream, reason)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -153,8 +153,8 @@ func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	return false
 }
 
-func (s eventStream) Closed(c *tcp.Conn, why error) {
+func (s eventStream) Closed(c *tcp.Conn, reason error) {
 	if f := s.events.Closed; f != nil {
-		f(c, why)
+		f(c, reason)
 	}
 }

@@ -549,7 +549,7 @@ func (x *exchange) failBodyReadAndCancelContext() {
 	x.ctx.cancel()
 }
 
-func (x *exchange) abortOnConnClosed(why error) {
+func (x *exchange) abortOnConnClosed(reason error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch x.state {
@@ -560,7 +560,7 @@ func (x *exchange) abortOnConnClosed(why error) {
 		x.setState(stateDone)
 	}
 	if x.body.err == nil {
-		if x.body.err = why; why == nil || why == io.EOF {
+		if x.body.err = reason; reason == nil || reason == io.EOF {
 			x.body.err = io.ErrUnexpectedEOF
 		}
 	}
@@ -568,7 +568,7 @@ func (x *exchange) abortOnConnClosed(why error) {
 		close(x.closed)
 	}
 	x.readable.Broadcast()
-	if why != tcp.ErrDetached {
+	if reason != tcp.ErrDetached {
 		x.ctx.cancel()
 	}
 }

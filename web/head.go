@@ -21,12 +21,12 @@ import (
 // statusError is the error of a rejected request. It contains the status of the response and the reason.
 type statusError struct {
 	status int
-	why    string
+	reason string
 }
 
-func (e *statusError) Error() string { return e.why }
+func (e *statusError) Error() string { return e.reason }
 
-func badRequest(why string) error { return &statusError{http.StatusBadRequest, why} }
+func badRequest(reason string) error { return &statusError{http.StatusBadRequest, reason} }
 
 var (
 	errHeadTooLarge = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head is larger than MaxHeaderBytes"}
@@ -517,7 +517,7 @@ func isValidFieldValue(s string) bool {
 func errorStatus(err error) (int, string) {
 	var s *statusError
 	if errors.As(err, &s) {
-		return s.status, s.why
+		return s.status, s.reason
 	}
 	return http.StatusBadRequest, err.Error()
 }

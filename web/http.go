@@ -365,9 +365,9 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool)
 }
 
 func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
-	status, why := errorStatus(err)
+	status, reason := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
-	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, why)
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, reason)
 	_ = c.Close()
 }
 
@@ -384,10 +384,10 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	return used
 }
 
-func (h *HTTP) Closed(c *tcp.Conn, why error) {
+func (h *HTTP) Closed(c *tcp.Conn, reason error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
-		y.abortOnConnClosed(why)
+		y.abortOnConnClosed(reason)
 	}
 	if x != nil && x.job != nil {
 		x.job.takeExchange().cancelThisAndFollowing() // takeExchange returns nil if a worker has the job

@@ -167,8 +167,8 @@ func (s *http2Server) startDrain() {
 // Heartbeat implements tcp.HeartbeatHandler. It sends nothing, because net/http sends the pings.
 func (hc *http2Conn) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-func (hc *http2Conn) Closed(c *tcp.Conn, why error) {
-	hc.NetListener.Closed(c, why)
+func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
+	hc.NetListener.Closed(c, reason)
 	hc.h.http2Mu.Lock()
 	defer hc.h.http2Mu.Unlock()
 	if hc.server.conns--; hc.server.conns == 0 {

@@ -111,11 +111,11 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 }
 
 // recordSlowCallOrMove counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
-// several slow calls, it moves the route to workers, for the reason in why.
-func (r *route) recordSlowCallOrMove(why string) {
+// several slow calls, it moves the route to workers, for the given reason.
+func (r *route) recordSlowCallOrMove(reason string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {
-		r.moveToWorkers(why)
+		r.moveToWorkers(reason)
 	}
 }
 
@@ -165,8 +165,8 @@ func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 }
 
 // moveToWorkers makes workers run the calls of the route for some time. The time doubles if the route soon moves again.
-// why becomes RouteStats.Reason.
-func (r *route) moveToWorkers(why string) {
+// reason becomes RouteStats.Reason.
+func (r *route) moveToWorkers(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.onLoop.Load() {
@@ -176,7 +176,7 @@ func (r *route) moveToWorkers(why string) {
 		r.stay = 0
 	}
 	r.stay = min(max(2*r.stay, minTimeOnWorkers), maxTimeOnWorkers)
-	r.movedAt, r.lastMove = time.Now(), why
+	r.movedAt, r.lastMove = time.Now(), reason
 	r.moves.Add(1)
 	r.score.Store(0)
 	r.slowCalls.Store(0)

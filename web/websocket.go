@@ -27,7 +27,7 @@ type SocketHandler interface {
 	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
 	// io.ErrUnexpectedEOF if it has ended without a close frame, nil after Socket.Close, or a reason of
 	// tcp.Handler.Closed.
-	Closed(s Socket, why error)
+	Closed(s Socket, reason error)
 }
 
 // SocketMissedHandler is implemented by a SocketHandler that is notified of missed messages; see tcp.MissedHandler.
@@ -198,13 +198,13 @@ func appendClosePayload(b []byte, code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// closeOrAwaitPeerClose closes the connection with the reason why. A client lets the server close first (RFC 6455,
+// closeOrAwaitPeerClose closes the connection with the given reason. A client lets the server close first (RFC 6455,
 // section 7.1.1).
-func (v *negotiatedSocket) closeOrAwaitPeerClose(c *tcp.Conn, why error) {
+func (v *negotiatedSocket) closeOrAwaitPeerClose(c *tcp.Conn, reason error) {
 	if v.client {
-		closeAfterPeerEnd(c, why)
+		closeAfterPeerEnd(c, reason)
 	} else {
-		c.CloseWith(why)
+		c.CloseWith(reason)
 	}
 }
 
@@ -222,12 +222,12 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // If the upgrade is impossible, Upgrade answers r and returns an error that wraps ErrNoUpgrade. If middleware wraps w,
 // the new ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
-	key, status, why := ws.checkUpgradeRequest(r)
+	key, status, reason := ws.checkUpgradeRequest(r)
 	res, notFound := unwrapResponse(w)
 	switch {
 	case status != 0:
 	case res == nil:
-		status, why = http.StatusInternalServerError, notFound
+		status, reason = http.StatusInternalServerError, notFound
 	case res.state != responsePending:
 		return fmt.Errorf("%w: the request was already answered", ErrNoUpgrade)
 	}
@@ -236,8 +236,8 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 			w.Header().Set("Sec-WebSocket-Version", "13")
 			w.Header().Set("Upgrade", "websocket")
 		}
-		http.Error(w, why, status)
-		return fmt.Errorf("%w: %s", ErrNoUpgrade, why)
+		http.Error(w, reason, status)
+		return fmt.Errorf("%w: %s", ErrNoUpgrade, reason)
 	}
 	v := ws.negotiateSubprotocolAndDeflate(r)
 	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"...)
@@ -271,8 +271,8 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 }
 
 // checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is invalid, status
-// and why are the answer; otherwise status is 0.
-func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
+// and reason are the answer; otherwise status is 0.
+func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, reason string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
 	key = h.Get("Sec-Websocket-Key")
@@ -469,37 +469,37 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	case opPing:
 		_ = v.writeFrame(c, opPong, p)
 	case opClose:
-		why := &CloseError{Code: CloseNoCode}
+		reason := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
-			why = &CloseError{CloseProtocolError, "the close code has 1 byte; expected 2"}
+			reason = &CloseError{CloseProtocolError, "the close code has 1 byte; expected 2"}
 		} else if len(p) > 1 {
-			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
-			if !wsframe.ValidCloseCode(why.Code) {
-				why = &CloseError{CloseProtocolError, fmt.Sprintf("invalid close code %d", why.Code)}
-			} else if !utf8.ValidString(why.Reason) {
-				why = errInvalidUTF8
+			reason.Code, reason.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
+			if !wsframe.ValidCloseCode(reason.Code) {
+				reason = &CloseError{CloseProtocolError, fmt.Sprintf("invalid close code %d", reason.Code)}
+			} else if !utf8.ValidString(reason.Reason) {
+				reason = errInvalidUTF8
 			}
 		}
-		v.sendCloseFrameAndClose(c, why)
+		v.sendCloseFrameAndClose(c, reason)
 		return false
 	}
 	return true
 }
 
-// sendCloseFrameAndClose sends a close frame and closes the socket with the reason why. If why is a *CloseError, the
+// sendCloseFrameAndClose sends a close frame and closes the socket with the given reason. If reason is a *CloseError, the
 // close frame contains its code and reason.
-func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
-	code, reason := CloseInternal, ""
+func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, reason error) {
+	code, text := CloseInternal, ""
 	var e *CloseError
-	if errors.As(why, &e) {
-		code, reason = e.Code, e.Reason
+	if errors.As(reason, &e) {
+		code, text = e.Code, e.Reason
 	}
 	var p []byte
 	if code != CloseNoCode {
-		p = appendClosePayload(nil, code, reason)
+		p = appendClosePayload(nil, code, text)
 	}
 	_ = v.writeFrame(c, opClose, p)
-	v.closeOrAwaitPeerClose(c, why)
+	v.closeOrAwaitPeerClose(c, reason)
 }
 
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
@@ -514,7 +514,7 @@ func (v *negotiatedSocket) closeUnlessPaused(c *tcp.Conn) {
 	}
 }
 
-func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
+func (v *negotiatedSocket) Closed(c *tcp.Conn, reason error) { v.Handler.Closed(Socket{c, v}, reason) }
 
 func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	_ = Socket{c, v}.Ping()

@@ -183,8 +183,8 @@ func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 			sum[OverloadActions+Counter(a)]++
 		}
 	}
-	for why := range overload.NumReasons {
-		sum[ShedByQueueDelay+Counter(why)] += rt.Overload.Shed(why)
+	for reason := range overload.NumReasons {
+		sum[ShedByQueueDelay+Counter(reason)] += rt.Overload.Shed(reason)
 	}
 }
 

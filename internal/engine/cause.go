@@ -43,8 +43,8 @@ const (
 )
 
 var closeCauses = []struct {
-	why   error
-	cause Cause
+	reason error
+	cause  Cause
 }{
 	{nil, ClosedByHandler},
 	{io.EOF, ClosedByPeer},
@@ -68,19 +68,19 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-func closeCauseOf(why error) Cause {
+func closeCauseOf(reason error) Cause {
 	for _, c := range closeCauses {
-		if why == c.why {
+		if reason == c.reason {
 			return c.cause
 		}
 	}
-	switch why := why.(type) {
+	switch reason := reason.(type) {
 	case *PanicError:
 		return ClosedPanic
 	case *TLSError:
 		return ClosedTLS
 	case syscall.Errno:
-		switch why {
+		switch reason {
 		case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
 			return ClosedByReset
 		}
@@ -89,24 +89,24 @@ func closeCauseOf(why error) Cause {
 	return ClosedByHandler
 }
 
-func refusalCauseOf(why error) Cause {
+func refusalCauseOf(reason error) Cause {
 	switch {
-	case why == ErrTooManyConns:
+	case reason == ErrTooManyConns:
 		return RefusedFull
-	case why == ErrOverloaded:
+	case reason == ErrOverloaded:
 		return RefusedOverload
-	case errors.Is(why, ErrHandshakeTimeout):
+	case errors.Is(reason, ErrHandshakeTimeout):
 		return RefusedTimeout
-	case errors.Is(why, ErrRefusedSource):
+	case errors.Is(reason, ErrRefusedSource):
 		return RefusedSource
-	case errors.Is(why, ErrDenied):
+	case errors.Is(reason, ErrDenied):
 		return RefusedDenied
-	case errors.Is(why, ErrProxyHeader):
+	case errors.Is(reason, ErrProxyHeader):
 		return RefusedProxy
-	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrClosedByOperator:
+	case reason == io.EOF, reason == ErrServerClosed, reason == ErrOverBudget, reason == ErrClosed, reason == ErrClosedByOperator:
 		return RefusedOther
 	}
-	if _, ok := why.(syscall.Errno); ok {
+	if _, ok := reason.(syscall.Errno); ok {
 		return RefusedOther
 	}
 	return RefusedHandshake

@@ -24,14 +24,14 @@ func (c *Conn) MarkPeerEOFAndStartTimeout() {
 
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes the connection immediately and discards unsent output. why becomes the close reason. If the connection
+// Abort closes the connection immediately and discards unsent output. reason is the close reason. If the connection
 // is already closing and has sent all output, the earlier close reason stays.
-func (c *Conn) Abort(why error) {
+func (c *Conn) Abort(reason error) {
 	if c.is(closing) && c.UnsentAndDroppedBytes() == 0 {
 		c.state |= failed
 		return
 	}
-	c.abortWith(why)
+	c.abortWith(reason)
 }
 
 // maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
@@ -59,7 +59,7 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 		c.extra.drainReadsLeft--
 	case c.is(inputHeld) && !c.is(draining): // a worker must handle the input first
 	default:
-		if why, _ := c.exceededTimeLimit(c.runtime.Now()); why == nil {
+		if reason, _ := c.exceededTimeLimit(c.runtime.Now()); reason == nil {
 			c.state &^= finalReadPending
 		}
 	}
@@ -73,40 +73,40 @@ func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 		return
 	}
 	c.state &^= finalReadPending
-	if why, _ := c.exceededTimeLimit(c.runtime.Now()); why != nil {
-		c.closeOrAbortByTimeoutKind(why)
+	if reason, _ := c.exceededTimeLimit(c.runtime.Now()); reason != nil {
+		c.closeOrAbortByTimeoutKind(reason)
 	}
 }
 
-func (c *Conn) abortWith(why error) {
+func (c *Conn) abortWith(reason error) {
 	if c.is(closing) && !c.is(failed) {
-		c.logCloseIfByLimit(why, 0) // logs the limit that has ended the orderly close
+		c.logCloseIfByLimit(reason, 0) // logs the limit that has ended the orderly close
 	}
-	c.CloseWith(why)
-	c.ensureRare().closeReason = why
+	c.CloseWith(reason)
+	c.ensureRare().closeReason = reason
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection. why becomes the close reason. Output written so far is sent, and the
+// CloseWith starts to close the connection. reason is the close reason. Output written so far is sent, and the
 // handler gets no more input. If the connection is already closing, CloseWith has no effect.
-func (c *Conn) CloseWith(why error) {
+func (c *Conn) CloseWith(reason error) {
 	if c.is(closing) {
 		return
 	}
-	c.logCloseIfByLimit(why, 0)
-	c.invalidateRefsAndStartClosing(why)
+	c.logCloseIfByLimit(reason, 0)
+	c.invalidateRefsAndStartClosing(reason)
 }
 
 // CloseAfterPeerEOF is like CloseWith, but waits for the peer's EOF before it shuts down the sending direction. If no
 // EOF arrives within Limits.CloseTimeout, the connection is closed anyway.
-func (c *Conn) CloseAfterPeerEOF(why error) {
+func (c *Conn) CloseAfterPeerEOF(reason error) {
 	if !c.is(closing | shut) {
-		c.CloseWith(why)
+		c.CloseWith(reason)
 		c.ensureRare().peerClosesFirst = true
 	}
 }
 
-func (c *Conn) invalidateRefsAndStartClosing(why error) {
+func (c *Conn) invalidateRefsAndStartClosing(reason error) {
 	g := c.refLock()
 	g.Lock()
 	waiting := c.refState.startNextGeneration()
@@ -114,10 +114,10 @@ func (c *Conn) invalidateRefsAndStartClosing(why error) {
 	if waiting {
 		c.runtime.sendWaiters.signalSpaceFreed(c)
 	}
-	c.enterClosingStateWithPartner(why)
+	c.enterClosingStateWithPartner(reason)
 }
 
-func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
+func (c *Conn) closeIfNothingPosted(reason error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()
 	retired := c.refState.advanceGenerationIfNonePosted()
@@ -125,17 +125,17 @@ func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	if !retired {
 		return false
 	}
-	c.enterClosingStateWithPartner(why)
+	c.enterClosingStateWithPartner(reason)
 	return true
 }
 
-func (c *Conn) enterClosingStateWithPartner(why error) {
+func (c *Conn) enterClosingStateWithPartner(reason error) {
 	c.state |= closing
 	c.runtime.Counters.Add(Closing, 1)
 	x := c.ensureExtra()
-	c.ensureRare().closeReason = why
+	c.ensureRare().closeReason = reason
 	if c.is(relayed) {
-		c.closePartner(why)
+		c.closePartner(reason)
 	}
 	switch now := c.runtime.Now(); {
 	case c.is(peerEOF) && x.expiry > 0: // the timeout has started at EOF

@@ -145,8 +145,8 @@ func (n Counts) WithoutGauges() Counts {
 func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
 func (n Counts) TotalRefused() (sum int64) {
-	for why := range NumRefusedCauses {
-		sum += n.RefusedBy(why)
+	for reason := range NumRefusedCauses {
+		sum += n.RefusedBy(reason)
 	}
 	return sum
 }

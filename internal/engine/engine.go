@@ -99,7 +99,7 @@ type Handler interface {
 	// Ended is called when the peer will send no more. The argument in is the unused input. If Ended uses a part of it
 	// and the connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
 	Ended(c *Conn, in []byte) (used int)
-	Closed(c *Conn, why error)
+	Closed(c *Conn, reason error)
 }
 
 // DialFailer is an optional interface of a Handler. An engine calls DialFailed after a failed connection attempt.
@@ -151,7 +151,7 @@ type Config struct {
 	// Overload, if set, manages overload. It decides which connections and requests are rejected.
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
-	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
+	RefusalReply func(peer netip.AddrPort, reason error) (answer []byte)
 	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy announces the client's address on each
 	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
@@ -200,7 +200,7 @@ type Config struct {
 	Server               any
 	// Shed, if set, is called on the loop instead of Received while the Pool is full or Overload rejects requests.
 	// Without Shed, the connection is not read until the Pool has capacity.
-	Shed func(c *Conn, in []byte, why error) (used int)
+	Shed func(c *Conn, in []byte, reason error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
 	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The listeners are then shared

@@ -20,8 +20,8 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 }
 
 // logCloseIfByLimit logs the close of the connection if a limit is the reason. messageSize is 0 if unknown.
-func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
-	name, value, help := c.runtime.describeLimit(why)
+func (c *Conn) logCloseIfByLimit(reason error, messageSize uint64) {
+	name, value, help := c.runtime.describeLimit(reason)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened
 		return
 	}
@@ -34,7 +34,7 @@ func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(why, messageSize),
+		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(reason, messageSize),
 		slog.Int("unsent", c.UnsentAndDroppedBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
@@ -70,10 +70,10 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-func (c *Conn) observedValueAttr(why error, messageSize uint64) slog.Attr {
+func (c *Conn) observedValueAttr(reason error, messageSize uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
-	switch why {
+	switch reason {
 	case ErrMessageTooLong:
 		if messageSize > 0 { // unknown if the handler closes it
 			return slog.Uint64(key, messageSize)
@@ -98,10 +98,10 @@ func (c *Conn) observedValueAttr(why error, messageSize uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-func (rt *Runtime) logLimitRefusal(counters *ListenerCounters, peer netip.AddrPort, why error) {
+func (rt *Runtime) logLimitRefusal(counters *ListenerCounters, peer netip.AddrPort, reason error) {
 	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
 	level := slog.LevelWarn
-	switch why {
+	switch reason {
 	case errListenerFull:
 		name, value = "Listener.MaxConns", counters.maxConns
 	case ErrRefusedSource:

@@ -167,8 +167,8 @@ func (c *Conn) IsOnlyHeartbeatDue(now time.Duration) bool {
 	if _, ok := c.NextTimerDeadlineOrExpiry(); ok || !c.runtime.SweepsHeartbeats {
 		return false
 	}
-	why, heartbeatDue := c.exceededTimeLimit(now)
-	return heartbeatDue && why == nil
+	reason, heartbeatDue := c.exceededTimeLimit(now)
+	return heartbeatDue && reason == nil
 }
 
 func (c *Conn) mayGetHeartbeat() bool {

@@ -151,7 +151,7 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	}
 }
 
-func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
+func (r Ref) postCloseWith(reason error) { r.postDo(func(c *Conn) { c.CloseWith(reason) }) }
 
 // remotePartner describes a relay partner that has another owner or has not yet accepted the relay.
 type remotePartner struct {
@@ -399,21 +399,21 @@ func (c *Conn) forwardEOFToPartner() {
 	c.extra.remotePartner.ref.postDo((*Conn).CloseWrite)
 }
 
-func (c *Conn) closePartner(why error) {
+func (c *Conn) closePartner(reason error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {
-			o.closeBecauseOfPartner(why)
+			o.closeBecauseOfPartner(reason)
 			c.runtime.Loop.PerformActionsLater(o)
 		}
 		return
 	}
-	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(why) })
+	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(reason) })
 }
 
 // closeBecauseOfPartner closes c with the close reason of its relay partner.
-func (c *Conn) closeBecauseOfPartner(why error) {
-	if why != nil && why != io.EOF && !c.is(closing) {
+func (c *Conn) closeBecauseOfPartner(reason error) {
+	if reason != nil && reason != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data
 	}
-	c.CloseWith(why)
+	c.CloseWith(reason)
 }

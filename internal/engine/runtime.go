@@ -31,9 +31,9 @@ type Loop interface {
 	PerformActionsLater(c *Conn)
 	// QueueForLaterRead queues c, which has yielded, behind other connections that have much input.
 	QueueForLaterRead(c *Conn)
-	// ReturnFromWorker returns c to the loop. If no worker will run c, why is the reason; otherwise why is nil.
+	// ReturnFromWorker returns c to the loop. reason is nil unless no worker will run c.
 	// ReturnFromWorker is safe for concurrent use.
-	ReturnFromWorker(c *Conn, why error)
+	ReturnFromWorker(c *Conn, reason error)
 	// QueueJobOnLoop makes the loop run job, which answers the given number of requests, after the current turn. It
 	// returns false if no other goroutine could continue the loop while the job blocks. See LoopJob.
 	QueueJobOnLoop(job LoopJob, requests int) (queued bool)
@@ -257,14 +257,14 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 
 // logAndCountEndBeforeOpened counts, and may log, a connection that closed before the handler's Opened was called.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
-	why := c.extra.closeReason
-	rt.Counters.CountRefused(refusalCauseOf(why))
-	if _, ok := errors.AsType[*PanicError](why); ok {
+	reason := c.extra.closeReason
+	rt.Counters.CountRefused(refusalCauseOf(reason))
+	if _, ok := errors.AsType[*PanicError](reason); ok {
 		rt.Counters.Add(Panics, 1)
 	}
-	if why != io.EOF && why != ErrServerClosed && why != ErrOverloaded { // the overload manager logs ErrOverloaded
+	if reason != io.EOF && reason != ErrServerClosed && reason != ErrOverloaded { // the overload manager logs ErrOverloaded
 		rt.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection refused before its first message",
-			slog.String("reason", why.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
+			slog.String("reason", reason.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	}
 }
 
@@ -284,7 +284,7 @@ type Pool interface {
 	TrySubmit(c *Conn) error
 	// IsClosedErr reports whether an error of TrySubmit or Dropped means that the pool is permanently closed. Any
 	// other error means that the pool was full.
-	IsClosedErr(why error) bool
+	IsClosedErr(reason error) bool
 }
 
 // WorkerCallTimes records the number and the total duration of handler calls on workers. It also detects calls that

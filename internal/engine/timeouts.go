@@ -140,18 +140,18 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 		}
 		return true
 	}
-	why, beat := c.exceededTimeLimit(now)
+	reason, beat := c.exceededTimeLimit(now)
 	switch {
 	case beat && c.runtime.SweepsHeartbeats:
 		return resumed
 	case beat:
 		c.callHeartbeatSend()
-	case why == nil:
+	case reason == nil:
 		return resumed
-	case why == ErrWriteTimeout:
-		c.abortWith(why)
+	case reason == ErrWriteTimeout:
+		c.abortWith(reason)
 	case c.is(peerEOF):
-		c.CloseWith(why)
+		c.CloseWith(reason)
 	default:
 		c.state |= finalReadPending // unread input may have arrived
 	}
@@ -184,11 +184,11 @@ func (c *Conn) abortAfterExpiry() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with the reason why. If why is nil, a heartbeat is sent at that
+// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent at that
 // time, and the connection stays open. The zero value means no limit.
 type timeLimit struct {
-	at  time.Duration
-	why error
+	at     time.Duration
+	reason error
 }
 
 func newTimeLimitUnlessZero(since, duration time.Duration, closeReason error) timeLimit {
@@ -214,7 +214,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	if every := c.runtime.Heartbeat.Every; !c.is(relayed) {
 		limits[1] = newTimeLimitUnlessZero(heard+time.Duration(c.unansweredHeartbeats())*every, every, nil)
 		if c.unansweredHeartbeats() >= c.runtime.Heartbeat.MaxMissed {
-			limits[1].why = ErrHeartbeatTimeout
+			limits[1].reason = ErrHeartbeatTimeout
 		}
 	}
 	switch {
@@ -228,7 +228,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
+func (c *Conn) exceededTimeLimit(now time.Duration) (reason error, heartbeatDue bool) {
 	now += c.runtime.LookAhead
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
@@ -236,8 +236,8 @@ func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue boo
 		l := &limits[i]
 		switch {
 		case l.at == 0 || now < l.at:
-		case l.why != nil:
-			return l.why, false
+		case l.reason != nil:
+			return l.reason, false
 		default:
 			heartbeatDue = true
 		}

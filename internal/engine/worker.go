@@ -67,7 +67,7 @@ func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCall
 }
 
 // Dropped returns c to the loop. The pool calls it when it drops c's job, on any goroutine, even within Pool.TrySubmit.
-func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
+func (c *Conn) Dropped(reason error) { c.runtime.Loop.ReturnFromWorker(c, reason) }
 
 // CanShed reports whether the handler's Shed may be called instead of the pending handler calls.
 func (c *Conn) CanShed() bool {

@@ -15,7 +15,7 @@ const (
 	Critical          // never shed
 )
 
-// Reason is why a request was shed.
+// Reason tells why a request was shed.
 type Reason int
 
 const (
@@ -149,13 +149,13 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 // admitBySharesOrIfNoneWaits reports whether the fair shares admit a request, or else counts it as shed. If no request
 // waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
-	why := ByQueueDelay
+	reason := ByQueueDelay
 	if mode&dicing != 0 {
-		why = Reason(g.ratioCause.Load())
+		reason = Reason(g.ratioCause.Load())
 	}
 	admitted, isCounted = g.shares.countAndAdmitByChance(source, g.flatProbability(mode))
 	if !admitted && (mode&dicing != 0 || g.waiting.Load() > 0) {
-		g.shed[why].Add(1)
+		g.shed[reason].Add(1)
 		return false, isCounted
 	}
 	return true, isCounted
@@ -209,8 +209,8 @@ func (g *Gate) Abandon(t *Ticket) {
 	}
 }
 
-// Shed returns the number of requests shed for the reason why.
-func (g *Gate) Shed(why Reason) int64 { return g.shed[why].Load() }
+// Shed returns the number of requests shed for reason.
+func (g *Gate) Shed(reason Reason) int64 { return g.shed[reason].Load() }
 
 // QueueDelay returns the queue delay that the last Tick measured.
 func (g *Gate) QueueDelay() time.Duration { return time.Duration(g.lastDelay.Load()) }
@@ -228,9 +228,9 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio makes the Gate shed requests with the probability ratio, for the reason why. A ratio of 0 ends this.
-func (g *Gate) setShedRatio(ratio float64, why Reason) {
-	g.ratioCause.Store(uint32(why))
+// setShedRatio makes the Gate shed requests with the probability ratio, for reason. A ratio of 0 ends this.
+func (g *Gate) setShedRatio(ratio float64, reason Reason) {
+	g.ratioCause.Store(uint32(reason))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
 	g.setMode(dicing, ratio > 0)
 }

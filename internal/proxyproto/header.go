@@ -184,7 +184,7 @@ func checkTLVsAndChecksum(header []byte, tlvOffset int) error {
 	sum := 0 // offset of the checksum, 0 without a checksum
 	for tlvOffset < len(header) {
 		if len(header)-tlvOffset < tlvHeaderSize {
-			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(header)-tlvOffset)
+			return fmt.Errorf("length after the last TLV is %d; expected 0, or at least 3 for another TLV", len(header)-tlvOffset)
 		}
 		kind, size := header[tlvOffset], int(binary.BigEndian.Uint16(header[tlvOffset+1:]))
 		tlvOffset += tlvHeaderSize

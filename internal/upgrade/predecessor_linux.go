@@ -75,7 +75,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	}
 	p.version, p.Paused, p.WorkerTickets = h.Version, h.Paused, h.WorkerTickets
 	if h.Version != Version {
-		err := fmt.Errorf("received version %d of the upgrade protocol; expected %d", h.Version, Version)
+		err := fmt.Errorf("the old process uses version %d of the upgrade protocol, the new one version %d; restart the server instead of upgrading it", h.Version, Version)
 		_ = p.ReportFailure(err)
 		return err
 	}

@@ -91,7 +91,7 @@ func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
 	case r.Failed != "":
 		return r, fmt.Errorf("the new process cannot serve: %s", r.Failed)
 	case r.Version != Version:
-		return r, fmt.Errorf("the new process uses version %d of the upgrade protocol; expected %d", r.Version, Version)
+		return r, fmt.Errorf("the new process uses version %d of the upgrade protocol, this process version %d; restart the server instead of upgrading it", r.Version, Version)
 	}
 	return r, nil
 }

@@ -121,10 +121,10 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, with a reason for which errors.Is(reason, why) is
-// true. A nil why requires a nil reason. If the server has rejected the peer, the reason is an error such as
+// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches reason by errors.Is.
+// A nil reason requires a nil close reason. If the server has rejected the peer, the close reason is an error such as
 // tcp.ErrTooManyConns.
-func (p *Peer) ExpectClosed(why error) {
+func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()
 	var got error
 	closed := false
@@ -132,15 +132,15 @@ func (p *Peer) ExpectClosed(why error) {
 		got, closed = p.closeReason()
 		return closed
 	})
-	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected it to be closed with the error: %v", p.describeStateMarkingReasonSeen(), why)
+	if !closed || !errors.Is(got, reason) {
+		p.s.t.Fatalf("tcptest: %s; expected it to be closed with the error: %v", p.describeStateMarkingReasonSeen(), reason)
 	}
 }
 
 // Closed returns the close reason, which is nil after Conn.Close. ok reports whether the connection has closed.
-func (p *Peer) Closed() (why error, ok bool) {
-	p.s.runAndSettle(func() { why, ok = p.closeReason() })
-	return why, ok
+func (p *Peer) Closed() (reason error, ok bool) {
+	p.s.runAndSettle(func() { reason, ok = p.closeReason() })
+	return reason, ok
 }
 
 // waitUntilOrGiveUp calls found at once and after each activity of the engine, until found returns true or the time
@@ -169,18 +169,18 @@ func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	}
 }
 
-func (p *Peer) closeReason() (why error, ok bool) {
+func (p *Peer) closeReason() (reason error, ok bool) {
 	p.reasonSeen = true
 	return p.end.Closed()
 }
 
-func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
+func (p *Peer) handlerPanic() (reason *tcp.PanicError, ok bool) {
 	err, _ := p.end.Closed()
 	return errors.AsType[*tcp.PanicError](err)
 }
 
 func (p *Peer) describeStateMarkingReasonSeen() string {
-	why, closed := p.end.Closed()
+	reason, closed := p.end.Closed()
 	if !closed {
 		high, low, paused := p.end.PausedAtHighWater()
 		switch {
@@ -193,7 +193,7 @@ func (p *Peer) describeStateMarkingReasonSeen() string {
 		}
 		return "the connection is open"
 	}
-	text := fmt.Sprintf("the connection has closed: %v", why)
+	text := fmt.Sprintf("the connection has closed: %v", reason)
 	if panicked, ok := p.handlerPanic(); ok {
 		p.reasonSeen = true
 		text += "\n" + string(panicked.Stack)

@@ -219,12 +219,12 @@ func (s *Server) StartDrain() {
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
-		why, panicked := p.handlerPanic()
+		reason, panicked := p.handlerPanic()
 		if !panicked {
 			continue
 		}
 		if unseen--; !p.reasonSeen {
-			s.t.Errorf("tcptest: %v: %v\n%s", p.Addr(), why, why.Stack)
+			s.t.Errorf("tcptest: %v: %v\n%s", p.Addr(), reason, reason.Stack)
 		}
 	}
 	if unseen > 0 {

@@ -102,9 +102,9 @@ func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 }
 
 func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
-	if status, why := c.checkTokenHeadersLimitingAttempts(r); status != 0 {
-		c.rejectionLog.logRejection(r, why)
-		replyText(w, status, why)
+	if status, reason := c.checkTokenHeadersLimitingAttempts(r); status != 0 {
+		c.rejectionLog.logRejection(r, reason)
+		replyText(w, status, reason)
 		return
 	}
 	if err := execute(w, r); err != nil {

@@ -151,7 +151,7 @@ type Config struct {
 	// Heartbeat is a line from the server that held connections answer with HeartbeatAnswer. On WebSockets, pings
 	// are the heartbeats. Broadcast is a line that the server sends to all connections: see Result.Broadcast. Each
 	// line has 2 bytes to MaxLine, ends in "\n" and contains no other newline.
-	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately with the line of --heartbeat-answer; LINE may omit its newline"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately with pong, or the line of --heartbeat-answer; LINE may omit its newline"`
 	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"answer heartbeats with this <LINE>"`
 	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 

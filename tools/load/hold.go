@@ -75,25 +75,25 @@ func (g *generator) dispatchHandshakePubsubOrHeldInput(c *engine.Conn, in []byte
 
 func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte) (used int) {
 	s, now := h.shard, g.now()
-	var why error
+	var reason error
 	s.mu.Lock()
-	for why == nil {
+	for reason == nil {
 		frame, n, err := g.parseLineOrFrame(in[used:])
-		if why = err; err != nil || n == 0 {
+		if reason = err; err != nil || n == 0 {
 			break
 		}
 		used += n
 		s.totals.addToRunAndWindow(nBytesReceived, int64(len(frame.Payload)), g.isInWindow(now))
-		why = g.replyToOrCheckLineOrFrame(c, s, frame, now)
+		reason = g.replyToOrCheckLineOrFrame(c, s, frame, now)
 	}
 	s.mu.Unlock()
-	switch why {
+	switch reason {
 	case nil:
 		return used
 	case errClosedFrame:
-		c.CloseWith(why)
+		c.CloseWith(reason)
 	default:
-		c.Abort(why)
+		c.Abort(reason)
 	}
 	return len(in)
 }

@@ -135,7 +135,7 @@ func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.RoundToThreeDigits(r.Took).String() + ": the figures cover the time until then."})
 	}
 	if len(missed) > 0 {
-		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
+		fault(fmt.Sprintf("%d of %d expectations were not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
 	}
 	if r == nil {
 		return bad

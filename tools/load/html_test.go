@@ -73,7 +73,7 @@ func TestHTMLVerdict(t *testing.T) {
 		"a short interval":    {&Stream{Intervals: []Interval{{Counts: Counts{Sent: 5}}}}, nil, "unknown target"},
 		"a clean run":         {&Stream{Result: &clean}, nil, "used 50 % of its CPUs and reached no known limit."},
 		"met":                 {&Stream{Result: &clean}, expect("answered==1"), "The expectation is met."},
-		"not met":             {&Stream{Result: &clean}, expect("answered==2"), "1 of 1 expectations not met. answered==2: 1."},
+		"not met":             {&Stream{Result: &clean}, expect("answered==2"), "1 of 1 expectations were not met. answered==2: 1."},
 		"met with faults":     {&Stream{Result: &Result{Connected: 1, Lost: map[string]int64{"x": 1}}}, expect("lost>0"), "The expectation is met."},
 		"not all of it sent":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Sent: 5000, Intended: 8000}, Window: time.Second, NoReply: true}}, nil, "Fewer messages were sent than intended: 5,000/s of 8,000/s."},
 		"a limit":             {&Stream{Result: &Result{Connected: 1, Limits: []Limit{{"ports", "no port was free", "add sources"}}}}, nil, "no port was free. Remedy: add sources."},

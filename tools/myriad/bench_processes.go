@@ -16,7 +16,7 @@ func newPoolLoadCommand() *cobra.Command {
 	var plan jobload.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",
-		Short: "Submit jobs to a pool in an open loop and count the outcomes",
+		Short: "Submit jobs to a pool, in an open loop with --rate, and count the outcomes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := jobload.Run(cmd.Context(), plan, jobload.BuiltInContenders(), cmd.OutOrStdout())

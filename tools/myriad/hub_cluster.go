@@ -33,7 +33,7 @@ const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	f.nats.addFlags(flags, "", "join other hubs through these NATS servers: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default off)")
-	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs without a NATS server, and listen for them on this address (default off)")
+	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs without a NATS server, and listen for them on this address; needs a secret (--cluster-secret) (default off)")
 	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is running suffices, and this hub's own may be included")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address at which other hubs reach --cluster, if different")
 	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "shared by all hubs of the cluster")
@@ -53,7 +53,7 @@ const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	r := &f.replay
-	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect: names, and prefixes such as news.* or chat:*, separated by commas (default: none)")
+	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect: names, and prefixes such as news.* or chat:*, separated by commas; in a cluster, needs --replay-dir (default: none)")
 	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub and, in a cluster, on disk (default 67108864)")
 	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "limit for kept messages (default 1000000)")
 	f.addIntFlag(flags, &r.MaxMessagesPerTopic, "replay-topic-messages", "Replay.MaxMessagesPerTopic", "limit for kept messages of a topic in memory (default: no further limit)")

@@ -124,6 +124,9 @@ func (f *loadFlags) addNonSettingFlagsOfGroup(flags *pflag.FlagSet, group string
 		f.agents.addFlags(flags)
 	case "Results":
 		f.results.addFlags(flags)
+		if f.cfg.Hold {
+			flags.Lookup("expect").Usage = "fail unless this `EXPECTATION`, such as connect.p99<5ms, errors==0 or, with --check, check.p99<5ms, is met (repeatable)"
+		}
 	case "tcpkali":
 		addParsedFlag(flags, &f.results.percents, parsePercentiles, "latency-percentiles", "", "also print these latency percentiles, a `LIST` such as 95,99,99.5")
 		for _, name := range []string{"latency-connect", "latency-first-byte"} {

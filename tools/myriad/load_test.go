@@ -129,7 +129,7 @@ func TestLoad(t *testing.T) {
 	} {
 		invokeCommand(t, append([]string{"load"}, strings.Split(line, " ")...)...).checkOutcome(t, "load "+line, c.code, c.says...)
 	}
-	if page, err := os.ReadFile(dir + "/a"); err != nil || !strings.Contains(string(page), "1 of 1 expectations not met. connected==3: 2.") {
+	if page, err := os.ReadFile(dir + "/a"); err != nil || !strings.Contains(string(page), "1 of 1 expectations were not met. connected==3: 2.") {
 		t.Errorf("the page does not say what was not met: %v", err)
 	}
 }

@@ -40,12 +40,12 @@ func (f *natsFlags) parseURLsAndTrustedCA() (urls []string, tlsConfig *tls.Confi
 		text = strings.TrimSpace(text)
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", text)
+			return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222, with special characters of user and password percent-encoded", agents.RedactCredentialsInURLs(text))
 		}
 		urls = append(urls, text)
 	}
 	if len(urls) == 0 {
-		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", f.urls)
+		return nil, nil, usagef("--nats is %q; expected URLs such as nats://host:4222 or tls://host:4222", agents.RedactCredentialsInURLs(f.urls))
 	}
 	if f.creds != "" {
 		if _, err := os.Stat(f.creds); err != nil {

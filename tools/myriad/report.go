@@ -41,8 +41,9 @@ directory that "bench" has written stands for its report.json.
 
 The events of a load ("myriad load --json") are reported as the load itself reported
 them. CSV has a row per interval, HTML is one self-contained page, and JSON is the final
-result as one object. Two or more files are compared side by side, with ratios to the
-first. --merge combines generators that loaded a server together. --expect is a name, a
+result as one object. Two or more files are compared side by side as text, with ratios
+to the first. --merge combines generators that loaded a server together, as text, HTML
+or JSON. --expect is a name, a
 comparison and a bound, such as "p99<5ms", "rate>=100k" or "errors==0". The exit status
 is 1 if an expectation is not met.
 
@@ -60,7 +61,7 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 	flags.SortFlags = false
 	flags.StringVar(&f.format, "format", "text", "output `FORMAT`: text, html, json, csv (loads only) or benchstat (benches only)")
 	flags.StringVar(&f.out, "out", "-", "write to `FILE`; - is standard output")
-	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, errors==0 or rate>=10k, is met by the load (repeatable)")
+	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION`, such as p99<5ms, errors==0 or rate>=10k, is met by each load, or by the result of --merge (repeatable)")
 	flags.BoolVar(&f.merge, "merge", false, "combine the results of generators that ran at the same time into one result")
 	return cmd
 }

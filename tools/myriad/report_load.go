@@ -126,7 +126,7 @@ func checkExpectationsAndPrintVerdicts(w io.Writer, all []namedStream, expectati
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d expectations not met", failed, len(all)*len(expectations))
+		return fmt.Errorf("%d of %d expectations were not met", failed, len(all)*len(expectations))
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type workerFlags struct {
 
 func (f *workerFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.workers, "workers", "", "run the application on workers instead of the event loops: a maximum `NUMBER`, MIN-MAX or adaptive; the last two adapt to the work and, with --shed, shed overload (default: on the loops)")
+	flags.StringVar(&f.workers, "workers", "", "run the application on workers: a maximum `NUMBER`, MIN-MAX or adaptive; the last two adapt to the work and, with --shed, shed overload (default: off, but --model auto uses them)")
 	flags.IntVar(&f.queue, "workers-queue", 0, "connections that may wait for a worker; -1 for none (default: the number of --workers, 1024 with adaptive and MIN-MAX)")
 	flags.DurationVar(&f.target, "workers-target", 0, "wait from which the pool counts as overloaded, with adaptive and MIN-MAX (default 5ms)")
 }

@@ -195,9 +195,9 @@ func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 		names = append(names, l.Name)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("--addr is %q, but no socket was passed to this process; expected LISTEN_FDS in the environment, as set by systemd", f.srv.Addr)
+		return nil, fmt.Errorf("--addr is %q, but no socket was passed to this process; expected LISTEN_FDS, and LISTEN_PID with the ID of this process, as set by systemd (a wrapper must use exec)", f.srv.Addr)
 	}
-	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
+	return nil, fmt.Errorf("--addr is %q; expected systemd, or systemd:NAME with the NAME of a socket that was passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {

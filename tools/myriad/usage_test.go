@@ -41,7 +41,7 @@ func TestFailures(t *testing.T) {
 		"load -c 1 http://127.0.0.1:1/":                        "connection refused",
 		"serve --addr systemd":                                 "LISTEN_FDS",
 		"serve --addr " + s.addr:                               "stop the program, or choose another address with --addr",
-		"load -c 1 --messages 1 --expect answered>1 " + s.addr: "1 of 1 expectations not met",
+		"load -c 1 --messages 1 --expect answered>1 " + s.addr: "1 of 1 expectations were not met",
 	} {
 		invokeLine(t, line).checkOutcome(t, "myriad "+line, 1, says)
 	}

@@ -165,9 +165,9 @@ func (s *server) wantRefused(cause engine.Cause, n int64) {
 
 func withRefusalReply(answer string, want error, b *testEnv) with {
 	return func(cfg *engine.Config) {
-		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte {
-			if !errors.Is(why, want) || !peer.IsValid() {
-				b.Errorf("Refuse of %v for %v, want %v", peer, why, want)
+		cfg.RefusalReply = func(peer netip.AddrPort, reason error) []byte {
+			if !errors.Is(reason, want) || !peer.IsValid() {
+				b.Errorf("Refuse of %v for %v, want %v", peer, reason, want)
 			}
 			return []byte(answer)
 		}

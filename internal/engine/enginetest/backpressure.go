@@ -89,9 +89,9 @@ func testBufferBudget(b *testEnv) {
 	testkit.WaitFor(b, "the budget is not kept", func() bool {
 		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
 	})
-	for _, why := range s.reasons() {
-		if why != engine.ErrOverBudget {
-			b.Errorf("closed for %v, want %v", why, engine.ErrOverBudget)
+	for _, reason := range s.reasons() {
+		if reason != engine.ErrOverBudget {
+			b.Errorf("closed for %v, want %v", reason, engine.ErrOverBudget)
 		}
 	}
 	testkit.WaitFor(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed

@@ -84,8 +84,8 @@ func (w *callChecker) Received(c *engine.Conn, in []byte) (used int) {
 
 // checkedShed is a Config.Shed with the same checks as Received.
 func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
-	return func(c *engine.Conn, in []byte, why error) int {
-		if why == nil {
+	return func(c *engine.Conn, in []byte, reason error) int {
+		if reason == nil {
 			w.t.Error("Shed without a reason")
 		}
 		return w.checkedOffer(c, "Shed", in, f)
@@ -138,7 +138,7 @@ func (w *callChecker) Nudged(c *engine.Conn) {
 	}
 }
 
-func (w *callChecker) Closed(c *engine.Conn, why error) {
+func (w *callChecker) Closed(c *engine.Conn, reason error) {
 	var l *connRecord
 	leave := w.enterCall(c, "Closed", func(life *connRecord) { l = life })
 	defer func() {
@@ -146,10 +146,10 @@ func (w *callChecker) Closed(c *engine.Conn, why error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		l.closed = true
-		w.whys = append(w.whys, why)
+		w.whys = append(w.whys, reason)
 	}()
 	if w.script.Closed != nil {
-		w.script.Closed(c, why)
+		w.script.Closed(c, reason)
 	}
 }
 

@@ -105,9 +105,9 @@ func testCloseWhilePaused(b *testEnv) {
 func testCloseExpires(b *testEnv) {
 	const limit = 200 * time.Millisecond
 	for _, row := range []struct {
-		end   func(c *engine.Conn)
-		limit func(l *engine.Limits)
-		why   error
+		end    func(c *engine.Conn)
+		limit  func(l *engine.Limits)
+		reason error
 	}{
 		{func(c *engine.Conn) { c.CloseWith(nil) }, func(l *engine.Limits) { l.Linger = limit }, nil},
 		{func(c *engine.Conn) { c.CloseAfterPeerEOF(io.ErrNoProgress) }, func(l *engine.Limits) { l.CloseTimeout = limit }, io.ErrNoProgress},
@@ -118,15 +118,15 @@ func testCloseExpires(b *testEnv) {
 		}}, limited(row.limit))
 		begin := time.Now()
 		c := s.dial()
-		if row.why == nil {
+		if row.reason == nil {
 			c.ExpectEOF("goodbye")
 			c.Send("but I stay")
 		}
-		s.wantClosed(row.why)
+		s.wantClosed(row.reason)
 		if took := time.Since(begin); took < limit {
-			b.Errorf("closed for %v after %v, the limit is %v", row.why, took, limit)
+			b.Errorf("closed for %v after %v, the limit is %v", row.reason, took, limit)
 		}
-		if row.why != nil {
+		if row.reason != nil {
 			c.ExpectEOF("goodbye")
 		}
 	}

@@ -284,12 +284,12 @@ func testTLSBrokenRecord(b *testEnv) {
 		c.Send(p)
 		c.ExpectClosed()
 		c.Close()
-		why := s.awaitClosed(i + 1)[i]
+		reason := s.awaitClosed(i + 1)[i]
 		var broken *engine.TLSError
 		var op *net.OpError
 		var header tls.RecordHeaderError
-		if !errors.As(why, &broken) || !errors.As(why, &op) && !errors.As(why, &header) {
-			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, why)
+		if !errors.As(reason, &broken) || !errors.As(reason, &op) && !errors.As(reason, &header) {
+			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, reason)
 		}
 		testkit.WaitFor(b, "the closed are not counted as TLS's", func() bool { return s.Counters().ClosedBy(engine.ClosedTLS) == int64(i+1) })
 	}
@@ -440,9 +440,9 @@ func testTLSQuickEnd(b *testEnv) {
 		})
 	}
 	all.Wait()
-	for _, why := range s.awaitClosed(n) {
-		if why != io.EOF {
-			b.Errorf("closed for %v, want EOF", why)
+	for _, reason := range s.awaitClosed(n) {
+		if reason != io.EOF {
+			b.Errorf("closed for %v, want EOF", reason)
 		}
 	}
 }

@@ -195,8 +195,8 @@ func testFileTruncated(b *testEnv) {
 	if want := "head" + content[:left]; len(got) > len(want) || string(got) != want[:len(got)] {
 		b.Error(compareBytes(got, []byte(want)))
 	}
-	if why := s.awaitClosed(2)[1]; !errors.Is(why, engine.ErrShortFile) {
-		b.Errorf("closed for %v, want %v", why, engine.ErrShortFile)
+	if reason := s.awaitClosed(2)[1]; !errors.Is(reason, engine.ErrShortFile) {
+		b.Errorf("closed for %v, want %v", reason, engine.ErrShortFile)
 	}
 }
 
@@ -216,8 +216,8 @@ func testFileReset(b *testEnv) {
 	c.Send("x")
 	c.Expect(content[:100000])
 	c.Reset()
-	if why := s.awaitClosed(2)[1]; !testkit.IsReset(why) {
-		b.Errorf("closed for %v, want a reset", why)
+	if reason := s.awaitClosed(2)[1]; !testkit.IsReset(reason) {
+		b.Errorf("closed for %v, want a reset", reason)
 	}
 	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }

@@ -330,8 +330,8 @@ func testLatestToSlowReader(b *testEnv) {
 		}
 		return s.Counters()[engine.Replaced] > 1000
 	})
-	if why := s.reasons(); len(why) > 0 {
-		b.Fatalf("closed for %v", why)
+	if reason := s.reasons(); len(reason) > 0 {
+		b.Fatalf("closed for %v", reason)
 	}
 	if err := ref.AnnounceLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)

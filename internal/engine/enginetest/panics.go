@@ -20,11 +20,11 @@ import (
 
 var errPanic = errors.New("the handler's panic")
 
-// exitKind ends a handler call by a panic or Goexit; why is the expected close reason.
+// exitKind ends a handler call by a panic or Goexit; reason is the expected close reason.
 type exitKind struct {
-	name string
-	call func()
-	why  error
+	name   string
+	call   func()
+	reason error
 }
 
 var blows = []exitKind{
@@ -41,26 +41,26 @@ var panicCases = append(panicTestCases(),
 func panicTestCases() (all []testCase) {
 	for _, blow := range blows {
 		for _, c := range []struct {
-			call string
-			why  error
-			set  func(s *Script, blow func(*engine.Conn))
+			call   string
+			reason error
+			set    func(s *Script, blow func(*engine.Conn))
 		}{
-			{"Opened", blow.why, func(s *Script, blow func(*engine.Conn)) { s.Opened = blow }},
-			{"Received", blow.why, func(s *Script, blow func(*engine.Conn)) {
+			{"Opened", blow.reason, func(s *Script, blow func(*engine.Conn)) { s.Opened = blow }},
+			{"Received", blow.reason, func(s *Script, blow func(*engine.Conn)) {
 				s.Received = func(c *engine.Conn, in []byte) int {
 					blow(c)
 					return answerLine(c, in)
 				}
 			}},
-			{"Nudged", blow.why, func(s *Script, blow func(*engine.Conn)) { s.Nudged = blow }},
-			{"Ended", blow.why, func(s *Script, blow func(*engine.Conn)) {
+			{"Nudged", blow.reason, func(s *Script, blow func(*engine.Conn)) { s.Nudged = blow }},
+			{"Ended", blow.reason, func(s *Script, blow func(*engine.Conn)) {
 				s.Ended = func(c *engine.Conn, _ []byte) { blow(c) }
 			}},
 			{"Closed", io.EOF, func(s *Script, blow func(*engine.Conn)) {
 				s.Closed = func(c *engine.Conn, _ error) { blow(c) }
 			}},
 		} {
-			all = append(all, testCase{blow.name + " in " + c.call, func(b *testEnv) { testPanic(b, blow, c.why, c.set) }})
+			all = append(all, testCase{blow.name + " in " + c.call, func(b *testEnv) { testPanic(b, blow, c.reason, c.set) }})
 		}
 		all = append(all,
 			testCase{blow.name + " in Writable and Draining", func(b *testEnv) { testPanicsInOptionalCalls(b, blow) }},
@@ -81,17 +81,17 @@ func testPanicsInOptionalCalls(b *testEnv, blow exitKind) {
 	c.Send("x")
 	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	c.ExpectClosed()
-	s.wantClosed(blow.why)
+	s.wantClosed(blow.reason)
 	done := s.stop(background(b))
 	drained.ExpectClosed()
 	drained.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
-	s.wantClosed(blow.why, blow.why)
+	s.wantClosed(blow.reason, blow.reason)
 }
 
 // testPanic makes the handler of one connection panic in the call that set selects. Another connection must keep
 // working. The victim opens, sends, is nudged, and ends.
-func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow func(*engine.Conn))) {
+func testPanic(b *testEnv, blow exitKind, reason error, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
 	var armed atomic.Bool
 	script := &Script{Received: answerLine}
@@ -119,13 +119,13 @@ func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow fu
 	_ = r.Nudge()
 	victim.CloseWrite()
 	victim.ExpectClosed()
-	s.wantClosed(why)
+	s.wantClosed(reason)
 
 	bystander.exchange("after\n")
 	testkit.WaitFor(b, "the panic is not logged with its stack", func() bool {
 		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == 1
 	})
-	if n := s.log.count(slog.LevelError, "panic", blow.why.Error()); n != 1 {
+	if n := s.log.count(slog.LevelError, "panic", blow.reason.Error()); n != 1 {
 		b.Errorf("logged the panic's value %d times, want once", n)
 	}
 	if n := s.Counters()[engine.Panics]; n != 1 {
@@ -201,12 +201,12 @@ func testGoexitAmongOtherConns(b *testEnv) {
 	whys := s.awaitClosed(victims + bystanders)
 	testkit.WaitFor(b, "connections are left open", func() bool { return s.Counters()[engine.Open] == 0 })
 	n := 0
-	for _, why := range whys {
+	for _, reason := range whys {
 		switch {
-		case errors.Is(why, engine.ErrGoexit):
+		case errors.Is(reason, engine.ErrGoexit):
 			n++
-		case why != io.EOF && !errors.Is(why, syscall.ECONNRESET):
-			b.Errorf("closed for %v", why)
+		case reason != io.EOF && !errors.Is(reason, syscall.ECONNRESET):
+			b.Errorf("closed for %v", reason)
 		}
 	}
 	if least := victims / len(calls) * 2; n < least {

@@ -41,9 +41,9 @@ func testRandomClients(b *testEnv) {
 		s.wantOpened(n + 1) // other systems hide a connection that is reset before accept
 	}
 	testkit.WaitFor(b, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
-	for _, why := range s.reasons() {
-		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
-			b.Errorf("closed for %v", why)
+	for _, reason := range s.reasons() {
+		if !errors.Is(reason, io.EOF) && !errors.Is(reason, syscall.ECONNRESET) && !errors.Is(reason, engine.ErrMessageTooLong) {
+			b.Errorf("closed for %v", reason)
 		}
 	}
 }

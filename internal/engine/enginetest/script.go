@@ -13,7 +13,7 @@ type Script struct {
 	Received   func(c *engine.Conn, in []byte) (used int)
 	Ended      func(c *engine.Conn, in []byte)
 	Nudged     func(c *engine.Conn)
-	Closed     func(c *engine.Conn, why error)
+	Closed     func(c *engine.Conn, reason error)
 	DialFailed func(err error)
 }
 

@@ -50,11 +50,11 @@ func testSilenceTimeouts(b *testEnv) {
 	}
 	part := func(s *server) (*client, io.Reader) { return s.sendPartialRecord(b) }
 	for _, c := range []struct {
-		why   error
-		cause engine.Cause
-		limit func(l *engine.Limits)
-		with  []with
-		talk  func(s *server) (*client, io.Reader)
+		reason error
+		cause  engine.Cause
+		limit  func(l *engine.Limits)
+		with   []with
+		talk   func(s *server) (*client, io.Reader)
 	}{
 		{engine.ErrFirstByteTimeout, engine.ClosedFirstByte, func(l *engine.Limits) { l.FirstByteTimeout = short }, nil, plain("", "")},
 		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, nil, plain("hello\nhalf a mess", "hello\n")},
@@ -69,7 +69,7 @@ func testSilenceTimeouts(b *testEnv) {
 		peer.Close()
 		s.wantClosedByCause(c.cause, 1)
 		if took < short {
-			b.Errorf("closed for %v after %v, which is less than the limit", c.why, took)
+			b.Errorf("closed for %v after %v, which is less than the limit", c.reason, took)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func (p *Peer) DiscardReceived(count int) {
 }
 
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
-func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
+func (p *Peer) Closed() (reason error, ok bool) { return p.closeReason, p.done }
 
 // PausedAtHighWater returns two limits in unsent bytes: reading pauses above highWater and resumes at lowWater. ok
 // reports whether too much unsent output has paused reading.
@@ -142,8 +142,8 @@ func (p *Peer) admitOrReject() {
 	p.driveConnUntilIdle()
 }
 
-func (p *Peer) markRejected(why error) {
-	p.done, p.closeReason = true, why
+func (p *Peer) markRejected(reason error) {
+	p.done, p.closeReason = true, reason
 	p.closeMailboxAndHandleRest()
 }
 

@@ -20,4 +20,4 @@ func (w enginePool) TrySubmit(c *engine.Conn) error {
 	return w.pool.TrySubmitTask(pool.Task{Job: c})
 }
 
-func (enginePool) IsClosedErr(why error) bool { return errors.Is(why, pool.ErrClosed) }
+func (enginePool) IsClosedErr(reason error) bool { return errors.Is(reason, pool.ErrClosed) }

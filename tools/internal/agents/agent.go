@@ -107,7 +107,7 @@ func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 			w.logUnlessRepeated("NATS: %s", w.explainNATSAuthError(err))
 		}))...)
 	if err != nil {
-		return fmt.Errorf("agents: NATS at %s: %w", redactCredentialsInURLs(w.URL), err)
+		return fmt.Errorf("agents: NATS at %s: %w", RedactCredentialsInURLs(w.URL), err)
 	}
 	if _, err = w.conn.ChanSubscribe(callSubject, w.calls); err == nil {
 		_, err = w.conn.ChanSubscribe(agentSubject+w.id, w.messages)
@@ -128,7 +128,7 @@ func (w *agentWorker) logUnlessRepeated(format string, args ...any) {
 
 func (w *agentWorker) logUnreachable(err error) {
 	if err != nil && !errors.Is(err, nats.ErrNoServers) { // the cause is reported separately
-		w.logUnlessRepeated("waiting for NATS at %s: %s", redactCredentialsInURLs(w.URL), w.explainNATSAuthError(err))
+		w.logUnlessRepeated("waiting for NATS at %s: %s", RedactCredentialsInURLs(w.URL), w.explainNATSAuthError(err))
 	}
 }
 
@@ -174,7 +174,7 @@ func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 			return nil
 		}
 		if w.Once && w.run == nil && !w.unreachableSince.IsZero() && time.Since(w.unreachableSince) > DefaultSilence {
-			return fmt.Errorf("agents: cannot reach NATS at %s; expected the address of the coordinator or of a NATS server", redactCredentialsInURLs(w.URL))
+			return fmt.Errorf("agents: cannot reach NATS at %s; expected the address of the coordinator or of a NATS server", RedactCredentialsInURLs(w.URL))
 		}
 	}
 }

@@ -160,7 +160,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	}
 	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are sent again
 	if c.conn, err = connect(append(c.natsConnOptions("myriad load"), ignore)...); err != nil {
-		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSAuthError(err))
+		return fmt.Errorf("agents: NATS at %s: %s", RedactCredentialsInURLs(url), c.explainNATSAuthError(err))
 	}
 	if err := c.requireServerAuthIfExternal(); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (c *coordinator) connectAndStartLocalAgents() (err error) {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	if c.StartLocal == nil {
-		c.Logf("waiting at %s for %d agents", redactCredentialsInURLs(url), c.Agents)
+		c.Logf("waiting at %s for %d agents", RedactCredentialsInURLs(url), c.Agents)
 		return nil
 	}
 	if c.stopLocal, err = c.StartLocal(url); err != nil {

@@ -51,10 +51,10 @@ func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("cannot parse the NATS URL %s; expected a URL such as nats://host:4222", redactCredentialsInURLs(text))
+			return fmt.Errorf("cannot parse the NATS URL %s; expected a URL such as nats://host:4222, with special characters of user and password percent-encoded", RedactCredentialsInURLs(text))
 		}
 		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopbackAddr(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
+			return fmt.Errorf("no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", RedactCredentialsInURLs(text), SecretVariable)
 		}
 	}
 	return nil
@@ -114,7 +114,8 @@ func (n *NATS) explainNATSAuthError(err error) string {
 	return text + ": no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-func redactCredentialsInURLs(urls string) string {
+// RedactCredentialsInURLs returns urls, which commas separate, with "…" instead of users and passwords.
+func RedactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {
 		if scheme, rest, ok := strings.Cut(u, "://"); ok {

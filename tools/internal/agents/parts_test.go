@@ -112,7 +112,7 @@ func TestClean(t *testing.T) {
 	if got := sanitizeAndTruncate("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
 		t.Errorf("%q", got)
 	}
-	if got := redactCredentialsInURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
+	if got := RedactCredentialsInURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
 		t.Errorf("%q", got)
 	}
 }

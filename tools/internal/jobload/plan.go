@@ -63,20 +63,20 @@ type Flags interface {
 }
 
 func (p *Plan) AddFlags(f Flags, contenders Contenders) {
-	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL`: "+joinSortedKeys(contenders))
+	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL` (required): "+joinSortedKeys(contenders))
 	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+joinSortedKeys(shapes))
 	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second (default 0: a closed loop)")
 	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight in a closed loop (default: the value of --workers)")
 	f.IntVar(&p.Burst, "burst", 1, "multiply --rate by this in the first tenth of each second")
-	f.DurationVar(&p.Warmup, "warmup", 0, "submit jobs for this long before counting them (default 0s)")
-	f.DurationVar(&p.Duration, "duration", 10*time.Second, "submit jobs for this long")
+	f.DurationVar(&p.Warmup, "warmup", 0, "first submit jobs for this long without counting them (default 0s)")
+	f.DurationVar(&p.Duration, "duration", 10*time.Second, "after --warmup, submit jobs for this long and count them")
 	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait at most this long for the last jobs")
 	f.DurationVar(&p.Deadline, "deadline", time.Second, "time after submission within which a job must finish to count as good")
 	f.IntVar(&p.Workers, "workers", 5000, "limit for the pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "limit for the pool's queue")
 	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES` (default 0: no limit)")
-	f.IntVar(&p.Connections, "connections", 2000, "connections of a contender that is a server")
-	f.IntVar(&p.Sources, "sources", 0, "open a tenth as many connections from `N` further addresses 127.1.x.x (default 0: all from one)")
+	f.IntVar(&p.Connections, "connections", 2000, "connections, if --pool is a server")
+	f.IntVar(&p.Sources, "sources", 0, "open one in eleven of --connections from `N` further addresses 127.1.x.x, which share them (default 0: all from one address)")
 	f.BoolVar(&p.Serve, "serve", false, "serve the jobs over HTTP until the standard input ends, instead of submitting them")
 	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing (default 0: measured first)")
 }

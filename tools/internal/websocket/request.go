@@ -52,8 +52,8 @@ func CheckPathAndHeader(path string, header http.Header) error {
 	}
 	size := len(path)
 	for name, values := range header {
-		if why, ours := reservedHeaders[strings.ToLower(name)]; ours {
-			return fmt.Errorf("websocket: header %s is given; expected none, because %s", name, why)
+		if reason, ours := reservedHeaders[strings.ToLower(name)]; ours {
+			return fmt.Errorf("websocket: header %s is given; expected none, because %s", name, reason)
 		}
 		for _, value := range values {
 			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }

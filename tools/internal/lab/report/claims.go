@@ -37,16 +37,16 @@ func verdictsOfClaim(r *result.Report, c scenario.Claim, failStrictClaims bool) 
 			if len(c.Subjects) > 0 && !slices.Contains(c.Subjects, x.subject) {
 				continue
 			}
-			outcome, why := checkClaimForSubject(r, c, f, w, x)
+			outcome, reason := checkClaimForSubject(r, c, f, w, x)
 			if text, most := x.describeRuleBreaks(); most && outcome != result.NotMeasured {
-				why += "; not certain: " + text
+				reason += "; not certain: " + text
 				if c.Fails == "" { // required claims remain required
 					outcome = result.Uncertain
 				}
 			}
 			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && failStrictClaims
 			all = append(all, result.Verdict{
-				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why),
+				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, reason),
 				Failed: outcome == result.NotMet && required || outcome == result.NotMeasured && c.Fails == scenario.UnlessMet,
 			})
 		}

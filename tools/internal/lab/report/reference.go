@@ -47,22 +47,22 @@ func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjec
 		}
 	}
 	values := ours.formatMedian(f) + " against " + design.formatMedian(f)
-	why := cmp.Or(reasonToExcludeOurs(f, ours), ours.whyFigureIsMissing(f))
+	reason := cmp.Or(reasonToExcludeOurs(f, ours), ours.whyFigureIsMissing(f))
 	ended := ""
-	if why == "" {
+	if reason == "" {
 		ended = watchdogKillNoteUnlessPeakMemory(f, design)
-		why = cmp.Or(ended, design.whyFigureIsMissing(f))
+		reason = cmp.Or(ended, design.whyFigureIsMissing(f))
 	}
 	ratio, ok := stats.Median(ratios)
-	if why == "" && !ok && alone == 0 {
-		why = "there is no ratio of " + strings.Replace(values, "against", "and", 1) + " in the same round"
+	if reason == "" && !ok && alone == 0 {
+		reason = "there is no ratio of " + strings.Replace(values, "against", "and", 1) + " in the same round"
 	}
-	if why != "" {
+	if reason != "" {
 		if ended != "" && ok {
-			why = fmt.Sprintf("%s: %s until then", ended, values)
+			reason = fmt.Sprintf("%s: %s until then", ended, values)
 		}
 		return comparison{figure: f, outcome: result.NotMeasured, ratioText: probe.NoFigure, designKilled: ended != "", text: fmt.Sprintf(
-			"%s: %s is not measured against %s in %s: %s.", rowName, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
+			"%s: %s is not measured against %s in %s: %s.", rowName, ours.subject, design.subject, f.Heading, strings.TrimSuffix(reason, "."))}
 	}
 	s := comparison{figure: f, outcome: result.Level}
 	margin, rounds := oneRoundMargin, max(len(ours.runs), len(design.runs))

@@ -114,16 +114,16 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 
 // describeFailures states in how many rounds the subject failed. It returns "" if it never failed.
 func (w subjectRuns) describeFailures() string {
-	n, why := 0, ""
+	n, reason := 0, ""
 	for _, run := range w.runs {
 		if run.Error != "" {
-			n, why = n+1, cmp.Or(why, run.FirstErrorLine())
+			n, reason = n+1, cmp.Or(reason, run.FirstErrorLine())
 		}
 	}
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
+	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), reason)
 }
 
 // whyFigureIsMissing returns the reason why the subject has no value of f. It returns "" if there is a value.

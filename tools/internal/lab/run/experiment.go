@@ -246,11 +246,11 @@ func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int)
 
 type interruptedError struct {
 	run, of int
-	why     error
+	reason  error
 }
 
 func (e interruptedError) Error() string {
 	return fmt.Sprintf("interrupted in run %d of %d", e.run, e.of)
 }
 
-func (e interruptedError) Unwrap() error { return e.why }
+func (e interruptedError) Unwrap() error { return e.reason }

@@ -200,11 +200,11 @@ func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 		if len(names) == 0 {
 			continue
 		}
-		why := ""
+		reason := ""
 		if x.Wall != "" {
-			why = ": " + x.Wall
+			reason = ": " + x.Wall
 		}
-		s.addNote("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), JoinAsEnglishList(names), why)
+		s.addNote("%s has %s connections under %s, which have more%s.", x.Name, format.Count(x.MaxConns), JoinAsEnglishList(names), reason)
 	}
 }
 
@@ -307,7 +307,7 @@ func (x Scale) limitWorkload(w Workload) Workload {
 // noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
 // each workload that is smaller.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
-	why := o.describeReductions()
+	reason := o.describeReductions()
 	if s.Rounds != original.Rounds {
 		s.addNote("Rounds: %d instead of %d.", s.Rounds, original.Rounds)
 	}
@@ -327,7 +327,7 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 			left = append(left, old.Name)
 			continue
 		case w.Connections != old.Connections:
-			s.addNote("%s has %s connections instead of %s (%s).", w.Name, format.Count(w.Connections), format.Count(old.Connections), why)
+			s.addNote("%s has %s connections instead of %s (%s).", w.Name, format.Count(w.Connections), format.Count(old.Connections), reason)
 		}
 		if !reflect.DeepEqual(w.WithDefaults().Phases, old.WithDefaults().Phases) {
 			shorter = append(shorter, w.Name)
@@ -335,13 +335,13 @@ func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 		w.Reduced = w.Connections < old.Connections || slices.Contains(shorter, w.Name)
 	}
 	if len(left) > 0 {
-		s.addNote("Left out: %s (%s).", JoinAsEnglishList(left), why)
+		s.addNote("Left out: %s (%s).", JoinAsEnglishList(left), reason)
 	}
 	switch {
 	case len(shorter) == len(s.Workloads) && len(shorter) > 1:
-		s.addNote("The times of all workloads are changed (%s).", why)
+		s.addNote("The times of all workloads are changed (%s).", reason)
 	case len(shorter) > 0:
-		s.addNote("Times are changed of %s (%s).", JoinAsEnglishList(shorter), why)
+		s.addNote("Times are changed of %s (%s).", JoinAsEnglishList(shorter), reason)
 	}
 }
 
