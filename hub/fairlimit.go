@@ -11,8 +11,8 @@ import (
 
 // fairSemaphore is a semaphore with max slots that users and addresses share fairly. It is safe for concurrent use.
 //
-// A user may hold at most maxEach slots, an address twice as many. With keepSpare, a user or address that holds at
-// least as many slots as are free gets no further slot (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
+// A user may hold at most maxEach slots, an address twice as many. With keepSpare, a user or address gets no further
+// slot once it holds as many slots as are free (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
 //
 // A released slot goes to the waiter whose user and address together hold the fewest slots.
 type fairSemaphore struct {

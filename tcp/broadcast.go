@@ -53,15 +53,15 @@ const Held = broadcastlog.Queued
 // During an upgrade, each connection that stays connected gets every broadcast once and in order. While connections
 // move to the new process, Broadcast queues a copy of the message and returns Held. The queue holds at most
 // Limits.MaxMail messages and Limits.MaxMailBytes in total. If MaxMailBytes is not set, the queue may hold 64 MiB. Each
-// message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends nothing. It
-// also returns ErrFull if sending the queue takes longer than 10 seconds, or if the new process does not accept the
-// queue. Until the old process ends, both processes send every broadcast, and receivers counts only connections of the
-// calling process.
+// message counts 64 bytes more than its size. If the queue is full, Broadcast returns ErrFull and sends nothing. If
+// sending the queue to the new process takes longer than 10 seconds, or if that process rejects it, further calls
+// return ErrFull, too. Until the old process ends, both processes send every broadcast, and receivers counts only
+// connections of the calling process.
 //
 // With Server.Processes, a broadcast to a group reaches only the connections of this process. Any worker or the
 // supervisor may broadcast to all connections. All workers get these broadcasts in the same order. Such a message is
-// limited to 1 MiB. Each process that forwards such messages queues at most 64. A worker that accepts no broadcast for
-// a second misses a broadcast, which is logged.
+// limited to 1 MiB. Each process that forwards such messages queues at most 64. If a worker's queue stays full for one
+// second, that worker does not get the broadcast, and the server logs this.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()

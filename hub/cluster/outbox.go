@@ -79,7 +79,7 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueueOrCountLost counts the message as lost if the outbox is full or closed.
+// enqueueOrCountLost enqueues the message. If the outbox is full or closed, it counts the message as lost instead.
 func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}

@@ -241,8 +241,8 @@ func (g *Log) Pause(ctx context.Context) error {
 }
 
 // DeliverQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, the
-// log also forwards the queued and all later broadcasts to peerToAdd. When ctx ends, peerToAdd is aborted, and
-// broadcasts for which there is no space are dropped.
+// log also forwards the queued and all later broadcasts to peerToAdd. If a receiver's queue is full,
+// DeliverQueueAndResume waits until ctx ends. It then aborts peerToAdd and drops the broadcasts that still do not fit.
 func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)

@@ -26,8 +26,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllQueued
-// returns. For a request with shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. Size is how many bytes of the data that TakeAllQueued returns belong to the
+// request. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared

@@ -37,8 +37,9 @@ const (
 // replaces the old one, so that two sources do not stay in collision, as in stochastic fairness queueing (McKenney,
 // INFOCOM 1990). There is a sketch only during an overload.
 //
-// countAndAdmitByChance is safe for concurrent use and takes no locks. Only the goroutine of Gate.Tick and
-// Manager.Update may call the other methods.
+// countAndAdmitByChance decides at random whether to admit an arrival from source. The probability depends on the
+// estimate for source. If there is no estimate, it is flat/certain. If flat is 0, no arrival is admitted. isCounted
+// reports whether the arrival was counted for its source.
 type fairShares struct {
 	weights       sourceWeights // immutable after the first arrival
 	current, next atomic.Pointer[sourceSketch]

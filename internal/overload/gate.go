@@ -394,8 +394,8 @@ func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting i
 	g.startGrowthInterval(now)
 }
 
-// adjustCreditsOrStopLimiting adjusts the credits, at most once per target. If nothing was shed for quietTime, the Gate
-// stops limiting requests.
+// adjustCreditsOrStopLimiting adjusts the credits, unless they were adjusted within the last period of length target.
+// If nothing was shed for quietTime, the Gate stops limiting requests.
 func (g *Gate) adjustCreditsOrStopLimiting(now, target time.Duration, waiting int64) {
 	shed := g.Shed(ByQueueDelay)
 	if shed != g.lastShed {

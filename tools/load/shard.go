@@ -99,7 +99,8 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard contains counters and pacing for a part of the connections: those of one loop in a model with loops.
+// shard contains counters and pacing for some of the connections. In a model with loops, each loop has a shard for its
+// connections.
 type shard struct {
 	mu     sync.Mutex
 	totals totals

@@ -45,7 +45,7 @@ type UsageFigure struct {
 	Of                   func(*Usage) float64
 }
 
-// UsageFigures lists the figures of a Usage that reports show. The list must not be changed.
+// UsageFigures lists the figures of a Usage that appear in reports. The list must not be changed.
 var UsageFigures = []UsageFigure{
 	{"cpu_s", "cpu_seconds_total", "Processor time; that of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
 	{"resident_bytes", "resident_memory_bytes", "Resident memory of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.RSS) }},

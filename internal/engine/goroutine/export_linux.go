@@ -98,8 +98,8 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmationsAndCredit reads the receiver's confirmations until the channel ends. file is the channel's
-// socket.
+// receiveConfirmationsAndCredit reads the receiver's confirmations and its grants of credit until the channel ends.
+// file is the channel's socket.
 func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -99,7 +99,7 @@ func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	return c.nonce[:]
 }
 
-// secretTailOf returns the storage for bytes 32 to 47 of the secret of d, which only SHA-384 uses.
+// secretTailOf returns the storage for bytes 32 to 47 of the secret of d. Only secrets for SHA-384 have these bytes.
 func (c *Conn) secretTailOf(d *direction) *[16]byte {
 	if c.rare == nil {
 		c.rare = new(rareState)

@@ -197,7 +197,8 @@ func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages have been taken since Start: before and in the measured window.
+// TakenCounts returns how many messages have been taken since Start, counted separately for the time before the
+// measured window and for the window.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -173,9 +173,9 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// TakeSample reads parts of the resource usage of processes and the machine. It reads processor time first. Ended
-// processes are not included. If some values cannot be read, TakeSample returns the others and an error. If all
-// processes have ended, the error wraps ErrEnded.
+// TakeSample reads the given parts of the resource usage of processes and of the machine. It reads processor time
+// first. Ended processes are not included. If some values cannot be read, TakeSample returns the others and an error.
+// If all processes have ended, the error wraps ErrEnded.
 func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
 	return s.TakeSampleThrottlingSlowParts(parts, pids...)

@@ -243,8 +243,8 @@ func BeginsLikeSet(beginning []byte) bool {
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically creates or replaces the file name in dir. Readers never see a partly written file. If write
-// fails, an existing file keeps its content.
+// WriteFileAtomically creates or replaces the file that is called name in dir, with what write produces. Readers never
+// see a partly written file. If write returns an error, an existing file keeps its content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

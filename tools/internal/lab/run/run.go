@@ -41,7 +41,7 @@ type runner struct {
 const touched = probe.Touched
 
 // runStepIfItFits executes one run. If the machine cannot hold all connections, it skips the run. A run with a
-// Broadcast phase is not skipped but gets as many connections as fit, if any fit.
+// Broadcast phase is skipped only if no connection fits; otherwise it gets as many as fit.
 func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRunsForCapacity []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
