@@ -55,7 +55,7 @@ func readFigure(t *testing.T, report, workload, column, subject string) (text st
 }
 
 func drawReadmeChart(t *testing.T, text string, theme int) string {
-	var panels []report.BarPanel
+	var panels []report.Panel
 	for _, p := range chartPanels {
 		panel := report.BarPanel{Title: p.title + ", " + p.unit}
 		for g, group := range chartGroups {
@@ -72,7 +72,7 @@ func drawReadmeChart(t *testing.T, text string, theme int) string {
 		}
 		panels = append(panels, panel)
 	}
-	return report.DrawBarsAsSVG(panels, theme, true)
+	return report.DrawPanelsAsSVG(panels, theme, true)
 }
 
 // TestDocumentsChart checks that the charts of README.md have the figures of the report beside them.

@@ -17,16 +17,17 @@ import (
 )
 
 // articlePart returns a pattern for the generated parts of an article, a Markdown page. A generated part ends with
-// "<!-- end -->" and begins with one of two markers:
+// "<!-- end -->" and begins with one of three markers:
 //
 //	<!-- table SCENARIO REGEXP FIGURE ... -->
 //	<!-- chart SCENARIO REGEXP FIGURE TITLE -->
+//	<!-- lines SCENARIO REGEXP FIGURE TITLE -->
 //
 // The part shows the runs whose name "workload/subject" matches REGEXP. A table has columns for workload, subject, each
-// figure, and caveats. The author writes the table's two header lines and the reference to the chart's image. Each
-// chart is a panel of the page's SVG file.
+// figure, and caveats. The author writes the table's two header lines and the reference to the charts' image. Each
+// chart is a panel of the page's SVG file: bars, or lines over the number of connections.
 var articlePart = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?s)(<!-- (table|chart) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
+	return regexp.MustCompile(`(?s)(<!-- (table|chart|lines) (\S+) (\S+) (.*?) -->\n)(.*?)(<!-- end -->)`)
 })
 
 // connectionsColumn is the column name that selects the number of connections instead of a figure.
@@ -59,7 +60,7 @@ func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string
 		return m[1] + body + m[7]
 	})
 	if len(a.panels) > 0 {
-		svg = DrawBarsAsSVG(a.panels, AutoTheme, false)
+		svg = DrawPanelsAsSVG(a.panels, AutoTheme, false)
 	}
 	return text, svg, err
 }
@@ -67,7 +68,7 @@ func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string
 type articleUpdate struct {
 	set    *result.Set
 	words  articleWords
-	panels []BarPanel
+	panels []Panel
 	colors map[string]int // colour of each label
 }
 
@@ -80,6 +81,9 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 	if m[2] == "chart" {
 		figure, title, _ := strings.Cut(m[5], " ")
 		return m[6], a.addBarPanel(rows, figure, title)
+	} else if m[2] == "lines" {
+		figure, title, _ := strings.Cut(m[5], " ")
+		return m[6], a.addLinePanel(rows, figure, title)
 	}
 	lines := strings.SplitAfter(m[6], "\n")
 	if len(lines) < 3 {
@@ -159,19 +163,25 @@ func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.
 	return rows
 }
 
+// connections returns the number of connections of the row's runs, or the published number.
+func (row *articleRow) connections() int {
+	if row.published != nil {
+		return row.published.Count
+	}
+	n := row.runs[0].Connections
+	if s := row.report.Scenario.FindSubject(row.subject); s != nil && s.MaxConns > 0 && !row.workload.Whole {
+		n = min(n, s.MaxConns)
+	}
+	return n
+}
+
 // figureCell returns a figure of the row as text and as a number. The number is 0 if the figure is missing, a ratio, or
 // the number of connections. A published figure keeps its published text and unit.
 func (row *articleRow) figureCell(figure string) (text string, valueOrZero float64, err error) {
 	f, ok := probe.FindFigure(figure)
 	switch {
-	case figure == connectionsColumn && row.published != nil:
-		return formatCountOrNoFigure(row.published.Count), 0, nil
 	case figure == connectionsColumn:
-		n := row.runs[0].Connections
-		if s := row.report.Scenario.FindSubject(row.subject); s != nil && s.MaxConns > 0 && !row.workload.Whole {
-			n = min(n, s.MaxConns)
-		}
-		return formatCountOrNoFigure(n), 0, nil
+		return formatCountOrNoFigure(row.connections()), 0, nil
 	case !ok:
 		return "", 0, fmt.Errorf("unknown figure %q", figure)
 	case row.published != nil:
@@ -234,13 +244,46 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 			workload = row.workload.Name
 			panel.Groups = append(panel.Groups, BarGroup{Title: workload})
 		}
-		if _, ok := a.colors[row.label]; !ok {
-			a.colors[row.label] = len(a.colors)
-		}
 		g := &panel.Groups[len(panel.Groups)-1]
-		g.Bars = append(g.Bars, Bar{strings.Trim(row.label, "`"), text, value, a.colors[row.label]})
+		g.Bars = append(g.Bars, Bar{strings.Trim(row.label, "`"), text, value, a.colorOf(row.label)})
 	}
-	if a.panels = append(a.panels, panel); len(a.colors) > BarColors {
+	return a.addPanel(panel)
+}
+
+// addLinePanel adds a panel with a line for each label of rows. It shows figure by the number of connections.
+func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) error {
+	panel := LinePanel{Title: title}
+	for _, row := range rows {
+		_, value, err := row.figureCell(figure)
+		if err != nil {
+			return err
+		}
+		if value == 0 || stats.IsNeverLatency(value) {
+			continue
+		}
+		label := strings.Trim(row.label, "`")
+		i := slices.IndexFunc(panel.Lines, func(line Line) bool { return line.Label == label })
+		if i < 0 {
+			i, panel.Lines = len(panel.Lines), append(panel.Lines, Line{Label: label, Color: a.colorOf(row.label)})
+		}
+		line := &panel.Lines[i]
+		line.X, line.Y = append(line.X, float64(row.connections())), append(line.Y, value)
+	}
+	if len(panel.Lines) == 0 {
+		return fmt.Errorf("no run has the figure %s; expected at least one", figure)
+	}
+	return a.addPanel(panel)
+}
+
+func (a *articleUpdate) colorOf(label string) int {
+	if _, ok := a.colors[label]; !ok {
+		a.colors[label] = len(a.colors)
+	}
+	return a.colors[label]
+}
+
+func (a *articleUpdate) addPanel(p Panel) error {
+	if a.panels = append(a.panels, p); len(a.colors) > BarColors {
 		return fmt.Errorf("the chart has %d different labels; expected at most %d", len(a.colors), BarColors)
 	}
 	return nil
