@@ -181,7 +181,7 @@ func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) erro
 	cancel()
 	switch {
 	case err == nil:
-		cr.countPendingSentAndClear()
+		cr.countAndResetPendingStep()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 		return cr.countTimeoutOrWrapNoSpace(ctx, err)
@@ -192,7 +192,7 @@ func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) erro
 	return cr.waitUntilClientReads(ctx)
 }
 
-func (cr *clientReplay) countPendingSentAndClear() {
+func (cr *clientReplay) countAndResetPendingStep() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
 	r.gaps.Add(cr.pending.gaps)
@@ -487,7 +487,7 @@ func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 			return false
 		}
 	}
-	cr.countPendingSentAndClear()
+	cr.countAndResetPendingStep()
 	for _, t := range cr.topics {
 		t.getOrCreateGroup(cr.client.format).Add(cr.ref)
 	}

@@ -49,7 +49,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	}
 	b.confirmVerb = verb
 	for i := first; i < len(names); i++ {
-		if i > first && b.yieldIfOverBudget(i) {
+		if i > first && b.flushIfFullAndYieldIfOverBudget(i) {
 			return
 		}
 		b.confirmName = string(names[i])
@@ -81,7 +81,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	}
 	b.confirmVerb = verb
 	for i, name := range names {
-		if i > 0 && b.yieldIfOverBudget(first+i) {
+		if i > 0 && b.flushIfFullAndYieldIfOverBudget(first+i) {
 			return
 		}
 		b.confirmName = string(name)
@@ -121,9 +121,9 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// yieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A later batch
-// continues it. If stop is true, the caller must return.
-func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
+// flushIfFullAndYieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A
+// later batch continues it. If stop is true, the caller must return.
+func (b *commandBatch) flushIfFullAndYieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
 	}

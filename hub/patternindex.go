@@ -349,7 +349,7 @@ func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (pat
 		m.hashes = append(m.hashes, extendHash(m.hashes[i], name[i]))
 	}
 	x.mu.RLock()
-	m.collectCandidateBuckets(x, name)
+	m.appendCandidateBuckets(x, name)
 	x.mu.RUnlock()
 	work := 0
 	for _, h := range m.candidates {
@@ -372,7 +372,7 @@ func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (pat
 	return patternsTried
 }
 
-func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string) {
+func (m *matchScratch) appendCandidateBuckets(index *patternIndex, name string) {
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
 		if index.hasRunsOfSize(atStart, size) {

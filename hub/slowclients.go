@@ -77,7 +77,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 		return ok && v.hubClient().subscriptionCount() > 0
 	}
 	err := eachConnSerially(ctx, srv, hasSubscriptions, func(c *tcp.Conn) {
-		s.countClientAndListIfSlow(c, c.Value().(clientHolder).hubClient())
+		s.countClientAndInsertIfAmongSlowest(c, c.Value().(clientHolder).hubClient())
 	})
 	return s, err
 }
@@ -128,7 +128,7 @@ func (h *Hub) StatsAndSlowPage(srv *tcp.Server) http.Handler {
 	})
 }
 
-func (s *Slow) countClientAndListIfSlow(conn *tcp.Conn, client *client) {
+func (s *Slow) countClientAndInsertIfAmongSlowest(conn *tcp.Conn, client *client) {
 	s.Clients++
 	pending, dropped := conn.Pending(), conn.Dropped()
 	s.Bytes += int64(pending)

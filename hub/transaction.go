@@ -142,7 +142,7 @@ func (b *commandBatch) handleExec() {
 		if b.noReply {
 			b.buf = b.buf[:0]
 		}
-		if done < len(b.queue) && b.yieldIfOverBudget(done) {
+		if done < len(b.queue) && b.flushIfFullAndYieldIfOverBudget(done) {
 			return
 		}
 	}

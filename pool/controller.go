@@ -15,10 +15,10 @@ type controller struct {
 	budget   *memoryBudget
 	ticks    atomic.Int64
 
-	lastTotals  totals // at the last call of updateTargetWaitAndQueueLimit
+	lastTotals  totals // at the last call of updateTargetQueueLimitAndOverload
 	lastRefused uint64 // totals.refused at the last tick
 	lastWaitAt  int64
-	adjustAt    int64 // when updateTargetWaitAndQueueLimit is due
+	adjustAt    int64 // when updateTargetQueueLimitAndOverload is due
 	memoryAt    int64 // when the memory budget is due
 	trimAt      int64 // when stopQuarterOfIdleWorkers is due
 	minIdle     int   // minimum number of idle workers since the last stopQuarterOfIdleWorkers
@@ -115,7 +115,7 @@ func (c *controller) tick() (nextPeriod int64) {
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
-		c.updateTargetWaitAndQueueLimit(now, s)
+		c.updateTargetQueueLimitAndOverload(now, s)
 	}
 	for more := s.queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
 		p.wakeOrStartWorker()
@@ -164,10 +164,11 @@ func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum tota
 	return sum
 }
 
-func (c *controller) updateTargetWaitAndQueueLimit(now int64, s totals) {
+// updateTargetQueueLimitAndOverload compares the totals so far with those at the last call.
+func (c *controller) updateTargetQueueLimitAndOverload(now int64, soFar totals) {
 	p := c.p
-	if finished := s.finished - c.lastTotals.finished; finished > 0 {
-		mean := int64(s.service-c.lastTotals.service) / int64(finished)
+	if finished := soFar.finished - c.lastTotals.finished; finished > 0 {
+		mean := int64(soFar.service-c.lastTotals.service) / int64(finished)
 		if c.meanService == 0 {
 			c.meanService = mean
 		}
@@ -176,8 +177,8 @@ func (c *controller) updateTargetWaitAndQueueLimit(now int64, s totals) {
 	if !p.cfg.fixedTarget {
 		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.updateQueueLimitAndOverload(now, s, s.refused > c.lastTotals.refused)
-	c.lastTotals = s
+	c.updateQueueLimitAndOverload(now, soFar, soFar.refused > c.lastTotals.refused)
+	c.lastTotals = soFar
 }
 
 func (c *controller) stopQuarterOfIdleWorkers() {

@@ -57,7 +57,7 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	var files []*os.File
 	switch {
 	case err == nil && names != nil:
-		files, err = adoptOneDescriptorPerName(names)
+		files, err = adoptListeningSocketsInOrder(names)
 	case err == nil:
 		names, files, err = upgrade.PredecessorActivationSockets()
 	}

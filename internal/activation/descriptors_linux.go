@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptOneDescriptorPerName returns one file for each name. The files use the descriptors firstFD, firstFD+1 and so on,
-// which must be listening sockets.
-func adoptOneDescriptorPerName(names []string) (files []*os.File, err error) {
+// adoptListeningSocketsInOrder returns one file for each name. The files use the descriptors firstFD, firstFD+1 and so
+// on, which must be listening sockets.
+func adoptListeningSocketsInOrder(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {
 			return nil, fmt.Errorf("descriptor %d (%.60q) %w", firstFD+i, name, err)

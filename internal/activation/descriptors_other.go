@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// adoptOneDescriptorPerName fails, because socket activation needs Linux.
-func adoptOneDescriptorPerName([]string) ([]*os.File, error) {
+// adoptListeningSocketsInOrder fails, because socket activation needs Linux.
+func adoptListeningSocketsInOrder([]string) ([]*os.File, error) {
 	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, but socket activation needs Linux; unset them")
 }
 

@@ -103,7 +103,8 @@ func DupFD(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-func NewMemoryFile(content []byte) (fd int32, err error) {
+// WriteToNewMemoryFile returns a memory file (memfd_create) with content. The file offset is at the end.
+func WriteToNewMemoryFile(content []byte) (fd int32, err error) {
 	own, err := unix.MemfdCreate("records", unix.MFD_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("memfd_create: %w", err)

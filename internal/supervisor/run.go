@@ -27,7 +27,7 @@ import (
 //
 // From the start of Run, SIGINT is discarded, and SIGHUP no longer ends the process.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
-	ignoreSignal(os.Interrupt)
+	makeProcessIgnoreSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
@@ -124,7 +124,7 @@ func (d *workerDrain) startOrUpdateDrain() {
 		raiseSIGTERM()
 	case d.gotSIGTERM && !d.hasTimeout && !d.ignoresSIGTERM:
 		d.ignoresSIGTERM = true
-		ignoreSignal(syscall.SIGTERM)
+		makeProcessIgnoreSignal(syscall.SIGTERM)
 	}
 }
 
@@ -212,8 +212,8 @@ func (b *broadcaster) broadcastRetryingBriefly(p []byte) error {
 	return err
 }
 
-// ignoreSignal makes sig have no effect on this process. sig must not arrive during the call.
-func ignoreSignal(sig os.Signal) {
+// makeProcessIgnoreSignal makes sig have no effect on this process. sig must not arrive during the call.
+func makeProcessIgnoreSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	// Child processes would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), sig)

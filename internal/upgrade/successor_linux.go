@@ -223,7 +223,7 @@ func (s *Successor) SendDone(d Done) error {
 }
 
 func NewMemoryStateFile() (*os.File, error) {
-	fd, err := sock.NewMemoryFile(nil)
+	fd, err := sock.WriteToNewMemoryFile(nil)
 	if err != nil {
 		return nil, err
 	}

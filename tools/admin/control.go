@@ -54,7 +54,7 @@ const (
 	closePollInterval = 10 * time.Millisecond
 )
 
-func validateTokenAndController(cfg *Config) error {
+func validateTokenIfSet(cfg *Config) error {
 	if cfg.Token == "" {
 		return nil
 	}

@@ -176,7 +176,7 @@ func validateConfigAndSetLog(cfg *Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return validateTokenAndController(cfg)
+	return validateTokenIfSet(cfg)
 }
 
 func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {

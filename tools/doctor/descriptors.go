@@ -98,7 +98,7 @@ func (x *analysis) fillDescriptorLimitWall(w *Wall, limit int64) (limitNeeded in
 			room := x.maxConnsPerProcess(e, limit)
 			holds = largestFittingConns(func(n int64) bool { return e.connsPerProcessWithMargin(n) <= room })
 		}
-		x.mergeHoldsOfSide(w, e.side, holds)
+		x.keepLowerAllowedConns(w, e.side, holds)
 		each := e.connsPerProcessWithMargin(x.n)
 		limitNeeded = max(limitNeeded, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.maxConnsPerProcess(e, int64(n)) >= each })))
 	}
@@ -144,7 +144,7 @@ var _ = registerSysctlWall(Wall{
 	watched := int64(0)
 	for _, e := range x.endpoints {
 		if e.model != uring {
-			x.mergeHoldsOfSide(w, e.side, Unlimited)
+			x.keepLowerAllowedConns(w, e.side, Unlimited)
 			watched++
 		}
 	}

@@ -182,7 +182,7 @@ var _ = registerWall(Wall{
 	w.Present = formatBytes(limit)
 	for _, e := range x.endpoints {
 		each := x.userBytesPerConnOnEndpoint(&e)
-		x.mergeHoldsOfSide(w, e.side, saturatingMul(int64(e.processes), subtractDownToZero(limit, processBase)/each))
+		x.keepLowerAllowedConns(w, e.side, saturatingMul(int64(e.processes), subtractDownToZero(limit, processBase)/each))
 		need = max(need, saturatingAdd(processBase, saturatingMul(each, ceilDiv(x.n, int64(e.processes)))))
 	}
 	if x.isExceededByPlan(w) {

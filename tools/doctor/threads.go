@@ -119,7 +119,7 @@ var _ = registerSysctlWall(Wall{
 	w.Present = format.Count(limit)
 	for i := range x.endpoints {
 		e := &x.endpoints[i]
-		x.mergeHoldsOfSide(w, e.side, largestFittingConns(func(n int64) bool { return baseMaps+loopMaps*x.loopsPerProcess(e, n) <= limit }))
+		x.keepLowerAllowedConns(w, e.side, largestFittingConns(func(n int64) bool { return baseMaps+loopMaps*x.loopsPerProcess(e, n) <= limit }))
 	}
 	x.requireSysctlIfExceeded(w, "vm.max_map_count", baseMaps+loopMaps*int64(maxLoops))
 	return true

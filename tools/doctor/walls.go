@@ -139,13 +139,13 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// mergeHoldsOfSide adds to w that the limit allows holds connections at side. w keeps the lower number and its side, or
-// Both if the numbers are equal.
-func (x *analysis) mergeHoldsOfSide(w *Wall, side Side, holds int64) {
+// keepLowerAllowedConns records in w that the limit allows this many connections at side. w keeps the lowest number and
+// its side, or Both if the numbers of the two sides are equal.
+func (x *analysis) keepLowerAllowedConns(w *Wall, side Side, allowed int64) {
 	switch {
-	case w.Side == "" || holds < w.Holds:
-		w.Side, w.Holds = side, holds
-	case holds == w.Holds:
+	case w.Side == "" || allowed < w.Holds:
+		w.Side, w.Holds = side, allowed
+	case allowed == w.Holds:
 		w.Side = Both
 	}
 }

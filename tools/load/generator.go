@@ -224,7 +224,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags |= connStarted
-	if g.script.hasFirst && g.limitByQuotaAndWindowEnd(cs, 1, now) > 0 {
+	if g.script.hasFirst && g.capAtConnQuotaAndWindowEnd(cs, 1, now) > 0 {
 		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {

@@ -143,11 +143,11 @@ func mergeField(total, addend reflect.Value, mergeTag string, isLaterInterval bo
 	case mergeTag == "append":
 		total.Set(reflect.AppendSlice(total.Slice3(0, total.Len(), total.Len()), addend))
 	case mergeTag == "min":
-		if less(addend, total) {
+		if lessNumberTimeOrBool(addend, total) {
 			total.Set(addend)
 		}
 	case mergeTag == "max":
-		if less(total, addend) {
+		if lessNumberTimeOrBool(total, addend) {
 			total.Set(addend)
 		}
 	default:
@@ -188,8 +188,8 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// less reports whether a is less than b, for numbers, times and booleans.
-func less(a, b reflect.Value) bool {
+// lessNumberTimeOrBool reports whether a is less than b, for numbers, times and booleans.
+func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
 		return !a.Bool() && b.Bool()

@@ -24,8 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// limitByQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
-func (g *generator) limitByQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
+// capAtConnQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
+func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
@@ -48,7 +48,7 @@ func (g *generator) scheduleNextMessages(s *shard, cs *connState, newAnswers int
 		g.markDueMessagesAndQueueNext(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
-		for range g.limitByQuotaAndWindowEnd(cs, g.cfg.Pipeline, now) {
+		for range g.capAtConnQuotaAndWindowEnd(cs, g.cfg.Pipeline, now) {
 			g.markMessageDue(s, cs, now)
 		}
 	default:
@@ -58,7 +58,7 @@ func (g *generator) scheduleNextMessages(s *shard, cs *connState, newAnswers int
 
 func (g *generator) scheduleMessagesAfterThinkTime(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
-	for range g.limitByQuotaAndWindowEnd(cs, newAnswers, now) {
+	for range g.capAtConnQuotaAndWindowEnd(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
 			break // by then the connection is closed, or reconnected with a new lifetime
 		}
@@ -219,7 +219,7 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 		}
 		switch timer.kind {
 		case thinkTimer:
-			for range min(g.limitByQuotaAndWindowEnd(cs, 1, now), 1) {
+			for range min(g.capAtConnQuotaAndWindowEnd(cs, 1, now), 1) {
 				g.markMessageDue(s, cs, now)
 			}
 		case planTimer:
@@ -434,11 +434,11 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 		}
 		now := g.now()
 		s.mu.Lock()
-		if g.limitByQuotaAndWindowEnd(cs, 1, now) == 0 {
+		if g.capAtConnQuotaAndWindowEnd(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: cs.answered, n: g.limitByQuotaAndWindowEnd(cs, n, now), measured: g.isInWindow(now)}
+		p := batch{from: cs.answered, n: g.capAtConnQuotaAndWindowEnd(cs, n, now), measured: g.isInWindow(now)}
 		cs.answered += uint64(p.n)
 		s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
 		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)

@@ -35,7 +35,7 @@ type agentCount struct {
 	local bool
 }
 
-func parseRemoteOrLocalAgentCount(text string) (c agentCount, err error) {
+func parseAgentCountWithOptionalLocalPrefix(text string) (c agentCount, err error) {
 	number, local := strings.CutPrefix(text, "local:")
 	n, err := quantity.ParsePositive(number)
 	if err != nil || n > load.MaxGenerators {
@@ -45,7 +45,7 @@ func parseRemoteOrLocalAgentCount(text string) (c agentCount, err error) {
 }
 
 func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
-	addParsedFlag(flags, &f.agents, parseRemoteOrLocalAgentCount, "agents", "", "divide the connections among `N` agents that are started with \"myriad agent\" on other machines; local:N starts N processes here (default: no agents)")
+	addParsedFlag(flags, &f.agents, parseAgentCountWithOptionalLocalPrefix, "agents", "", "divide the connections among `N` agents that are started with \"myriad agent\" on other machines; local:N starts N processes here (default: no agents)")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt --agents-addr with TLS: PEM `FILE` with the certificate chain")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the private key of --agents-cert")

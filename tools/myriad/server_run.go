@@ -49,7 +49,7 @@ func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 		}
 	}
 	srv.Stopping = func() { notifyServiceManager(cmd, "STOPPING=1") }
-	ctx, ended := f.startSignalHandling(cmd)
+	ctx, ended := f.startSignalAndUpgradeHandling(cmd)
 	if listener != nil {
 		err = srv.Serve(ctx, listener)
 	} else {
@@ -93,10 +93,10 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 	}
 }
 
-// startSignalHandling handles signals and upgrade requests on a new goroutine. ctx ends when the server must drain.
-// stopHandling ends the goroutine, waits for a pending upgrade, and returns how many open connections a repeated signal
-// has cut off.
-func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
+// startSignalAndUpgradeHandling handles signals and upgrade requests on a new goroutine. ctx ends when the server must
+// drain. stopHandling ends the goroutine, waits for a pending upgrade, and returns how many open connections a repeated
+// signal has cut off.
+func (f *serverFlags) startSignalAndUpgradeHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
 	_, worker := tcp.WorkerProcess()

@@ -171,7 +171,7 @@ func sendBatch(channel int32, records []byte, fds []int) (sendErrno syscall.Errn
 		return sock.SendFDs(channel, append(head, records...), fds), nil
 	}
 	head[0] = recordsInFile
-	file, err := sock.NewMemoryFile(records)
+	file, err := sock.WriteToNewMemoryFile(records)
 	if err != nil {
 		return 0, err
 	}

@@ -42,7 +42,7 @@ func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result
 	}
 	c.orderNextStep(0)
 	c.processEventsWhile(func(*memberAgent) bool { return true })
-	result, err := c.mergeAvailableResultsAndEmitDone(ctx, conclude)
+	result, err := c.mergeReceivedResultsAndEmitDone(ctx, conclude)
 	return result, cmp.Or(err, failed)
 }
 
@@ -408,7 +408,7 @@ func (c *coordinator) mergeAvailableIntervalsAndEmit() {
 	c.emitEventWithTotals(e)
 }
 
-func (c *coordinator) mergeAvailableResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
+func (c *coordinator) mergeReceivedResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.mergeAvailableIntervalsAndEmit()
 	var results []*load.Result
 	var early error

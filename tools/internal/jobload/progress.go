@@ -29,7 +29,7 @@ func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		now := r.now()
-		r.samplePeaksAndMarkWindowStart(now)
+		r.samplePeaksAndUsageAtWindowStart(now)
 		r.writeProgressLineIfDue(now)
 	}
 }

@@ -134,7 +134,7 @@ func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	answered := callWithTimeout(submitTimeout, r.generators.Wait)
 	close(stop)
 	reporter.Wait()
-	r.samplePeaksAndMarkWindowStart(math.MaxInt64)
+	r.samplePeaksAndUsageAtWindowStart(math.MaxInt64)
 	result := r.buildResultSoFar(end)
 	if s, ok := r.contender.(*serverContender); ok {
 		s.measureRecoveryAndSetFigures(result)
@@ -235,7 +235,7 @@ func (r *jobRun) submitJobsOnceLateBy(g *jobSubmitter, minLateness time.Duration
 	lastAt := -submitInterval // when a job was last submitted
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
-		r.samplePeaksAndMarkWindowStart(now)
+		r.samplePeaksAndUsageAtWindowStart(now)
 		due, ok := time.Duration(0), false
 		if now-woke <= workSlice {
 			due, ok = r.pacer.TakeNextIfDue(now - minLateness)
@@ -283,7 +283,7 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 			return
 		}
 		now := r.now()
-		r.samplePeaksAndMarkWindowStart(now)
+		r.samplePeaksAndUsageAtWindowStart(now)
 		if !r.submitJobCountingInWindow(g, now >= r.windowStart, now, 0) {
 			r.releaseClosedLoopSlot()
 			g.sleepOrUntilDone(retryDelay)
@@ -336,9 +336,9 @@ func (r *jobRun) releaseClosedLoopSlot() {
 	}
 }
 
-// samplePeaksAndMarkWindowStart updates the peak numbers of goroutines and workers, at most once per sampleInterval. At
-// the start of the measured window, it also records the resource usage so far.
-func (r *jobRun) samplePeaksAndMarkWindowStart(now time.Duration) {
+// samplePeaksAndUsageAtWindowStart updates the peak numbers of goroutines and workers, at most once per sampleInterval.
+// At the start of the measured window, it also records the resource usage so far.
+func (r *jobRun) samplePeaksAndUsageAtWindowStart(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 		if s, ok := r.contender.(*serverContender); ok {

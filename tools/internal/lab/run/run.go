@@ -130,7 +130,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	if err != nil {
 		return err
 	}
-	if place.Config, err = m.writeConfigFile(place); err != nil {
+	if place.Config, err = m.writeConfigFileIfAny(place); err != nil {
 		return err
 	}
 	rec.Command, rec.Processes = s.Subject.CommandWithValues(place), place.Processes
@@ -172,13 +172,13 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// writeConfigFile writes the subject's configuration file and returns its path, or "" without such a file.
-func (m *serverMeasurement) writeConfigFile(values scenario.PlaceholderValues) (path string, err error) {
+// writeConfigFileIfAny writes the subject's configuration file and returns its path, or "" without such a file.
+func (m *serverMeasurement) writeConfigFileIfAny(values scenario.PlaceholderValues) (pathOrEmpty string, err error) {
 	text := m.step.Subject.ConfigWithValues(values)
 	if text == "" {
 		return "", nil
 	}
-	path = filepath.Join(m.files, "server.conf")
+	path := filepath.Join(m.files, "server.conf")
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
