@@ -152,7 +152,6 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) highWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
 
-// lowWater returns the low-water mark for unsent output in bytes.
 func (rt *Runtime) lowWater() int {
 	if high := rt.highWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
@@ -176,7 +175,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds to sum one for each active overload action, and the number of shed requests for each reason.
+// AddOverloadCounts adds to sum the number of shed requests for each reason, and 1 to the gauge of each active action.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -227,8 +226,8 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket tells the overload manager that no worker will run the job that TryAdmitToWorker has admitted. After
-// the job has run, AbandonTicket has no effect.
+// AbandonTicket tells the overload manager that no worker will run the job that TryAdmitToWorker has admitted. If the
+// job has run, AbandonTicket has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)

@@ -49,7 +49,6 @@ func (t *PostOutcomes) countPostOrCollectRefused(r Ref, messageSize int, postErr
 	}
 }
 
-// requestDropOrAbortForSlowConns makes the owner of each slow connection call countDropOrAbortAsSlow.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.post(Request{Kind: RequestDo, Shared: &Shared{Do: (*Conn).countDropOrAbortAsSlow}, canDelay: true})
@@ -166,9 +165,9 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn splits a request for a batch into requests for single connections. It calls deliver with those for at
-// most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0 after the
-// last connection. If m is already for a single connection, it calls deliver with m and returns 0.
+// ForEachConn splits a request for a batch into requests for single connections, and passes these to deliver. It
+// handles at most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0
+// after the last connection. A request for a single connection is passed on unchanged, and the result is 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

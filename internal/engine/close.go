@@ -37,8 +37,8 @@ func (c *Conn) Abort(reason error) {
 // maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
 const maxDrainReads = 64
 
-// BeginShutdownDrain schedules the handler's Draining, and makes the connection close as soon as it is idle. Input that
-// has already arrived is handled first.
+// BeginShutdownDrain schedules a call of the handler's Draining. Input that has already arrived is still handled. The
+// connection then closes as soon as it is idle.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
@@ -50,9 +50,9 @@ func (c *Conn) BeginShutdownDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if no further read
-// is needed before the connection closes. The flag stays set for the first maxDrainReads reads of a drain, while a time
-// limit is exceeded, and, unless the connection is draining, while input waits for a worker.
+// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if the connection
+// may close without a further read. The flag stays set for the first maxDrainReads reads of a drain and while a time
+// limit is exceeded. Without a drain, it also stays set while input waits for a worker.
 func (c *Conn) clearFinalReadUnlessNeeded() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -66,8 +66,8 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 }
 
 // CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded, and permits a pending drain to close
-// it. Drivers call the method after a read that found nothing or emptied the socket. While
-// input waits for a worker, an exceeded time limit does not close the connection.
+// it. Drivers call it after a read that found nothing or emptied the socket. While input waits for a worker, only a
+// drain has an effect.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -146,7 +146,6 @@ func (c *Conn) enterClosingStateWithPartner(reason error) {
 	}
 }
 
-// nextClosingAction returns the driver's next action for a closing connection that has sent all output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.extra.peerClosesFirst && !c.is(peerEOF):
@@ -161,7 +160,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction returns the driver's next action after CloseWrite. All output must have been sent.
+// nextCloseWriteAction requires that all output has been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send
@@ -188,7 +187,6 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
 // Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more

@@ -209,7 +209,6 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// ensureRare returns the connection's own rareState, and creates it if needed.
 func (c *Conn) ensureRare() *rareState {
 	x := c.ensureExtra()
 	if x.rareState == &noRareState {
@@ -220,7 +219,6 @@ func (c *Conn) ensureRare() *rareState {
 
 func (c *Conn) hasRare() bool { return c.extra != nil && c.extra.rareState != &noRareState }
 
-// reset makes x zero and recycles its rareState.
 func (x *connExtra) reset() {
 	x.recycleRare()
 	*x = connExtra{rareState: &noRareState}
@@ -423,7 +421,6 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// actionDuringHandshake returns the driver's next action for a connection in a handshake.
 func (c *Conn) actionDuringHandshake() Action {
 	if c.is(finalReadPending) && c.WantsInput() {
 		return Read

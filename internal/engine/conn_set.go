@@ -112,7 +112,6 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	return nil
 }
 
-// chunkIndex returns the index of the chunk for c.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)

@@ -167,8 +167,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime estimates the expected duration of the loop iteration that is in progress at a random time. It
-// is the mean duration of the iterations since the snapshot before, each weighted by its duration.
+// MeanTurnAtRandomTime estimates how long the loop iteration takes that is in progress at a random time. The result is
+// the mean duration, weighted by duration. Iterations that the earlier snapshot contains do not count.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {
@@ -240,7 +240,7 @@ func (n Counts) NonzeroCountersByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds the counts in named to n. named is a result of NonzeroCountersByName, possibly from another process.
+// AddByName adds counts from NonzeroCountersByName, possibly of another process. It ignores unknown names.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

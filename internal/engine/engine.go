@@ -92,12 +92,12 @@ import (
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received gets the unused input and returns the number of bytes used. The slice in is valid only during the call.
-	// If the number is positive and input remains, the engine calls Received again immediately. If the number is 0, the
+	// Received gets the unused input and returns the number of bytes used. The slice is valid only during the call. If
+	// the number is positive and input remains, the engine calls Received again immediately. If the number is 0, the
 	// engine waits for more input first.
 	Received(c *Conn, in []byte) (used int)
-	// Ended is called when the peer will send no more. The argument in is the unused input. If Ended uses a part of it
-	// and the connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
+	// Ended is called with the unused input when the peer will send no more. If Ended uses a part of it and the
+	// connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
 	Ended(c *Conn, in []byte) (used int)
 	Closed(c *Conn, reason error)
 }
@@ -152,7 +152,7 @@ type Config struct {
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, reason error) (answer []byte)
-	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy announces the client's address on each
+	// IsProxy, if set, reports whether an address belongs to a proxy, which announces the client's address on each
 	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
@@ -173,8 +173,8 @@ type Config struct {
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state for connection c to the slice to. Restore reads this state in another process.
-	// Without Save, connections with a value are not exported.
+	// Save appends the handler's state of a connection to a slice and returns the extended slice. Restore reads this
+	// state in another process. Without Save, connections with a value stay in this process.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
@@ -182,10 +182,10 @@ type Config struct {
 	SaveState    func(w io.Writer) error
 	RestoreState func(r io.Reader) error
 	// RestoreLayer, if set, makes a layer from the result of MovableLayer.AppendState, possibly in another process.
-	// Without RestoreLayer, connections with a layer are not exported.
+	// Without RestoreLayer, connections with a layer stay in this process.
 	RestoreLayer func(state []byte) (Layer, error)
 	// SaveConnHandler is like Save, but for connections with a ConnHandler. RestoreConnHandler is like Restore, and
-	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
+	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler stay in this process.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
 	// ListenerCallbacks, if not empty, replaces the callbacks that belong to a connection: Handler, Heartbeat.Send,
@@ -246,9 +246,9 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
 	// PostToEveryConn posts a request to each open connection, whose owner then calls s.Do. If the post fails, or if
-	// the connection is in its handshake or has begun to close, s.OnLost is called instead. PostToEveryConn calls
-	// beforePost before each post. After the last post it calls done with the number of connections that were skipped
-	// because their mailbox was full. PostToEveryConn does not block.
+	// the connection is in its handshake or has begun to close, s.OnLost is called instead. A failed post may be
+	// repeated. PostToEveryConn calls beforePost before each post. After the last post, it calls done with the number
+	// of connections that were skipped because their mailbox was full. PostToEveryConn does not block.
 	PostToEveryConn(s *Shared, beforePost func(), done func(full int)) error
 }
 
@@ -273,7 +273,8 @@ type AdmissionRules struct {
 	MaxPerSource, SourcePrefix int
 	// Rate limits the number of accepted connections per second. 0 means no limit.
 	Rate int
-	// Allow, if not empty, lists the addresses that are accepted. Deny lists addresses that are rejected in any case.
+	// Allow, if not empty, lists the accepted addresses. Deny lists addresses that are rejected even if Allow contains
+	// them.
 	Allow, Deny []netip.Prefix
 }
 
@@ -338,9 +339,8 @@ type Engine interface {
 	// fails with ErrFull if too many requests are queued, and with ErrClosed after Stop. Requests are distributed over
 	// the loops in turn.
 	Dial(d DialRequest) error
-	// Adopt takes over nc as if a listener had accepted it. The argument listener is the listener's number, or -1 for
-	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no
-	// other users.
+	// Adopt takes over nc as if the listener with the given number had accepted it; -1 selects the first listener.
+	// alreadyRead is input that the caller has read from nc. nc must have a descriptor and no other users.
 	//
 	// Adopt fails with ErrFull if too many adoptions are queued, and with ErrClosed after Stop. It also fails if the
 	// descriptor cannot be taken over. After an error, nc is unchanged.
@@ -361,7 +361,7 @@ type Engine interface {
 	// Stop stops accepting and dialling, lets connections finish their current work, closes them, and waits for the end
 	// of all goroutines. When ctx ends first, Stop aborts the remaining connections and returns an error with their
 	// number; the error wraps the cause of ctx. If handlers do not return, Stop gives up when no connection has closed
-	// for KillGrace. A concurrent call of Stop waits, too; when its ctx ends, connections are also aborted.
+	// for KillGrace. A concurrent call of Stop also waits, and its ctx has the same effect.
 	Stop(ctx context.Context) error
 	// Wait returns once Stop has been called and everything has ended.
 	Wait()
@@ -428,8 +428,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain when elapsed has passed since
-// the stop began. perSecond is the rate; 0 means no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain in the time elapsed since the
+// stop began. perSecond is the rate; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

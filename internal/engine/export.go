@@ -114,8 +114,7 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport records that no kernel operation of the connection is in progress. The driver calls it during
-// an export.
+// OnKernelIdleForExport records, during an export, that no kernel operation of the connection is in progress.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
@@ -237,7 +236,6 @@ func positiveDurationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState returns the handler's saved state of the connection, or nil if there is none.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.callbacks().Save
 	switch {
@@ -256,7 +254,6 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals blocks further posts and returns true if exactly expectedBytes bytes are posted.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
@@ -431,7 +428,8 @@ type Migrator interface {
 	// ChannelsNeeded returns the number of channels needed to give each loop or process its own channel.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.
+	// SendListenerSockets sends over control the message and the descriptors of all sockets, in the order of the
+	// listeners.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.

@@ -88,7 +88,6 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureRare().droppedMessages++
 }
 
-// postedBytesInOutput returns the number of output bytes that other goroutines have posted.
 func (c *Conn) postedBytesInOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes

@@ -155,7 +155,7 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection without a due heartbeat as visited. The owner calls it instead of SendIfDue; see Horizon.
+// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue if no heartbeat is due; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
 // Horizon returns the time up to which scheduled heartbeats count as due. For a connection whose NextTimeout is later,

@@ -56,7 +56,6 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayFeedOrBufferInput passes p to the relay partner or the handler. If neither is possible yet, it buffers p.
 func (c *Conn) relayFeedOrBufferInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -293,7 +292,6 @@ func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
 
-// ensureReadRateIfLimited returns the connection's readRate, or nil if the connection has no rate limits.
 func (c *Conn) ensureReadRateIfLimited() *readRate {
 	l := &c.runtime.Limits
 	switch {
@@ -315,7 +313,6 @@ func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	}
 }
 
-// useAllowanceAndPauseIfExceeded counts input towards the rate limits and pauses the connection if a limit is exceeded.
 func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	r := c.ensureReadRateIfLimited()
 	if r == nil || c.is(relayed|closing|failed) {
@@ -339,7 +336,6 @@ func (c *Conn) AllowedMessages() int {
 	return max(int(left*time.Duration(r.messages.perSecond)/time.Second), 1)
 }
 
-// isReadRateExceeded reports whether a rate limit has paused reading from the connection.
 func (c *Conn) isReadRateExceeded() bool {
 	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.bytes.pausedUntil|c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
 }

@@ -195,5 +195,5 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake. reason is a secure.StayReason and selects the counter.
+// CountTLS counts a TLS handshake with a secure.StayReason.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -26,8 +26,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is how many bytes of the data that TakeAllQueued returns belong to the
-// request. For a request with shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllQueued
+// returns. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -110,7 +110,7 @@ type Request struct {
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
-	// canDelay lets a request that is not output be delayed like output; see isDelayable.
+	// canDelay permits delaying a request without output; see isDelayable.
 	canDelay bool
 }
 
@@ -347,7 +347,6 @@ func (b *Mailbox) OwnerMustWake(putErr error) bool {
 	return b.nonEmpty.Load() || b.needsTimer.Swap(false)
 }
 
-// appendUrgent queues a request that overtakes delayed output.
 func (b *Mailbox) appendUrgent(q QueuedRequest) {
 	b.urgent = append(b.urgent, q)
 	b.takenMemory += QueuedRequestSize // the next Recycle subtracts it
@@ -408,7 +407,6 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue grows the queue for one more request with dataSize bytes of data.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {

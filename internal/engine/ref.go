@@ -17,7 +17,6 @@ import (
 // waiting bit is set while goroutines wait to send. Posted bytes were queued through a Ref and are not yet sent.
 type generationAndPosted struct{ v atomic.Uint64 }
 
-// senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send.
 const senderWaiting = 1 << 31
 
 func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
@@ -140,9 +139,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a request to send the broadcast s on c while a worker is using c. When the worker
-// has returned c, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast fails if c
-// has closed or has too many posted bytes. It is safe for concurrent use.
+// ReserveDeferredBroadcast counts broadcast s as posted to c, which a worker is using, and returns a request for s.
+// When the worker has returned c, the caller must pass the request to HandleOrDeferForPendingLayer.
+// ReserveDeferredBroadcast fails if c has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {

@@ -62,8 +62,8 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before that, r
-// is closed with ErrClosed.
+// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before it
+// handles the request, r is closed with ErrClosed.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
@@ -142,8 +142,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost is
-// called, unless it is nil.
+// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost, if not
+// nil, is called instead.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -170,7 +170,6 @@ type fastPath struct {
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the remotePartner of c, or nil if c has none.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil

@@ -31,7 +31,7 @@ type Loop interface {
 	PerformActionsLater(c *Conn)
 	// QueueForLaterRead queues c, which has yielded, behind other connections that have much input.
 	QueueForLaterRead(c *Conn)
-	// ReturnFromWorker returns c to the loop. reason is nil unless no worker will run c.
+	// ReturnFromWorker returns c to the loop. If no worker has run c, reason says why; otherwise, reason is nil.
 	// ReturnFromWorker is safe for concurrent use.
 	ReturnFromWorker(c *Conn, reason error)
 	// QueueJobOnLoop makes the loop run job, which answers the given number of requests, after the current turn. It
@@ -74,7 +74,7 @@ type Runtime struct {
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the slices in behind, in one non-blocking call. It returns the number of
+	// SendDirect, if set, sends p and the slices that follow it in one non-blocking call, and returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
@@ -86,7 +86,7 @@ type Runtime struct {
 	// Ref.SendWhileOutputIsEmpty.
 	SendFromOthers func(c *Conn, p []byte, behind [][]byte) (n int)
 	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
-	// of bytes sent. If the partner is closed, it does nothing.
+	// of bytes sent, which is 0 if the partner is closed.
 	SendToPartner func(to *Conn, p []byte) int
 	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
@@ -181,7 +181,6 @@ func (rt *Runtime) growBuffer(b *Buffer, extraBytes, softMaxCap int) {
 	rt.Buffers.Put(other)
 }
 
-// appendOutput appends a copy of p to b.
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
@@ -255,7 +254,6 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts, and may log, a connection that closed before the handler's Opened was called.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	reason := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(reason))

@@ -76,7 +76,6 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p, for a sender that can wait.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}

@@ -158,7 +158,6 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind aborts c after a heartbeat timeout or write timeout, and otherwise closes it.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -184,8 +183,8 @@ func (c *Conn) abortAfterExpiry() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent at that
-// time, and the connection stays open. The zero value means no limit.
+// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent
+// instead. The zero value means no limit.
 type timeLimit struct {
 	at     time.Duration
 	reason error
@@ -198,7 +197,6 @@ func newTimeLimitUnlessZero(since, duration time.Duration, closeReason error) ti
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits stores the current time limits of an open connection in limits.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)

@@ -236,8 +236,8 @@ func (c *conn) publishSweepState() {
 // deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the timer at time at is due within
-// timerLead. It returns the time at which the sweeper must wake the goroutine. otherWakeAt is that time without the
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, which is due
+// at the given time, is near. It returns when the sweeper must wake the goroutine. otherWakeAt is that time without the
 // timer.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()

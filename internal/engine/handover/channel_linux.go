@@ -54,8 +54,8 @@ func wrapExportError(err error) error {
 }
 
 // importBatch calls importConn for each connection of message, a batch of exported connections. importConn takes
-// ownership of fd, and r may refer to the memory of message. After an error, importBatch closes the remaining
-// descriptors.
+// ownership of fd, and r may refer to the memory of message. A batch of more than maxConns connections is an error.
+// After an error, importBatch closes the remaining descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]

@@ -28,7 +28,7 @@ type sharedTLSParams struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
 	NegotiatedProtocol, ServerName            string
-	peer                                      *peerCertificates // nil if the peer has presented none
+	peer                                      *peerCertificates // nil if the peer has presented no certificate
 }
 
 // peerCertificates contains the fields of a tls.ConnectionState that depend on the peer's certificates.
@@ -54,8 +54,8 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer caches the peerCertificates of the last handshake, so that connections with equal certificates share one
-// copy. It is safe for concurrent use.
+// lastPeer caches the peerCertificates of the last handshake. Connections with equal certificates share one copy. It is
+// safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }

@@ -36,8 +36,8 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address in header, or transportPeer if header has none. An unspecified
-// address (0.0.0.0 or ::) is an error.
+// clientAddrOrTransportPeer returns the client's address from the header, or transportPeer if the header has none. An
+// unspecified address (0.0.0.0 or ::) is an error.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil

@@ -70,8 +70,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones. It
-// then adds active broadcasts that are not in the pass yet to the pass.
+// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from c.active. It then
+// adds waiting broadcasts to the pass.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {

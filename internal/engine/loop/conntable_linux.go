@@ -88,7 +88,7 @@ func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	}
 }
 
-// makeReleasedReusable makes all slots freed by releaseForLaterReuse available to new connections.
+// makeReleasedReusable makes the slots from releaseForLaterReuse available to new connections.
 func (s *connTable) makeReleasedReusable() {
 	if s.releasedList == 0 {
 		return

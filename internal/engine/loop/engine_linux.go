@@ -11,7 +11,7 @@
 // Other goroutines communicate with a loop in three ways, all safe for concurrent use:
 //
 //   - its mailbox contains requests to connections;
-//   - its requests are dials, broadcasts, functions to call, and stopping;
+//   - its remote requests are dials, broadcasts, function calls and stop requests;
 //   - its eventfd ends a wait.
 //
 // A loop sets asleep before it waits, and then checks the mailbox and the requests once more. A sender checks asleep

@@ -111,7 +111,7 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver starts to move the loop's connections to another process through the sockets channelFDs. The loop calls
+// startHandOver starts to move the loop's connections to another process over the sockets channelFDs. The loop calls
 // onDone at the end.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
@@ -158,7 +158,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport cancels the export of the connection ref. If permanent is true, the connection is never exported.
+// cancelExport ends the export of one connection. If permanent is true, the connection is never exported.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -205,7 +205,6 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether the loop may export another connection now.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false

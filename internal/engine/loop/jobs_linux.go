@@ -209,8 +209,8 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine. jobIsSlow
-// is passed to the job's LoopContinuedElsewhere.
+// continueOnNewGoroutine starts a goroutine that continues the loop after the old goroutine has lost its hold.
+// jobIsSlow is passed to the job's LoopContinuedElsewhere.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -265,9 +265,9 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop compares now with o, the previous observation of the same loop. mustTake reports whether the loop's job
-// delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job is only short of
-// CPU time.
+// mustTakeLoop compares a new observation with o, the previous observation of the same loop. mustTake reports whether
+// the loop's job delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job
+// is only short of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check can compare with this observation
@@ -281,7 +281,7 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 }
 
 // continueLoopsDespiteSlowJobs continues the loops of slow jobs on new goroutines. seen contains the observations of
-// the previous call. anyJobs reports whether any job has run since.
+// the previous call and is updated. anyJobs reports whether any job has run since that call.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

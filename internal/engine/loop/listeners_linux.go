@@ -122,7 +122,6 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, it pauses accepting.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true

@@ -212,7 +212,6 @@ func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	return nil
 }
 
-// runUntilFinishedOrLost runs the loop until it is finished or another goroutine takes it over.
 func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
 	h.thread = unix.Gettid()
 	loopsByThread.Store(h.thread, l)

@@ -23,7 +23,6 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitOrQueueOrShed(c)
 }
 
-// submitOrQueueOrShed submits c to the worker pool, sheds its input, or queues c.
 func (l *Loop) submitOrQueueOrShed(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)

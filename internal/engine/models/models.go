@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred of the models that can run on this machine. If the most preferred model of
-// all cannot run, preferredErr is the reason.
+// BestAvailable returns the most preferred model that can run on this machine. preferredErr is the reason why the most
+// preferred model cannot run, or nil if it can.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()

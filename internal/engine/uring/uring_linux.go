@@ -241,8 +241,9 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	}
 }
 
-// The kernel searches for a receive to cancel among those of many connections. Therefore, only connections with frequent
-// input get receives, and keep them for some time. Others get polls, which also take less memory while they are silent.
+// To cancel a receive, the kernel searches among the receives of all connections. Therefore, only connections with
+// frequent input get receives, and keep them for some time. Others get polls, which also take less memory while they
+// are silent.
 const (
 	frequentInput = 200 * time.Millisecond // maximum time between two inputs before a connection gets a receive
 	maxSilence    = 2 * time.Second        // time without input after which a sweep cancels the receive
@@ -333,8 +334,8 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends them, and
-// c is closed then.
+// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends the
+// operations. c is closed after the last operation.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {

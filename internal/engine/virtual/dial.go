@@ -70,8 +70,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// CopyHandlerStateTo copies the handler's state to another engine. It does nothing unless the configuration of this
-// engine has SaveState and that of the other engine has RestoreState.
+// CopyHandlerStateTo copies the handler's state to another engine. It does nothing unless this engine's configuration
+// has SaveState and the other engine's has RestoreState.
 func (e *Engine) CopyHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil

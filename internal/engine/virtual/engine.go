@@ -207,8 +207,8 @@ func (e *Engine) PostToEveryConn(s *engine.Shared, beforePost func(), onDone fun
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context for Stop. With this context, Stop returns immediately, and the engine closes
-// all remaining connections after d of virtual time. If d is 0, the engine waits for them without limit.
+// ContextForStopWithin returns a context with which Stop returns immediately. The engine then closes all remaining
+// connections after d of virtual time. If d is 0, the engine waits for them without limit.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
@@ -321,7 +321,6 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains all connections, and ends the engine when none is open.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true

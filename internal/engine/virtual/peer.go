@@ -110,8 +110,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (reason error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater returns two limits in unsent bytes: reading pauses above highWater and resumes at lowWater. ok
-// reports whether too much unsent output has paused reading.
+// PausedAtHighWater reports whether too much unsent output has paused reading. Reading pauses above highWater and
+// resumes at lowWater; both are in unsent bytes.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
@@ -166,8 +166,7 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConnUntilIdle performs the connection's actions until nothing is left to do. It returns false if there was
-// nothing to do.
+// driveConnUntilIdle returns false if there was nothing to do.
 func (p *Peer) driveConnUntilIdle() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true
