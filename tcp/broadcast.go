@@ -24,9 +24,9 @@ type Broadcast struct {
 type BroadcastHandler interface {
 	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select. It returns the
 	// number of these connections. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server
-	// also calls SendToGroup, possibly concurrently, for queued broadcasts and those of the other process. SendToGroup
-	// must not retain b.Message. If SendToGroup changes the handler's state, such as a latest value, the change happens
-	// in both processes.
+	// also calls SendToGroup, possibly concurrently, for queued broadcasts and for broadcasts of the other process.
+	// SendToGroup must not retain b.Message. If SendToGroup changes the handler's state, such as a latest value, the
+	// change happens in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 

@@ -18,8 +18,8 @@ type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress, and otherwise logs the
-// misuse of method.
+// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress. If not, it logs the
+// misuse.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -76,7 +76,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is like Close, but Closed receives reason as the close reason.
+// CloseWith is like Close, but passes the given reason to Closed.
 func (c *Conn) CloseWith(reason error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(reason)
@@ -167,18 +167,18 @@ func (c *Conn) SetTimer(d time.Duration) {
 	}
 }
 
-// SetDeadline makes the connection close with ErrDeadline after d, at most 10 ms late. The server then still sends the
-// pending output, as after CloseWith. A further call replaces the deadline, and SetDeadline(0) removes it.
+// SetDeadline makes the connection close with ErrDeadline when closeAfter has passed, at most 10 ms late. The server
+// then still sends the pending output, as after CloseWith. A further call replaces the deadline, and SetDeadline(0)
+// removes it.
 func (c *Conn) SetDeadline(closeAfter time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(closeAfter, forever))
 	}
 }
 
-// Relay passes all further input of c to another connection of the same server, and vice versa. other is the Ref of the
-// other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end on to the
-// other peer (half-close). Both connections close after both directions have ended. Closed is the only method of the
-// handlers that is still called.
+// Relay passes all further input of c to another connection of the same server, and vice versa. Relaying applies
+// backpressure. When a peer ends its direction, the server passes the end on to the other peer (half-close). Both
+// connections close after both directions have ended. Closed is the only method of the handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
@@ -192,7 +192,7 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection
-//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if other is c.Ref()
+//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if both connections are the same
 //   - ErrFull if the mailbox of the other connection is full
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It

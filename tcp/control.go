@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands with which an operator pauses accepting and closes connections.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	QueueCloseOfPeerConns(peer netip.AddrPort) error
@@ -41,9 +40,9 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes all connections from the address and port remote. Usually there is only one. It does not send
-// pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote may be the
-// client's address or the proxy's own address.
+// CloseConns closes all connections from a remote address and port. Usually there is only one. It does not send pending
+// output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), pass the client's address or
+// the proxy's own address.
 //
 // CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
 // only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
@@ -52,7 +51,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 // CloseConns fails with
 //   - ErrFull if 16 calls are already in progress
 //   - ErrServerClosed before the start and after the end
-//   - ErrBadConfig if remote is not valid
+//   - ErrBadConfig if the address is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address is %v; expected an IP address and a port above 0", remote)

@@ -41,8 +41,8 @@ type Limits struct {
 	// Upgrade, a connection may use the allowance of a second at once. The defaults, 0, mean no limit; the maximum is
 	// 1,000,000,000. See Conn.SetReadRate.
 	//
-	// A faster client is not closed. The server does not read from the client until the rate permits, at most 10 ms
-	// later, so the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
+	// A faster client is not closed. The server reads from the client again at most 10 ms after the rate permits, so
+	// the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
 	//
 	// The server checks ReadRate after each read, usually of at most 64 KiB. Excess bytes delay the next read. With
 	// TLS, ReadRate counts decrypted bytes. MessageRate is exact, but limits only handlers made by Lines or Split.

@@ -40,7 +40,7 @@ type NetConn struct {
 
 	in          []byte // received input, unread from readOffset on
 	readOffset  int    // number of bytes of in that were read
-	peerEnded   bool   // the peer has ended its direction; nothing follows in
+	peerEnded   bool   // the peer has ended its direction; no more input follows
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking
 	writing     bool   // a Write is in progress
@@ -298,9 +298,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's event loop or goroutine. If the connection closes first, onLost
-// is called instead, on any goroutine. If posted is false, neither run nor onLost is called. The caller must hold n.mu,
-// which is released while the mailbox is full.
+// postRetryingWhileFull posts the function run to the connection's event loop or goroutine. If the connection closes
+// first, onLost is called instead, on any goroutine. If posted is false, neither function is called. The caller must
+// hold n.mu, which is released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)

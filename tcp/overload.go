@@ -58,11 +58,12 @@ type Overload struct {
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
-	// is the number of workers in which the action is on.
+	// Each field is 1 while the overload action of the same name is on. With Server.Processes, each field is the number
+	// of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
 	// ShedQueueDelay counts requests that were shed because requests waited too long for a worker. ShedLag counts
-	// requests shed because the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
+	// requests that were shed because the event loops lagged. ShedMemory counts requests that were shed because the
+	// memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -119,8 +120,8 @@ func (s *Server) initOverloadManagerOrNil() *overload.Manager {
 	return s.overload
 }
 
-// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. stop ends the
-// goroutine and waits for its end.
+// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. It returns a
+// function that ends the goroutine and waits for its end.
 func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	if s.overload == nil {
 		return func() {}

@@ -23,7 +23,8 @@ func (s *Server) checkTicker() error {
 	return nil
 }
 
-// startTicker starts a goroutine that calls OnTick periodically. stop ends the goroutine and waits for its end.
+// startTicker starts a goroutine that calls OnTick periodically. It returns a function that ends the goroutine and
+// waits.
 func (s *Server) startTicker() (stop func()) {
 	if s.OnTick == nil || s.isSupervisor() {
 		return func() {}

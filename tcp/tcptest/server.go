@@ -158,7 +158,7 @@ func (s *Server) RefuseDial(err error) {
 
 // MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. Errors of
 // SaveState and RestoreState of a tcp.StateMigrator fail the test. Moved peers belong to the other server from then on.
-// stayed contains all other peers, with the reason why they have not moved, such as an error of the handler's Save.
+// MigrateTo returns all other peers, each with the reason why it has not moved, such as an error of the handler's Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
