@@ -124,7 +124,6 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// retainAndScheduleUnlessBusy schedules cb and retains the connection, unless a callback of n is running or scheduled.
 func (b *Blocking) retainAndScheduleUnlessBusy(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -184,8 +183,6 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the scheduled callback of n and posts the result to the connection's event loop or
-// goroutine.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason

@@ -126,8 +126,6 @@ func (s *Server) Drain() error {
 	return s.Shutdown(ctx)
 }
 
-// logOpenAndDrain calls Drain. If connections are open and the server is not yet shutting down, it first logs their
-// number.
 func (s *Server) logOpenAndDrain() error {
 	if stats := s.Stats(); stats.Open > 0 && !stats.Draining {
 		s.rateLimitedLogger().Info("draining", "connections", stats.Open, "timeout", s.limits.ShutdownTimeout)

@@ -279,7 +279,6 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns "tcp4" if the host of addr is 0.0.0.0, and otherwise "tcp".
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {

@@ -23,8 +23,7 @@ func (s *Server) checkTicker() error {
 	return nil
 }
 
-// startTicker starts a goroutine that calls OnTick periodically. It returns a function that ends the goroutine and
-// waits.
+// startTicker starts a goroutine that calls OnTick periodically. stop ends the goroutine and waits for its end.
 func (s *Server) startTicker() (stop func()) {
 	if s.OnTick == nil || s.isSupervisor() {
 		return func() {}

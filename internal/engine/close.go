@@ -160,7 +160,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextCloseWriteAction requires that all output has been sent.
+// nextCloseWriteAction returns the driver's next action after CloseWrite. All output must have been sent.
 func (c *Conn) nextCloseWriteAction() Action {
 	if c.appendLayerCloseOnce() {
 		return Send

@@ -122,7 +122,6 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds r to the set. If valueOrNil is not nil, it also subscribes r to valueOrNil.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)

@@ -69,7 +69,6 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces makes one system call.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -97,7 +96,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces makes one vectored write. sentBytes includes the output.
+// writevOutputThenPieces sends the output and pieces with one vectored write. sentBytes includes the output.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -115,8 +114,6 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output. unsentBytes is the length of the
-// remaining output. releasedPosted is the number of removed bytes that other goroutines had posted.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()

@@ -277,7 +277,6 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)

@@ -128,7 +128,6 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -148,8 +147,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed, until the
-// handler waits for more input or is paused. It returns the unused input.
+// passInputToReceivedOrShed calls Received or, if shedReason is not nil, Shed. It stops when the handler waits for more
+// input or is paused, and returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {

@@ -453,7 +453,6 @@ func putDataBufferIfClassSize(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender that waits for space for messageSize bytes.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)

@@ -409,7 +409,6 @@ func (c *Conn) closePartner(reason error) {
 	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(reason) })
 }
 
-// closeBecauseOfPartner closes c with the close reason of its relay partner.
 func (c *Conn) closeBecauseOfPartner(reason error) {
 	if reason != nil && reason != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data

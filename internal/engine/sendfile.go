@@ -128,7 +128,6 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles returns the sum of measure over the buffers that follow a queued file.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -162,7 +161,6 @@ func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 
 func (c *Conn) hasOutput() bool { return c.out != nil || c.fileQueueOrNil() != nil }
 
-// outputWaitingSince returns the time at which the oldest unsent output began to wait.
 func (c *Conn) outputWaitingSince() time.Duration {
 	if c.out != nil {
 		return c.out.waitingSince

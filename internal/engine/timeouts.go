@@ -12,7 +12,6 @@ type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time from m to now, or 0 if m is later.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24

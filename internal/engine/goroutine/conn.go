@@ -65,7 +65,6 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed calls open, if not nil, and then serves the connection until it is closed.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -141,7 +140,6 @@ func (c *conn) sendOutputUntilWoken() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles err from a send or, if err is nil, the requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -150,7 +148,6 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// handleNextInputOrMail waits for input or requests, and then reads once or handles the requests.
 func (c *conn) handleNextInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -270,7 +267,6 @@ func (c *conn) parkOrFindRequests() (hasWork bool) {
 	return c.hasMailOrRequests()
 }
 
-// markNotParked marks the connection's goroutine as running.
 func (c *conn) markNotParked() {
 	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
 		runtime.Gosched()
@@ -387,8 +383,6 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export in progress. If there is none, it completes a Detach by making a new
-// net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.handleNextInputOrMail()
@@ -417,8 +411,6 @@ func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.Res
 // closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.RejectFurtherPosts(); return b }()
 
-// closeCallClosedAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the
-// engine.
 func (c *conn) closeCallClosedAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

@@ -134,7 +134,6 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists the connections that can still be exported, or stops the hand-over if there are none.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -168,7 +167,6 @@ func (d *connExporter) countDecidedExportRequest() {
 	}
 }
 
-// exportOrStayOpen exports the connection to another engine, or continues to serve it after a failure.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()

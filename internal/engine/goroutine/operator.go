@@ -136,8 +136,6 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasDirectOrProxiedPeer reports whether peer is the remote address of c or the client address announced by its
-// proxy.
 func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -146,7 +144,6 @@ func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) boo
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the client address that the connection's proxy has announced.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -159,7 +159,6 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// buffersExceedBudget reports whether all buffers together, with extraBytes added, exceed their limit.
 func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 	limit := e.host.TotalBufferLimit()
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit

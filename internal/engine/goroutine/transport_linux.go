@@ -92,7 +92,6 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnceOrReleaseBuffer tries to read once into a read buffer. It returns false if there is no input.
 func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)

@@ -94,7 +94,6 @@ func scheduleArrivalConfirmations(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation confirms the received connections to the sender and grants newCredit.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil) // ReceiveAndImportBatch reports a failure of the channel

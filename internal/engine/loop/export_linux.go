@@ -239,7 +239,6 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export, or cancels the export if the hand-over has ended.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
@@ -282,7 +281,6 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

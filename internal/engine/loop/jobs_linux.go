@@ -54,7 +54,6 @@ func (l *Loop) EnableJobsAndDirectIO() {
 	}
 }
 
-// receiveDirect implements Runtime.ReceiveDirect.
 func receiveDirect(c *engine.Conn, p []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), p)
 	if errno != 0 {

@@ -155,7 +155,6 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the configured answer to a rejected connection and closes the socket.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -306,7 +305,6 @@ func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	return true
 }
 
-// reclaimListenersIfSpace makes the loop accept from its own listeners again if enough of its capacity is free.
 func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {

@@ -148,7 +148,6 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements SendDirect and SendFromOthers of engine.Runtime.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
@@ -195,7 +194,6 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	_ = l.openAndRunUntilLastConnClosed(startResult) // the end of the thread closes the listeners
 }
 
-// openAndRunUntilLastConnClosed opens the driver, sends the result to startResult, and runs the loop.
 func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	if err := l.driver.Open(); err != nil {
 		l.markUnstartedLoopClosed()
@@ -302,7 +300,6 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesOfNonBusyConns calls extend for each connection that no worker is using.
 func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -386,7 +383,6 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// blockUntilWork blocks until the loop has an event, a request from another goroutine, or a due task.
 func (l *Loop) blockUntilWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)

@@ -120,7 +120,6 @@ func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
 	return queue
 }
 
-// requeueOrRelease moves a non-empty queue behind all other queues. It releases an empty queue.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
 	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow

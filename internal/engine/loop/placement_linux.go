@@ -42,7 +42,6 @@ type handlerPlacer struct {
 	workerTimes engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves the handlers to workers.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -131,8 +130,6 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useUnsharedBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a
-// connection.
 func (a *handlerPlacer) useUnsharedBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {

@@ -101,7 +101,6 @@ func (l *Loop) deferredMailMemory(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredOutputAndAbortOnReturn drops the deferred output of c, and closes c when a worker returns c.
 func (l *Loop) dropDeferredOutputAndAbortOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {

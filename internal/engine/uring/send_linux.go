@@ -77,8 +77,6 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitAndCheckHeartbeats submits the queued heartbeats to the kernel, and handles those that were not sent
-// completely.
 func (d *driver) submitAndCheckHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)

@@ -249,7 +249,6 @@ const (
 	maxSilence    = 2 * time.Second        // time without input after which a sweep cancels the receive
 )
 
-// readOrSubmitReceiveIfFrequent handles input that a poll has reported.
 func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
 	if c.DriverFlags()&loop.Busy == 0 && c.WantsInput() {
 		if silence, ok := c.TimeSinceInput(); ok && silence < frequentInput {
@@ -352,7 +351,6 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetKeepingFD shuts down or resets c's socket and keeps the descriptor open.
 func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConnNow(c.FD()) {
 		sock.Shutdown(c.FD())

@@ -256,7 +256,6 @@ func (e *Engine) runUntilIdle() {
 	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds; expected them to become idle", maxSettleRounds))
 }
 
-// runRound handles pending requests and updates each connection once. It reports whether there was anything to do.
 func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()

@@ -166,7 +166,6 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConnUntilIdle returns false if there was nothing to do.
 func (p *Peer) driveConnUntilIdle() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true
