@@ -80,14 +80,12 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	return rt.acquireListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r. The slot of the engine
-// stays reserved.
+// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r, except that of the engine.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit releases the slots of the listener and of the source address for a connection that was not opened. The slot
-// of the engine stays reserved.
+// UndoAdmit releases the listener's and the source's slot of a connection that was not opened, but not the engine's.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -166,8 +164,7 @@ func (rt *Runtime) idleTimeout() time.Duration {
 	return rt.Limits.IdleTimeout
 }
 
-// TotalBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
-// MaxInt64.
+// TotalBufferLimit returns the current memory limit for all buffers in bytes, or MaxInt64 if there is no limit.
 func (rt *Runtime) TotalBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
@@ -226,8 +223,7 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket tells the overload manager that no worker will run the job that TryAdmitToWorker has admitted. If the
-// job has run, AbandonTicket has no effect.
+// AbandonTicket tells the overload manager that no worker will run the admitted job. After the job, it has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)

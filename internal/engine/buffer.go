@@ -118,8 +118,7 @@ func newBuffer(capacityHint int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(capacityHint, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one loop. It is not safe for concurrent use. GetOrNew prefers the most recently used
-// buffer, which may still be in the CPU cache.
+// FreeList is a BufferPool for one loop. It is not safe for concurrent use. GetOrNew prefers recently used buffers.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers

@@ -8,8 +8,8 @@ import (
 // This file sends a message to the connections of a large group with one request per GroupChunk. Consecutive messages
 // to the same group share requests.
 
-// GroupChunk contains some of the connections of a large group. All of them have the same Runtime. A chunk must not
-// change after the first message was posted to it.
+// GroupChunk contains some connections of a large group, all with the same Runtime. It must not change after a message
+// was posted to it.
 type GroupChunk struct {
 	connList
 	set     *connSet

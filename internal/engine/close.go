@@ -9,8 +9,7 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like Conn.OnEOF, but does not call the layer's OnEOF. A layer that detects the EOF
-// itself calls this method.
+// MarkPeerEOFAndStartTimeout is OnEOF for a layer that has detected the EOF itself: the layer's OnEOF is not called.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -168,8 +167,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output, if it has not done so yet.
-// outputPending reports whether the message must be sent.
+// appendLayerCloseOnce makes the layer append its closing message, once. outputPending is true if there is a message to
+// send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false

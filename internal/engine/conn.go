@@ -146,8 +146,7 @@ func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time by MonotonicNow when dialling began. The result is valid only until the handler's
-// Opened has returned.
+// DialStartedAt returns the time by MonotonicNow when dialling began. It is valid until Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -237,8 +236,7 @@ var (
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
 )
 
-// Output returns the next bytes to send. The slice is valid until the connection's next event. More output may follow
-// after these bytes.
+// Output returns the next bytes to send; more may follow. The slice is valid until the connection's next event.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
 // OnSendStarted records that the kernel reads the bytes of Output asynchronously. The bytes do not move until OnSent.
@@ -247,8 +245,7 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped starts the write timeout unless it is running. Drivers call this method when the kernel
-// accepts no output.
+// StartWriteTimerIfStopped starts the write timeout. Drivers call it when the kernel accepts no output.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -257,8 +254,7 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent records that the kernel has accepted sentBytes bytes of Output or, after the action SendFile, of the first
-// queued file.
+// OnSent records that the kernel has accepted bytes of Output or, after the action SendFile, of the first queued file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -288,8 +284,8 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction has been shut down. If the connection is closing, the
-// timeout Limits.Linger starts.
+// MarkWriteShutAndStartLinger records that the sending direction was shut. On a closing connection, Limits.Linger
+// starts.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {

@@ -115,8 +115,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, sum keeps the larger of
-// both values.
+// AddToWithMaxAge adds all counters to sum. Of OldestBroadcastAge, it keeps the larger value instead of the sum.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {

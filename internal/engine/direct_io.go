@@ -180,8 +180,7 @@ func (c *Conn) CanReceiveDirectly() bool {
 // ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the
 // connection has ended. The engine handles the end of the connection when reading is on again.
 //
-// p must not be empty, and reading must be off. Any goroutine may call ReceiveWhileReadingIsOff, but only one at a
-// time.
+// p must not be empty, and reading must be off. Any goroutine may make the call, but only one at a time.
 func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
 	if n > 0 {
@@ -191,8 +190,7 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	return n
 }
 
-// CanSendFromOthers reports whether other goroutines may call Ref.SendWhileOutputIsEmpty until the owner writes to the
-// connection.
+// CanSendFromOthers reports whether other goroutines may call SendWhileOutputIsEmpty until the owner writes to c.
 func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }

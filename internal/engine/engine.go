@@ -155,12 +155,10 @@ type Config struct {
 	// IsProxy, if set, reports whether an address belongs to a proxy, which announces the client's address on each
 	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
-	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
-	// NewLayer.
+	// NewLayer, if set, returns the first layer of a new connection, or nil. The connection's owner calls it.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages makes the engine drop messages that exceed the output limit of a slow peer. Otherwise, such a
-	// message closes the connection.
+	// DropMessages drops messages above the output limit of a slow peer. Otherwise, they close the connection.
 	DropMessages bool
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
 	// wait, too. The goroutine model ignores WriteDelay.
@@ -193,9 +191,8 @@ type Config struct {
 	// connection's handler. Element i+1 applies to connections of listener i. Element 0 applies to connections without
 	// a listener.
 	ListenerCallbacks []*Config
-	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
-	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the
-	// same.
+	// PredecessorListeners maps listener numbers of the previous process to those of this process. Imported connections
+	// of a listener that maps to -1 are refused. If it is empty, the numbers are the same.
 	PredecessorListeners []int
 	Server               any
 	// Shed, if set, is called on the loop instead of Received while the Pool is full or Overload rejects requests.
@@ -273,8 +270,7 @@ type AdmissionRules struct {
 	MaxPerSource, SourcePrefix int
 	// Rate limits the number of accepted connections per second. 0 means no limit.
 	Rate int
-	// Allow, if not empty, lists the accepted addresses. Deny lists addresses that are rejected even if Allow contains
-	// them.
+	// Allow, if not empty, lists the accepted addresses. Deny lists rejected addresses, even if Allow contains them.
 	Allow, Deny []netip.Prefix
 }
 
@@ -286,8 +282,8 @@ type DialRequest struct {
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the dialled connection. Count must then be 1. If the dial fails, only Handler.DialFailed
-	// is called.
+	// Handler, if set, handles the dialled connection; Count must be 1. If the dial fails, only its DialFailed is
+	// called.
 	Handler ConnHandler
 	// Timeout limits each connection attempt. If Timeout is 0, the limits of the model and the kernel apply.
 	Timeout time.Duration
@@ -301,8 +297,7 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed calls DialFailed of connHandler with err. If connHandler is nil, it calls DialFailed of the engine's
-// Handler, if implemented.
+// NotifyDialFailed calls DialFailed of connHandler or, if that is nil, of the engine's Handler, if implemented.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -335,9 +330,9 @@ type Engine interface {
 	ListenerStats() []ListenerStats
 	// Loops returns the number of loops, or 0 for a model without loops.
 	Loops() int
-	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
-	// fails with ErrFull if too many requests are queued, and with ErrClosed after Stop. Requests are distributed over
-	// the loops in turn.
+	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later.
+	// Requests are distributed over the loops in turn. Dial fails with ErrFull if too many are queued, and with
+	// ErrClosed after Stop.
 	Dial(d DialRequest) error
 	// Adopt takes over nc as if the listener with the given number had accepted it; -1 selects the first listener.
 	// alreadyRead is input that the caller has read from nc. nc must have a descriptor and no other users.
@@ -383,9 +378,9 @@ type Model struct {
 // handlers are stuck, and gives up.
 const KillGrace = time.Second
 
-// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
-// then waits until done is closed, or until no connection has closed for KillGrace. The error, if any, contains the
-// number of aborted connections.
+// AwaitStop waits until done is closed. If ctx ends first, it calls closeAll to abort all open connections, and waits
+// until done is closed or no connection has closed for KillGrace. The error, if any, contains the number of aborted
+// connections.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:

@@ -23,7 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that a later attempt may
+	// ErrNotExportable means that a connection cannot be exported; ErrExportBusy means that a later attempt may
 	// succeed.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
@@ -37,8 +37,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is stored as a connection's number of posted bytes to block posts. The value is so large that every
-// further post fails.
+// postsBlocked is stored as a connection's number of posted bytes. It is so large that every further post fails.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -64,8 +63,7 @@ func (c *Conn) checkExportable() error {
 // ValueUnsaved is a result of WhyNotExported: the connection has a value that no function saves.
 const ValueUnsaved = "value without Migrator"
 
-// WhyNotExported returns what prevents the connection from moving to another process. For a temporary obstacle,
-// it returns "busy".
+// WhyNotExported returns what prevents moving the connection to another process, or "busy" if that is temporary.
 func (c *Conn) WhyNotExported() string {
 	x := c.extra
 	switch {
@@ -103,8 +101,7 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting reports whether an export is in progress. During an export, the driver must complete all kernel
-// operations of the connection.
+// IsExporting reports whether an export is in progress. The driver must then complete all kernel operations of c.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
 func (c *Conn) nextExportAction() Action {
@@ -259,9 +256,8 @@ func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBl
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must
-// already be set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection with the
-// error.
+// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must be
+// set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection.
 func (c *Conn) ImportOrAbort(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -379,8 +375,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes the record at the start of p and returns the remaining bytes as rest. The slices in r share the
-// memory of p.
+// ParseRecord decodes the record at the start of p and returns the remaining bytes. The slices in r share p's memory.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -428,8 +423,7 @@ type Migrator interface {
 	// ChannelsNeeded returns the number of channels needed to give each loop or process its own channel.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
-	// SendListenerSockets sends over control the message and the descriptors of all sockets, in the order of the
-	// listeners.
+	// SendListenerSockets sends message and the descriptors of all listening sockets, in the order of the listeners.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.

@@ -147,8 +147,7 @@ func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	return HeartbeatSent
 }
 
-// OnHeartbeatUnsent records that only the first sentBytes bytes of a heartbeat were sent. It appends the other bytes to
-// the output.
+// OnHeartbeatUnsent records that only sentBytes bytes of a heartbeat were sent. It appends the rest to the output.
 func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	rest := c.callbacks().Heartbeat.Message[sentBytes:]
 	c.runtime.Counters.Add(BytesOut, -int64(len(rest)))

@@ -55,8 +55,7 @@ func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }
 
-// ConnCallback is a callback with a connection as its argument. An existing object can implement this interface without
-// an allocation.
+// ConnCallback is a callback for a connection. An existing object can implement it without an allocation.
 type ConnCallback interface{ CallWith(c *Conn) }
 
 // QueueLoopJob makes the loop of c run job after the current iteration. requests is the number of requests that the job

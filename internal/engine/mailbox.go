@@ -67,17 +67,15 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 // stale request to HandleOrDeferForPendingLayer, which drops the request.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. A Shared must not be modified after it has been
-// posted.
+// Shared is a message or function for many connections, stored once. It must not be modified after it was posted.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do if the connection has begun to close. It may run on any goroutine and
-	// must not block.
+	// OnLost, if set, replaces Do if the connection begins to close first. It may run on any goroutine and must not
+	// block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
-	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to the
-	// Shared.
+	// counters, if set, counts the memory of Bytes as Buffered while a request or broadcast refers to the Shared.
 	counters *Counters
 	holders  atomic.Int32
 }
@@ -94,8 +92,7 @@ func (s *Shared) removeHolderAndUncountMemory() {
 	}
 }
 
-// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but keeps a reference
-// to Shared.
+// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but not Shared.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
@@ -382,8 +379,7 @@ func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory returns the memory of queued requests, in bytes. It includes requests that were taken but not yet
-// recycled.
+// CountedMemory returns the memory, in bytes, of requests that are queued, or were taken and not yet recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -523,8 +519,7 @@ func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle keeps the memory of taken requests for reuse, up to a limit. The caller must subtract releasedMemory from the
-// counter Buffered.
+// Recycle keeps memory of taken requests for reuse. The caller must subtract releasedMemory from the counter Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()
@@ -545,8 +540,7 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// RejectFurtherPosts makes later calls of Put fail with ErrClosed, and wakes the waiting senders. Queued requests can
-// still be taken.
+// RejectFurtherPosts makes Put fail with ErrClosed, and wakes the waiting senders. Queued requests can still be taken.
 func (b *Mailbox) RejectFurtherPosts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -33,8 +33,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the bit senderWaiting if generation is current and more than maxPosted bytes are
-// posted.
+// markSenderWaitingIfAbove sets senderWaiting if generation is current and more than maxPosted bytes are posted.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -121,8 +120,7 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the index of the connection's owner, the connection's slot and the connection's generation. For the
-// zero Ref, all three are 0.
+// Location returns the index of the owner, and the connection's slot and generation. For the zero Ref, all three are 0.
 func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0

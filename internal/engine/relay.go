@@ -142,8 +142,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost, if not
-// nil, is called instead.
+// postDoOrElse makes the connection's owner call do. If the connection closes first, onLost, if not nil, is called
+// instead.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -185,8 +185,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath stops the relay partner from sending directly on c's socket. It must be called before output is
-// added to c.
+// blockPartnerFastPath keeps the relay partner from sending on c's socket. Call it before output is added to c.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -203,15 +202,13 @@ func (c *Conn) countPartnerSendsAsActivity() {
 	}
 }
 
-// MaySendOnPartnerSocket reports whether c may send directly on its relay partner's socket. The partner must have
-// another owner.
+// MaySendOnPartnerSocket reports whether c may send directly on the socket of a relay partner with another owner.
 func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the relay partner if the partner's socket may be used now. send must not
-// block.
+// TrySendOnPartnerSocket passes the relay partner to send, which must not block, if its socket may be used now.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -227,8 +224,8 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner lets the relay partner continue to send. It must be called after c has sent output. c
-// must have a remotePartner.
+// reopenFastPathAndResumePartner lets the relay partner send again after c has sent output. c must have a
+// remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -327,8 +324,7 @@ func (c *Conn) sendOrBufferRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to the partner's socket. Otherwise it
-// returns nil.
+// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to its socket, and otherwise nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil

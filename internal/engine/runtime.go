@@ -59,14 +59,12 @@ type Runtime struct {
 	Poster           Poster
 	Counters         *Counters
 	Shared           *Counters
-	// Now returns the time for timeouts, measured from an arbitrary start. Engines with simulated time replace this
-	// function.
+	// Now returns the time for timeouts, from an arbitrary start. Engines with simulated time replace this function.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
 	// NoDetach forbids Detach. NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, returns the local address of c. c must not be closed during the call. LocalAddr is safe for
-	// concurrent use.
+	// LocalAddr, if set, returns the local address of c, which must not be closed meanwhile. Any goroutine may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
 	// OnWorkers selects the caller of the handlers: a worker if true, the connections' owner if false. See
@@ -92,8 +90,7 @@ type Runtime struct {
 	directSent int
 	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls makes the engine measure the time of every handler call, not only of a sample. The owner may change
-	// TimeAllCalls between two events.
+	// TimeAllCalls makes the engine time every handler call, not only a sample. The owner may change it between events.
 	TimeAllCalls bool
 	maxPieceSize int
 	// ClockSlack, if positive, makes SetClock store a time that is ClockSlack in the future. Until that time, further
@@ -285,8 +282,7 @@ type Pool interface {
 	IsClosedErr(reason error) bool
 }
 
-// WorkerCallTimes records the number and the total duration of handler calls on workers. It also detects calls that
-// take too long; see TakeTotals.
+// WorkerCallTimes records number and duration of handler calls on workers, and detects stuck calls; see TakeTotals.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64

@@ -39,9 +39,8 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of fileToDup, starting at offset, to the output. If n is negative, it appends all bytes
-// from offset on. The caller may close the file after the call. If SendFile would have to queue more than
-// MaxQueuedFiles files, it fails with ErrFull.
+// SendFile appends n bytes of fileToDup, starting at offset, to the output. A negative n means all bytes from offset
+// on. The caller may close the file after the call. If MaxQueuedFiles files are queued, SendFile fails with ErrFull.
 func (c *Conn) SendFile(fileToDup *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):

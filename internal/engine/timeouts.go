@@ -19,8 +19,7 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// TimeSinceInput returns the time since the peer last sent something, with an error of up to 17 ms. If the peer has
-// sent nothing yet, ok is false.
+// TimeSinceInput returns the time since the peer's last input, accurate to 17 ms. ok is false before the first input.
 func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
 	return c.lastHeard.elapsed(c.runtime.Clock()), !c.is(neverHeard)
 }
@@ -75,16 +74,14 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, it only cancels
-// the earlier timer.
+// SetTimer schedules a call of the handler's Timer after d, or none if d is 0. It replaces an earlier timer.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
-// SetDeadline makes the connection close with ErrDeadline after d. It replaces an earlier deadline. If d is 0, it only
-// cancels the earlier deadline.
+// SetDeadline sets or replaces the time after which the connection closes with ErrDeadline. A zero d removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfterOrZero(d)
@@ -118,9 +115,9 @@ func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts enforces the connection's time limits at the time now. It may start to close the connection, request
-// one more read before a close, call Timer, send a heartbeat, or end a pause by a rate limit. acted reports whether the
-// driver must perform the connection's next actions.
+// CheckTimeouts enforces the connection's time limits. It may start to close the connection, request one more read
+// before a close, call Timer, send a heartbeat, or end a pause by a rate limit. acted reports whether the driver must
+// perform the connection's next actions.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	if !c.is(open) || c.is(failed) || c.isExporting() {
 		return false
@@ -249,8 +246,7 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeLimitsAfterSuspend extends the connection's time limits by suspended, the time for which the process was
-// suspended. Timers and deadlines do not change.
+// ExtendTimeLimitsAfterSuspend extends the time limits by a suspension of the process, but not timers and deadlines.
 func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -258,8 +254,7 @@ func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, for example because nothing was read during a handler call. It
-// has no effect during a dial.
+// ExtendTimeouts extends the peer's time limits by d, for example after a long handler call. A dial is not extended.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return

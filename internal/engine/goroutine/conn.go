@@ -111,8 +111,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection and delivers alreadyRead, the input that was read earlier. dialStart is 0 for an
-// accepted connection.
+// openConn opens the connection and delivers alreadyRead, the input read earlier. dialStart is 0 unless dialled.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -229,8 +228,7 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is how early the sweeper wakes a connection's goroutine before a timer. The goroutine then waits with a
-// deadline.
+// timerLead is how early the sweeper wakes a goroutine before a timer. The goroutine then waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
 // setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, which is due

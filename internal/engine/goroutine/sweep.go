@@ -16,8 +16,7 @@ import (
 // stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runPeriodicChecks checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has
-// ended.
+// runPeriodicChecks checks timeouts and the limit of all buffers, and sends heartbeats, until the engine has ended.
 func (e *goroutineEngine) runPeriodicChecks() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -142,8 +141,7 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next slice of connections to sweep. period is the time of a full sweep; 0 means
-// engine.FastSweepPeriod.
+// nextSweepConns returns the next connections to sweep. period is the time of a full sweep; 0 means FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.connsWithDeadline.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -209,9 +207,8 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if no sender waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
-// of a refused request can wait, the method makes it wait. For other senders, which lose the message, the limit is a
-// quarter higher.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. A sender that
+// can wait is made to wait. For other senders, which lose the message, the limit is a quarter higher.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

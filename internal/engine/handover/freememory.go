@@ -21,8 +21,8 @@ const (
 // FreedByteCounter counts bytes that this process has freed but not yet returned to the operating system.
 type FreedByteCounter struct{ atomic.Int64 }
 
-// StartReturningToOS starts a goroutine that periodically returns freed memory to the operating system. stopFreeing
-// ends the goroutine and must be called once.
+// StartReturningToOS returns freed memory to the system periodically, until stopFreeing is called, which must happen
+// once.
 func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -104,8 +104,8 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbortExport reads the confirmations and the credit that the receiver has sent on o. An error
-// aborts the export.
+// ReceiveConfirmationsOrAbortExport reads the receiver's confirmations and credit. After an error, the export is
+// aborted.
 func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte

@@ -210,8 +210,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, Dial uses the
-// next loop in rotation.
+// Dial passes the request to the loop with index request.Loop-1. If there is no such loop, it uses the next in
+// rotation.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

@@ -111,8 +111,7 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver starts to move the loop's connections to another process over the sockets channelFDs. The loop calls
-// onDone at the end.
+// startHandOver starts to move the loop's connections over the sockets channelFDs. The loop calls onDone at the end.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {

@@ -119,8 +119,7 @@ func (h *jobHold) returnToLoopUnlessLost() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop lets a job's goroutine access the loop again. It returns false if another goroutine has taken over the
-// loop.
+// tryAccessLoop lets a job's goroutine access the loop again, unless another goroutine has taken over the loop.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -151,8 +150,7 @@ func (h *jobHold) CallAndSendLater(r engine.Ref, f engine.ConnCallback) (stillOn
 	return true
 }
 
-// retriedCall is a job that repeats a call on a connection. It is used if the loop's mailbox was full at the first
-// attempt.
+// retriedCall is a job that repeats a call for which the loop's mailbox was full.
 type retriedCall struct {
 	ref engine.Ref
 	f   engine.ConnCallback

@@ -58,8 +58,7 @@ func (a *acceptPauseController) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptAndReceiveConns accepts a limited number of connections from each listener. It also receives connections that
-// another process hands over.
+// AcceptAndReceiveConns accepts a limited number of connections and receives those that another process hands over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.readConfirmationsOrEndExport()
@@ -205,8 +204,7 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchChannelsAndUnpausedListeners makes the driver watch all hand-over channels. It also watches all listeners if
-// accepting is not paused.
+// WatchChannelsAndUnpausedListeners watches all hand-over channels and, unless accepting is paused, all listeners.
 func (l *Loop) WatchChannelsAndUnpausedListeners() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)

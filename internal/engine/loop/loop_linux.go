@@ -161,8 +161,7 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on a separate thread until the loop has stopped. It sends nil or a start error to
-// startResult.
+// runOnThread runs the loop on its own thread until the loop has stopped. It sends nil or a start error to startResult.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -348,8 +347,7 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
-// countInterval is the minimum time between two counts of goroutines. If the loop has passed work to another goroutine,
-// it counts earlier.
+// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to a goroutine.
 const countInterval = 100 * time.Microsecond
 
 // yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
@@ -478,8 +476,7 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a TCP reset. It returns true for a dialled connection if
-// Config.ResetDialled is set.
+// ClosesWithReset reports whether to close c with a TCP reset: c was dialled, and Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
@@ -515,17 +512,15 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	c.OnClosed()
 }
 
-// CloseUnopened closes the socket of a connection that was never opened, such as a failed dial. It also frees the slot
-// of c.
+// CloseUnopened closes the socket of a connection that was never opened, such as a failed dial, and frees its slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c, which
-// becomes a net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not
-// watch c.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c as a
+// net.Conn with a duplicate descriptor. The driver must not watch c, and no operation of c may be in progress.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

@@ -119,9 +119,9 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts connections that the pool has shed at the head of the queue. It then submits waiting
-// connections. While submissions are throttled, it submits at most two for each of the numRan connections that workers
-// have run.
+// requeueShedAndSubmitWaiting puts connections that the pool has shed at the head of the queue, and submits waiting
+// ones. While submissions are throttled, it submits at most two for each of the numRan connections that workers have
+// run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel contains the timers of a loop's connections that are due soon, and checks them. Sweeps add a later timer
-// when it is near.
+// timerWheel checks the timers that are due soon. Sweeps add a later timer when it is near.
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1

@@ -264,8 +264,7 @@ func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
 	d.PerformActions(c) // submits a receive if the connection has frequent input and is not queued
 }
 
-// WatchForInputOrConnect submits a poll of c for input. While c is being dialled, it submits a poll for writability
-// instead.
+// WatchForInputOrConnect submits a poll of c for input or, while c is being dialled, for writability.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {

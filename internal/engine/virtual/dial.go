@@ -36,8 +36,7 @@ func (e *Engine) queueAdmittedOrFailDials(dials []engine.DialRequest) (acted boo
 	return len(dials) > 0
 }
 
-// AcceptDial accepts the oldest pending dial and returns the peer of the new connection. If no dial is pending, it
-// returns nil.
+// AcceptDial accepts the oldest pending dial and returns its peer, or nil if no dial is pending.
 func (e *Engine) AcceptDial() *Peer {
 	if len(e.dials) == 0 {
 		return nil

@@ -26,8 +26,7 @@ import (
 const (
 	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the largest rounding error of timeouts. The engine checks timeouts this time in advance, so
-	// that none fires late.
+	// clockCoarseness is the largest rounding error of timeouts. They are checked this early, so that none fires late.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
@@ -351,8 +350,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f with exclusive access to the connections. Before and after f, it runs the engine until the
-// engine is idle.
+// DoAndRunUntilIdle calls f with exclusive access to the connections. It runs the engine until idle before and after f.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()

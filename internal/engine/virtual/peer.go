@@ -13,8 +13,7 @@ import (
 // Peer accepts no more output until the test has read some.
 const MaxInFlight = 16 << 20
 
-// Peer simulates the remote end of a connection, and the kernels of both ends. Its methods must be called within
-// Engine.DoAndRunUntilIdle.
+// Peer simulates the remote end of a connection and both kernels. Call its methods within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -32,8 +31,7 @@ type Peer struct {
 	mailboxClosed bool // the mailbox is closed and no longer visited; guarded by Engine.mu
 }
 
-// Connect adds a peer that connects from peerAddr. A zero peerAddr means a unix socket. After Stop, Connect fails with
-// ECONNREFUSED.
+// Connect adds a peer at peerAddr; a zero peerAddr means a unix socket. After Stop, it fails with ECONNREFUSED.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
