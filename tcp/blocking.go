@@ -36,8 +36,7 @@ type Blocking struct {
 	Begin func(n *NetConn) error
 	// End, if set, is called last. reason is the close reason, as in Handler.Closed. The Value of n is still available.
 	End func(n *NetConn, reason error)
-	// MaxCalls limits the concurrent calls for all connections of this handler. Further calls wait in order. The
-	// default is 4,096.
+	// MaxCalls limits the concurrent calls of this handler. Further calls wait in order. The default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex
@@ -138,8 +137,7 @@ func (b *Blocking) retainAndScheduleUnlessBusy(c *Conn, n *NetConn, cb callback)
 	}
 }
 
-// startOrQueueCallback runs the scheduled callback of n on a new goroutine, or queues n if MaxCalls callbacks already
-// run.
+// startOrQueueCallback runs the callback of n on a new goroutine, or queues n if MaxCalls callbacks already run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

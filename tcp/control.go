@@ -14,9 +14,8 @@ type operatorCommands interface {
 	QueueCloseOfPeerConns(peer netip.AddrPort) error
 }
 
-// PauseAccepting stops accepting connections. Open connections are not affected, and the listeners stay open. New
-// clients wait in the kernel's queue. If the queue is full, the kernel rejects or ignores new clients. A drain resets
-// the waiting clients.
+// PauseAccepting stops accepting connections. Open connections and the listeners stay open. New clients wait in the
+// kernel's queue; if it is full, the kernel rejects or ignores them. A drain resets the waiting clients.
 //
 // PauseAccepting returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that
 // all loops have paused.
@@ -40,9 +39,9 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes all connections from a remote address and port. Usually there is only one. It does not send pending
-// output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), pass the client's address or
-// the proxy's own address.
+// CloseConns closes all connections from a remote address and port, usually one, without sending pending output. The
+// close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), pass the client's or the proxy's
+// address.
 //
 // CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
 // only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
@@ -81,8 +80,7 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the engine, even after it has ended. Before the start, it returns an error. The caller
-// must hold s.mu.
+// startedEngineLocked returns the engine, even after its end, or an error before the start. s.mu must be held.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
@@ -115,8 +113,7 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain shuts the server down like Shutdown, within Limits.ShutdownTimeout. In a worker process, Drain affects only
-// this process.
+// Drain shuts down like Shutdown, within Limits.ShutdownTimeout. In a worker process, it affects only this process.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -84,8 +84,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the error by which LengthPrefixed requests more input. Its value is the size of the whole message,
-// including the prefix.
+// incompleteError is the error by which LengthPrefixed requests more input: the size of the message with its prefix.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {

@@ -24,10 +24,9 @@ func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 // Len returns the number of connections in the group, possibly including closed ones.
 func (g *Group) Len() int { return g.g.Len() }
 
-// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p. Broadcast
-// returns how many connections accepted p, and how many failed with ErrFull or ErrTooLarge. If more than
-// Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies. All connections get the broadcasts of
-// a group in the same order.
+// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p and get all
+// broadcasts in the same order. Broadcast returns how many connections accepted p, and how many failed with ErrFull or
+// ErrTooLarge. If more than Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a

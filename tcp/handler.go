@@ -13,8 +13,7 @@ import (
 )
 
 // Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
-// number of times, and Closed once. Calls for one connection are never concurrent. Calls for different connections may
-// be concurrent.
+// number of times, and Closed once, never concurrently. Calls for different connections may be concurrent.
 //
 // With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
 // call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
@@ -31,8 +30,7 @@ type Handler interface {
 
 	// Ended is called with the unused input when the peer has ended its direction. Ended can still write answers, and
 	// returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a part
-	// of the input, and the connection is then Paused, the server calls Ended again with the rest after it has sent
-	// output.
+	// of the input and the connection is then Paused, the server later calls Ended again with the rest.
 	//
 	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
 	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.

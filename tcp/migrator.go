@@ -8,8 +8,7 @@ import (
 )
 
 // Migrator is a Handler or MessageHandler that saves and restores its state for a connection. In a Server.Upgrade, the
-// new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
-// process.
+// new process continues the connection with it. Without a Migrator, connections with a Value stay in the old process.
 type Migrator interface {
 	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB. When
 	// the connection has moved, the server calls Closed with ErrHandedOver. If the new process fails before the move,

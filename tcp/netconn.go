@@ -264,8 +264,7 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. It does not wait: the server sends the written data in the background, within
-// Limits.CloseTimeout.
+// Close implements net.Conn. It does not wait: written data is sent in the background, within Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -348,8 +347,7 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, a connection with a value takes about 500 bytes more
-// while it is idle.
+// SetValue attaches v to the connection. With a Blocking handler, v adds about 500 bytes to an idle connection.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

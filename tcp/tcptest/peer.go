@@ -122,7 +122,7 @@ func (p *Peer) Expect(want string) {
 }
 
 // ExpectClosed fails the test unless the connection closes soon, with a close reason that matches reason by errors.Is.
-// A nil reason requires a nil close reason. If the server has rejected the peer, the close reason is an error such as
+// A nil reason requires a nil close reason. For a rejected peer, the close reason is an error such as
 // tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()

@@ -119,8 +119,7 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is like Dial, but connects from addr. Use it to test rules such as Server.Deny. A zero addr means a unix
-// socket.
+// DialFrom is like Dial, but connects from addr, for example to test Server.Deny. A zero addr means a unix socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -214,8 +213,7 @@ func (s *Server) StartDrain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for handler panics, except those of connections whose close reason the test
-// has read.
+// failTestForUnseenPanics fails the test for handler panics, unless the test has read the connection's close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
