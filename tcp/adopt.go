@@ -12,8 +12,9 @@ import (
 const maxAdoptedInput = engine.ReadSize
 
 // Adopt adds a connection that other code has accepted. The server treats nc like a connection of its first listener,
-// but does not apply Server.Socket and Limits.AcceptRate. If input was already read from nc, pass it as received, at
-// most 64 KiB; Adopt copies it. After a successful call, do not use nc. If Adopt fails, nc still belongs to the caller.
+// but does not apply Server.Socket and Limits.AcceptRate. The argument received is the input that was already read from
+// nc, at most 64 KiB; Adopt copies it. After a successful call, do not use nc. If Adopt fails, nc still belongs to the
+// caller.
 //
 // Adopt is safe for concurrent use, and may be called in a handler. Its errors are:
 //   - ErrBadUse if nc is neither a *net.TCPConn nor a stream *net.UnixConn

@@ -137,7 +137,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 }
 
 // deliverLines passes complete lines to the handler, or to its Shed method if shedReason is not nil. It stops when the
-// connection is paused or has reached its message rate. used is the total size in bytes of the lines passed.
+// connection is paused or has reached its message rate. It returns the total size of the lines passed, in bytes.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -16,7 +16,7 @@ type Migrator interface {
 	// the connection stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is called instead of Opened, as the first call for a connection from another process. It must set the
-	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. state is valid only during the
+	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. The slice is valid only during the
 	// call. If the format of the state may change, include a version number. If Restore returns an error, the
 	// connection closes with this error as the reason.
 	Restore(c *Conn, state []byte) error

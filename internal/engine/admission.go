@@ -111,9 +111,9 @@ func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 	return nil
 }
 
-// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to peer, the client's address that a proxy has
-// announced, and reserves the slot of this source address. If the client is refused, the method appends the refusal
-// reply to the output and returns the reason.
+// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to the client's address that a proxy has
+// announced, and reserves a slot of this source address. If the client is refused, the method appends the refusal reply
+// to the output and returns the reason.
 func (c *Conn) AdmitProxiedPeerOrAppendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
@@ -172,7 +172,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds to sum the number of shed requests for each reason, and 1 to the gauge of each active action.
+// AddOverloadCounts adds the numbers of shed requests, and 1 to the gauge of each active overload action.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {

@@ -92,8 +92,8 @@ type batchMessage struct {
 	excluded []int // indexes of the connections that must not get the message
 }
 
-// PutSharedForEachOpenInChunk queues message s for the open connections of chunk. The connections must belong to the
-// mailbox's owner. The size of s must be 1 to Limits.MaxUnsent bytes.
+// PutSharedForEachOpenInChunk queues a message for the open connections of a chunk. The connections must belong to the
+// mailbox's owner. The message must have 1 to Limits.MaxUnsent bytes.
 func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,8 +135,8 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns a queued batch for chunk with space for messageSize more bytes. If there is none, it queues
-// a new batch. The caller must hold b.mu.
+// findOrQueueBatch returns a queued batch for the chunk with space for messageSize more bytes. If there is none, it
+// queues a new batch. The caller must hold b.mu.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -165,9 +165,9 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn splits a request for a batch into requests for single connections, and passes these to deliver. It
+// ForEachConn splits a request for a batch into requests for single connections, and calls deliver with each. It
 // handles at most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0
-// after the last connection. A request for a single connection is passed on unchanged, and the result is 0.
+// after the last connection. A request for a single connection is delivered unchanged, and the result is 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

@@ -23,8 +23,8 @@ func (c *Conn) MarkPeerEOFAndStartTimeout() {
 
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes the connection immediately and discards unsent output. reason is the close reason. If the connection
-// is already closing and has sent all output, the earlier close reason stays.
+// Abort closes the connection immediately with the given close reason, and discards unsent output. If the connection is
+// already closing and has sent all output, the earlier close reason stays.
 func (c *Conn) Abort(reason error) {
 	if c.is(closing) && c.UnsentAndDroppedBytes() == 0 {
 		c.state |= failed
@@ -86,8 +86,8 @@ func (c *Conn) abortWith(reason error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection. reason is the close reason. Output written so far is sent, and the
-// handler gets no more input. If the connection is already closing, CloseWith has no effect.
+// CloseWith starts to close the connection with the given close reason. Output written so far is sent, and the handler
+// gets no more input. If the connection is already closing, CloseWith has no effect.
 func (c *Conn) CloseWith(reason error) {
 	if c.is(closing) {
 		return

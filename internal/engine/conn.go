@@ -139,8 +139,8 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records that this process has begun to dial peer. started is the start time by MonotonicNow. For a unix
-// socket, peer is the zero value.
+// OnDialling records the address of a dial and the time, by MonotonicNow, when it began. For a unix socket, peer is
+// zero.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started

@@ -123,7 +123,7 @@ func (c *Conn) CancelSnapshot() {
 }
 
 // AbortExport ends an export without moving the connection. The connection continues in this engine. After
-// BlockPostsAndSnapshot, CancelSnapshot must be called first. If permanently is set, later calls of StartExport fail.
+// BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -225,7 +225,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// positiveDurationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
+// positiveDurationUntil returns the difference of both times, at least 1 ns, or 0 if the first is 0, which means never.
 func positiveDurationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -423,7 +423,7 @@ type Migrator interface {
 	// ChannelsNeeded returns the number of channels needed to give each loop or process its own channel.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
-	// SendListenerSockets sends message and the descriptors of all listening sockets, in the order of the listeners.
+	// SendListenerSockets sends a message with the descriptors of all listening sockets, in the order of the listeners.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.

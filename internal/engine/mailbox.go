@@ -118,7 +118,7 @@ func (r *Request) isDelayable() bool {
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes the sender of r wait until freed is closed. It has no effect if the sender cannot wait.
+// LetSenderWaitUntil makes the sender of r wait until the channel freed is closed, if the sender can wait.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -243,8 +243,8 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues r for c if generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is not
-// queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
+// Put queues r for c if the generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is
+// not queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -33,7 +33,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets senderWaiting if generation is current and more than maxPosted bytes are posted.
+// markSenderWaitingIfAbove sets senderWaiting if the generation is current and more than maxPosted bytes are posted.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()

@@ -142,8 +142,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse makes the connection's owner call do. If the connection closes first, onLost, if not nil, is called
-// instead.
+// postDoOrElse makes the connection's owner call the function do. If the connection closes first, onLost is called
+// instead, unless it is nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -208,7 +208,8 @@ func (c *Conn) MaySendOnPartnerSocket() bool {
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket passes the relay partner to send, which must not block, if its socket may be used now.
+// TrySendOnPartnerSocket calls the function send with the relay partner, if the partner's socket may be used now. send
+// must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false

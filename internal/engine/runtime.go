@@ -34,7 +34,7 @@ type Loop interface {
 	// ReturnFromWorker returns c to the loop. If no worker has run c, reason says why; otherwise, reason is nil.
 	// ReturnFromWorker is safe for concurrent use.
 	ReturnFromWorker(c *Conn, reason error)
-	// QueueJobOnLoop makes the loop run job, which answers the given number of requests, after the current turn. It
+	// QueueJobOnLoop makes the loop run the job, which answers the given number of requests, after the current turn. It
 	// returns false if no other goroutine could continue the loop while the job blocks. See LoopJob.
 	QueueJobOnLoop(job LoopJob, requests int) (queued bool)
 	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent use.

@@ -95,7 +95,7 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout makes the dial fail at deadline, a time on the clock Runtime.Now.
+// SetDialTimeout makes the dial fail at the deadline, a time on the clock Runtime.Now.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {

@@ -121,8 +121,8 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches reason by errors.Is.
-// A nil reason requires a nil close reason. For a rejected peer, the close reason is an error such as
+// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches the argument by
+// errors.Is. ExpectClosed(nil) requires a nil close reason. For a rejected peer, the close reason is an error such as
 // tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()

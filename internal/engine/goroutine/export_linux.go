@@ -98,7 +98,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmationsAndCredit reads confirmations and credit from file, the channel's socket, until the channel ends.
+// receiveConfirmationsAndCredit reads confirmations and credit from the channel's socket, file, until the channel ends.
 func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {

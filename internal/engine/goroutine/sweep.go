@@ -113,7 +113,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
-// readAt converts the monotonic time now to a time of the pausableClock.
+// readAt converts a monotonic time to a time of the pausableClock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -122,8 +122,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit returns the clock's time for the monotonic time now. If the previous call was so long ago that the
-// process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
+// advanceAndSetLimit returns the clock's time for the given monotonic time. If the previous call was so long ago that
+// the process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
 // clock shows before the next call. Only the sweeper may call advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendAnswerAndShutWrite sends answer to a rejected connection without blocking.
+// sendAnswerAndShutWrite sends the answer to a rejected connection without blocking.
 func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {

@@ -40,7 +40,7 @@ type Owner interface {
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import,
+// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import, the
 // owner must call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}

@@ -48,7 +48,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest contains the bytes after the header.
+// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest is the input after the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

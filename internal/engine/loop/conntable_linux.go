@@ -74,7 +74,7 @@ func (s *connTable) appendUnusedConn() *engine.Conn {
 	return c
 }
 
-// conn returns the entry of slot, which must have been used at least once.
+// conn returns the entry of the slot, which must have been used at least once.
 func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }

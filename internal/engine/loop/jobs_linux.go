@@ -221,7 +221,8 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	lost.job.LoopContinuedElsewhere(jobIsSlow)
 }
 
-// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones, until ended is closed.
+// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones. It returns when ended is
+// closed.
 func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {

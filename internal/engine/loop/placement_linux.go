@@ -66,7 +66,7 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts a slow loop iteration with the duration took. After several slow iterations in a
+// moveToWorkersAfterSlowTurns counts a slow loop iteration; took is its duration. After several slow iterations in a
 // row, or a very slow one, it moves the handlers to workers. Iterations that only waited for a CPU do not count.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {

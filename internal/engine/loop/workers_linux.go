@@ -57,7 +57,7 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.AbandonTicket()
 }
 
-// DeferUntilWorkerReturns runs action when the worker that is using c has returned c to the loop.
+// DeferUntilWorkerReturns runs the action when the worker that is using c has returned c to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }

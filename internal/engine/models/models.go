@@ -61,8 +61,8 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 }
 
 // StartWithFallback starts model m. If m fails to start and required is false, it tries the less preferred models that
-// use event loops. used is the model that runs. If used is not m, fallbackReason is the error of m. If no model starts,
-// err is the error of m.
+// use event loops. The result used is the model that runs. If it is not m, fallbackReason is the error of m. If no
+// model starts, err is the error of m.
 //
 // The fallback fails if cfg contains open listener sockets, because the failed start closes them.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {

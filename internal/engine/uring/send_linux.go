@@ -64,8 +64,8 @@ func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues message for c, or sends it immediately if too many completions are pending. message must not
-// change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
+// queueHeartbeat queues the message for c, or sends it immediately if too many completions are pending. The message
+// must not change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)

@@ -139,7 +139,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with e.mu held and then wakes the test.
+// updateRequestsAndWake calls the function update with e.mu held, and then wakes the test.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
