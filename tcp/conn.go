@@ -186,7 +186,7 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection
-//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if both connections are the same
+//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if both are the same
 //   - ErrFull if the mailbox of the other connection is full
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It

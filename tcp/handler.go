@@ -126,9 +126,9 @@ type DrainingHandler interface {
 // implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. For errors.Is, reason matches ErrOverloaded and
-	// either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not called, and the
-	// connection waits for a worker.
+	// closes the connection. It runs on the event loop and must not block. For errors.Is, the reason matches
+	// ErrOverloaded and either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not
+	// called, and the connection waits for a worker.
 	Shed(c *Conn, in []byte, reason error) (used int)
 }
 

@@ -172,8 +172,8 @@ type engineStarter interface {
 }
 
 // unwrapListenerKeepingSocketFile returns l or, for a NamedListener, the listener inside. Closing a unix listener then
-// no longer removes its socket file. A listener must be TCP, unix or an engineStarter; otherwise, the result is an error
-// that begins with field.
+// no longer removes its socket file. A listener that is neither TCP nor unix nor an engineStarter is an error, which
+// begins with field.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:

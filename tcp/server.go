@@ -140,10 +140,10 @@ type Server struct {
 	// DropTLSExporters saves 120 bytes per compact TLS connection. tls.ConnectionState.ExportKeyingMaterial then fails
 	// on these connections. Few programs need that method, for example for channel binding (RFC 9266).
 	DropTLSExporters bool
-	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. reason is ErrTooManyConns,
-	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
-	// accepts it immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must
-	// not block.
+	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. reason is
+	// ErrTooManyConns, ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as
+	// far as the kernel accepts it immediately, and closes the connection. Refuse may be called concurrently on any
+	// goroutine and must not block.
 	//
 	// If the server rejects the address in a PROXY header (TrustedProxies), it sends the answer like ordinary output.
 	// Such a connection counts towards Limits.MaxConns until it is closed.

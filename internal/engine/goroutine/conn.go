@@ -231,9 +231,8 @@ func (c *conn) publishSweepState() {
 // timerLead is how early the sweeper wakes a goroutine before a timer. The goroutine then waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, which is due
-// at the given time, is near. It returns when the sweeper must wake the goroutine. otherWakeAt is that time without the
-// timer.
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, due at the
+// given time, is near. It returns when the sweeper must wake the goroutine. otherWakeAt is that time without the timer.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {

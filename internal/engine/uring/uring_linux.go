@@ -158,8 +158,8 @@ func (d *driver) runKernelWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for completions until the limit has passed. If no receive is in progress, it first returns the
-// memory of the receive buffers to the operating system.
+// WaitForEvents waits for a completion, but not longer than the limit. If no receive is in progress, it first returns
+// the memory of the receive buffers to the operating system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
