@@ -24,7 +24,7 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref; nil if the group has no latest value
 }
 
-// indexOf returns the index of the entry for c with any generation, or -1 if there is none.
+// indexOf returns the index of the entry for c, whatever its generation, or -1 if there is none.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {

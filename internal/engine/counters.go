@@ -70,7 +70,7 @@ const (
 	GCs     // garbage collections of a worker process
 	GCPause // nanoseconds in which garbage collections stopped the world
 
-	refusals         // the first of the counters of refusals, one for each Cause before NumRefusedCauses
+	refusals         // first counter of refusals; there is one for each Cause before NumRefusedCauses
 	closings         = refusals + Counter(NumRefusedCauses)
 	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
 	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns

@@ -362,8 +362,8 @@ func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
 	}
 }
 
-// bytesNotYetCounted returns the number of bytes by which a message increases the total that MaxBytes limits. For the
-// shared message s that was queued last, it returns 0.
+// bytesNotYetCounted returns the number of bytes by which a message increases the total that MaxBytes limits. It is 0
+// if the last queued request has the same shared message.
 func (b *Mailbox) bytesNotYetCounted(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0

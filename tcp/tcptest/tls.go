@@ -30,7 +30,7 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// unreadServerOutput returns the server's output, decrypted, that was not discarded. Call it within runAndSettle.
+// unreadServerOutput returns the server's decrypted output without the discarded part. Call it within runAndSettle.
 func (p *Peer) unreadServerOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()

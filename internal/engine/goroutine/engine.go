@@ -228,8 +228,8 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits until the channel wake has a value or limit has passed. It returns false if the engine
-// stops.
+// waitUntilWokenOrTimeout waits for a value on the channel wake, but not longer than the limit. It returns false if the
+// engine stops first.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -23,7 +23,7 @@ import (
 // handler saves its state.
 
 const (
-	maxRequested        = 64 // connections that are asked at a time to export themselves
+	maxRequested        = 64 // maximum number of connections that are asked at the same time to export themselves
 	exportRoundInterval = 5 * time.Millisecond
 	resendInterval      = time.Millisecond // time between two attempts to send over a full channel
 	goroutineBytes      = 4 << 10          // approximate memory that the export of a connection frees

@@ -25,7 +25,7 @@ type ExportSender struct {
 
 type ExportChannel struct {
 	FD          int32
-	Ended       bool // the receiver has closed the channel after the sender has shut it
+	Ended       bool // the sender has shut the channel, and the receiver has closed it
 	credit      int
 	unconfirmed int  // connections sent and not confirmed
 	exhausted   bool // no more credit will follow

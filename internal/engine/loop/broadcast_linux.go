@@ -66,7 +66,7 @@ type broadcastSender struct {
 
 type activeBroadcast struct {
 	*engine.Broadcast
-	startSlot uint32 // the slot at which the broadcast joined the pass, and at which the pass finishes it
+	startSlot uint32 // where the broadcast joined the pass; it has reached all connections when the pass is back there
 	wrapped   bool   // the pass has since reached the last slot
 }
 

@@ -86,7 +86,7 @@ type Loop struct {
 	busyConns        int                               // connections that are with a worker or wait for one
 	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
 	deferredMail     map[*engine.Conn]*connMailQueue   // the last action in deferred, if it is mail
-	missedBroadcasts map[*engine.Conn]int64            // broadcasts for which the connection had no capacity
+	missedBroadcasts map[*engine.Conn]int64            // number of broadcasts that the connection has missed
 	returnBatch      []returnedConn                    // returned connections that are being resumed
 	returnBatchDone  int                               // number of connections of returnBatch that were resumed
 	shedConns        []*engine.Conn                    // returned connections that the pool has shed and that must wait
