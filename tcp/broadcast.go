@@ -114,7 +114,7 @@ func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades. In a new process, it pauses the log.
+// initUpgradeBroadcastLog creates the log that queues broadcasts in upgrades. A successor process pauses it at once.
 func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

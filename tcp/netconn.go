@@ -39,7 +39,7 @@ type NetConn struct {
 	value    any
 
 	in          []byte // received input, unread from readOffset on
-	readOffset  int    // number of bytes of in that were read
+	readOffset  int    // number of input bytes that were read
 	peerEnded   bool   // the peer has ended its direction; no more input follows
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking

@@ -94,7 +94,7 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// compactTLSCiphersOrNil returns nil if Server.DisableCompactTLS is set.
+// compactTLSCiphersOrNil returns the shared cipher cache, or nil if Server.DisableCompactTLS is set.
 func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil

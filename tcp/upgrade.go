@@ -356,7 +356,7 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// upgradeMatchAddr returns the address that identifies l in both processes: l.Addr or, with l.Listener, actualAddr.
+// upgradeMatchAddr returns the address that identifies l in an upgrade: l.Addr or, with l.Listener, actualAddr.
 func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()

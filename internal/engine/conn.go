@@ -284,8 +284,7 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction was shut. On a closing connection, Limits.Linger
-// starts.
+// MarkWriteShutAndStartLinger records that the sending direction was shut. If c is closing, Limits.Linger starts.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {

@@ -21,8 +21,7 @@ const (
 // FreedByteCounter counts bytes that this process has freed but not yet returned to the operating system.
 type FreedByteCounter struct{ atomic.Int64 }
 
-// StartReturningToOS returns freed memory to the system periodically, until stopFreeing is called, which must happen
-// once.
+// StartReturningToOS periodically returns freed memory to the system. stopFreeing ends this and must be called once.
 func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

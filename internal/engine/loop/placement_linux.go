@@ -35,7 +35,7 @@ type handlerPlacer struct {
 	lastTurnSlow   bool
 	slowTurnsInRow int
 	reviewAt       time.Duration // when to check whether handlers can return
-	timeOnWorkers  time.Duration // how long handlers stay on workers at least
+	timeOnWorkers  time.Duration // minimum time that handlers stay on workers
 	quickReviews   int           // consecutive reviews with quick calls
 	quickCalls     int64         // calls in these consecutive reviews
 	// workerTimes is updated by workers.
