@@ -235,8 +235,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on the unix socket cfg.Addr. The function remove deletes the file, unless another process replaced
-// it.
+// listenUnix listens on the unix socket cfg.Addr. The function remove deletes the file unless it was replaced.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
