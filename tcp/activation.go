@@ -24,8 +24,9 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify sends state to the service manager, as sd_notify(3) does. sent is false if there is no service manager. Send
-// "READY=1" in Server.Listening. If the program ends with the server, send "STOPPING=1" in Server.Stopping.
+// Notify sends the string state to the service manager, as sd_notify(3) does. sent is false if there is no service
+// manager. Send "READY=1" in Server.Listening. If the program ends with the server, send "STOPPING=1" in
+// Server.Stopping.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

@@ -12,8 +12,8 @@ import (
 const maxAdoptedInput = engine.ReadSize
 
 // Adopt adds a connection that other code has accepted. The server treats nc like a connection of its first listener,
-// but does not apply Server.Socket and Limits.AcceptRate. received is the input that was already read from nc, at most
-// 64 KiB. Adopt copies received. After a successful call, do not use nc. If Adopt fails, nc still belongs to the
+// but does not apply Server.Socket and Limits.AcceptRate. The argument received is the input that was already read from
+// nc, at most 64 KiB; Adopt copies it. After a successful call, do not use nc. If Adopt fails, nc still belongs to the
 // caller.
 //
 // Adopt is safe for concurrent use, and may be called in a handler. Its errors are:
@@ -41,13 +41,13 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 	return publicError(e.Adopt(nc, -1, received))
 }
 
-// Detach removes the connection from the server and passes it to take. After the current handler call, the server reads
-// no more input and sends all output, including earlier messages from Refs. It then calls take, which owns nc and
-// unread from then on. nc is a *net.TCPConn or *net.UnixConn, and unread is the unused input. Finally, the server calls
+// Detach removes the connection from the server and passes it to the function take. After the current handler call, the
+// server reads no more input and sends all output, including earlier messages from Refs. It then calls take, which owns
+// nc from then on. nc is a *net.TCPConn or *net.UnixConn, and unread is the unused input. Finally, the server calls
 // Closed with ErrDetached.
 //
-// take runs on the event loop, even with Server.Workers, and must not block. If the connection closes before take is
-// called, take is never called, and Closed receives the close reason.
+// The function take runs on the event loop, even with Server.Workers, and must not block. If the connection closes
+// first, take is never called, and Closed receives the close reason.
 //
 // Detach fails with
 //   - ErrClosed if the connection is closing or CloseWrite was called

@@ -36,8 +36,7 @@ type Blocking struct {
 	Begin func(n *NetConn) error
 	// End, if set, is called last. reason is the close reason, as in Handler.Closed. The Value of n is still available.
 	End func(n *NetConn, reason error)
-	// MaxCalls limits the concurrent calls for all connections of this handler. Further calls wait in order. The
-	// default is 4,096.
+	// MaxCalls limits the concurrent calls of this handler. Further calls wait in order. The default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex
@@ -124,7 +123,6 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// retainAndScheduleUnlessBusy schedules cb and retains the connection, unless a callback of n is running or scheduled.
 func (b *Blocking) retainAndScheduleUnlessBusy(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -139,8 +137,7 @@ func (b *Blocking) retainAndScheduleUnlessBusy(c *Conn, n *NetConn, cb callback)
 	}
 }
 
-// startOrQueueCallback runs the scheduled callback of n on a new goroutine, or queues n if MaxCalls callbacks already
-// run.
+// startOrQueueCallback runs the callback of n on a new goroutine, or queues n if MaxCalls callbacks already run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,8 +181,6 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the scheduled callback of n and posts the result to the connection's event loop or
-// goroutine.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason

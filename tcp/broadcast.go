@@ -24,14 +24,13 @@ type Broadcast struct {
 type BroadcastHandler interface {
 	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select. It returns the
 	// number of these connections. Server.Broadcast calls SendToGroup. During an upgrade, a goroutine of the server
-	// also calls SendToGroup, possibly concurrently, for queued broadcasts and those of the other process. SendToGroup
-	// must not retain b.Message. If SendToGroup changes the handler's state, such as a latest value, the change happens
-	// in both processes.
+	// also calls SendToGroup, possibly concurrently, for queued broadcasts and for broadcasts of the other process.
+	// SendToGroup must not retain b.Message. If SendToGroup changes the handler's state, such as a latest value, the
+	// change happens in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held means that Server.Broadcast has queued the message during an upgrade. Broadcast then returns Held as the number
-// of receivers.
+// Held is the number of receivers that Server.Broadcast returns if it has queued the message during an upgrade.
 const Held = broadcastlog.Queued
 
 // Broadcast sends a message to all connections of the server, or to a group. It does not block. Broadcasts from one
@@ -97,9 +96,8 @@ func sendToGroups(handlers []BroadcastHandler, b Broadcast) (receivers int, err 
 
 var errNoGroups = badUse("Broadcast to a group: neither Server.Handler nor the Handler of a Listener is a BroadcastHandler; expected at least one")
 
-// Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
-// until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
-// ended.
+// Upgrading reports whether an upgrade is in progress. In the old process, it lasts from before SaveState until the
+// process ends or the upgrade fails; in the new process, from the start until the old process has ended.
 //
 // While Upgrading returns false, a BroadcastHandler may call its own SendToGroup directly, which is faster than
 // Broadcast. SaveState of this handler must wait until direct calls have returned.
@@ -116,8 +114,7 @@ func (s *Server) HandedOver() bool { return s.broadcastsHandedOver.Load() }
 
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initUpgradeBroadcastLog creates the log that queues broadcasts during upgrades. In the new process of an upgrade, it
-// pauses the log.
+// initUpgradeBroadcastLog creates the log that queues broadcasts in upgrades. A successor process pauses it at once.
 func (s *Server) initUpgradeBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

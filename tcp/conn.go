@@ -18,8 +18,7 @@ type Conn engine.Conn
 
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a handler call for the connection is in progress, and otherwise logs the
-// misuse of method.
+// inHandlerCallOrLogMisuse reports whether a handler call is in progress. If not, it logs the misuse.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -76,7 +75,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is like Close, but Closed receives reason as the close reason.
+// CloseWith is like Close, but passes the given reason to Closed.
 func (c *Conn) CloseWith(reason error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(reason)
@@ -95,10 +94,9 @@ func (c *Conn) Pending() int { return c.core().UnsentAndDroppedBytes() }
 // caught up, the server calls a MissedHandler.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
-// Paused reports whether the connection accepts no more input because too much output is unsent. A pause begins when
-// more than Limits.HighWater bytes are unsent, and ends at Limits.LowWater. A closing connection is also paused. During
-// a pause, a handler should return without using further input. The server passes the unused input again when the pause
-// ends.
+// Paused reports whether the connection accepts no more input because too much output is unsent. A pause begins above
+// Limits.HighWater unsent bytes and ends at Limits.LowWater. A closing connection is also paused. During a pause, a
+// handler should return without using further input. The server passes the unused input again afterwards.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends the server's direction after all output has been sent, including earlier messages from Refs. The peer
@@ -114,8 +112,7 @@ func (c *Conn) CloseWrite() error {
 
 // Pause stops reading from the connection. The server does not call Received and Ended until Resume. After Resume, the
 // server passes unused input again, even if nothing new has arrived. The time of the pause does not count as silence of
-// the peer for any timeout. Writing is not affected. Pause has no effect on a relayed connection or after a call of
-// Relay.
+// the peer for any timeout. Writing is not affected. Pause has no effect on a relayed connection or after Relay.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
@@ -129,9 +126,8 @@ func (c *Conn) Resume() {
 	}
 }
 
-// Retain keeps the connection open for later output, such as an answer computed by another goroutine. The connection
-// then stays open during a drain and after the peer has ended its direction. Each call needs a matching call of Release
-// or Ref.Release.
+// Retain keeps the connection open for later output, such as an answer computed by another goroutine, during a drain
+// and after the peer has ended its direction. Each call needs a matching call of Release or Ref.Release.
 //
 // After the peer has ended its direction, the connection stays open for at most Limits.IdleTimeout or, with pending
 // output, Limits.WriteTimeout. The connection still closes when Close is called, when it exceeds any other limit, or
@@ -158,27 +154,25 @@ func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	}
 }
 
-// SetTimer makes the server call Timer of a TimerHandler once, after d. The call is at most 10 ms late if the event
-// loop or goroutine is not busy. A connection has only one timer: a further call replaces the timer, and SetTimer(0)
-// stops it.
+// SetTimer makes the server call Timer of a TimerHandler once, after d, at most 10 ms late unless the event loop or
+// goroutine is busy. A connection has one timer: a further call replaces it, and SetTimer(0) stops it.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline makes the connection close with ErrDeadline after d, at most 10 ms late. The server then still sends the
-// pending output, as after CloseWith. A further call replaces the deadline, and SetDeadline(0) removes it.
+// SetDeadline closes the connection with ErrDeadline when closeAfter has passed, at most 10 ms late. The server then
+// still sends pending output, as after CloseWith. A further call replaces the deadline; SetDeadline(0) removes it.
 func (c *Conn) SetDeadline(closeAfter time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(closeAfter, forever))
 	}
 }
 
-// Relay passes all further input of c to another connection of the same server, and vice versa. other is the Ref of the
-// other connection. Relaying applies backpressure. When a peer ends its direction, the server passes the end on to the
-// other peer (half-close). Both connections close after both directions have ended. Closed is the only method of the
-// handlers that is still called.
+// Relay passes all further input of c to another connection of the same server, and vice versa. Relaying applies
+// backpressure. When a peer ends its direction, the server passes the end on to the other peer (half-close). Both
+// connections close after both directions have ended. Closed is the only method of the handlers that is still called.
 //
 // If one connection closes early, the other sends its pending output and closes. After an error, the other connection
 // sends no close_notify over TLS, because data may be missing.
@@ -192,7 +186,7 @@ func (c *Conn) SetDeadline(closeAfter time.Duration) {
 //
 // Relay fails with
 //   - ErrClosed if either connection is closing, or if CloseWrite was called for this connection
-//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if other is c.Ref()
+//   - ErrBadUse if this connection is relayed, is starting TLS or is being detached, or if both are the same
 //   - ErrFull if the mailbox of the other connection is full
 //
 // Problems that are found later close this connection. The reason is ErrClosed if the other connection has closed. It
@@ -204,8 +198,7 @@ func (c *Conn) Relay(other Ref) error {
 	return c.core().RequestRelayWith(other.r)
 }
 
-// Ref returns a handle for use on any goroutine and at any time. All calls return the same handle, until Closed has
-// returned.
+// Ref returns a handle for use on any goroutine and at any time. It is the same until Closed has returned.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
 // RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a proxy in
@@ -213,9 +206,8 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 func (c *Conn) RemoteAddr() net.Addr { return toTCPOrUnixAddr(c.core().Peer()) }
 
 // LocalAddr returns the connection's local address: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a proxy,
-// it returns the address to which the proxy has connected. If the connection is closing, LocalAddr returns nil. The
-// call costs a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits for the
-// loop.
+// it returns the address to which the proxy has connected. If the connection is closing, LocalAddr returns nil. If
+// loops have their own descriptor tables (Server.Loops), a call on a worker waits for the loop.
 func (c *Conn) LocalAddr() net.Addr {
 	addr, ok := c.core().Ref().LocalAddr()
 	if !ok {

@@ -9,15 +9,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are the commands with which an operator pauses accepting and closes connections.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	QueueCloseOfPeerConns(peer netip.AddrPort) error
 }
 
-// PauseAccepting stops accepting connections. Open connections are not affected, and the listeners stay open. New
-// clients wait in the kernel's queue. If the queue is full, the kernel rejects or ignores new clients. A drain resets
-// the waiting clients.
+// PauseAccepting stops accepting connections. Open connections and the listeners stay open. New clients wait in the
+// kernel's queue; if it is full, the kernel rejects or ignores them. A drain resets the waiting clients.
 //
 // PauseAccepting returns immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that
 // all loops have paused.
@@ -41,9 +39,9 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes all connections from the address and port remote. Usually there is only one. It does not send
-// pending output. The close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), remote may be the
-// client's address or the proxy's own address.
+// CloseConns closes all connections from a remote address and port, usually one, without sending pending output. The
+// close reason is ErrClosedByOperator. Behind a proxy (Server.TrustedProxies), pass the client's or the proxy's
+// address.
 //
 // CloseConns does not wait for the close. If a handler call runs on a pool or another goroutine, its connection closes
 // only after the call. With Server.Processes, CloseConns closes connections in all worker processes. It can't close
@@ -52,7 +50,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 // CloseConns fails with
 //   - ErrFull if 16 calls are already in progress
 //   - ErrServerClosed before the start and after the end
-//   - ErrBadConfig if remote is not valid
+//   - ErrBadConfig if the address is not valid
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address is %v; expected an IP address and a port above 0", remote)
@@ -82,8 +80,7 @@ func (s *Server) engineServingConns() (engine.Engine, error) {
 	return s.startedEngineLocked()
 }
 
-// startedEngineLocked returns the engine, even after it has ended. Before the start, it returns an error. The caller
-// must hold s.mu.
+// startedEngineLocked returns the engine, even after its end, or an error before the start. s.mu must be held.
 func (s *Server) startedEngineLocked() (engine.Engine, error) {
 	switch {
 	case s.engine != nil:
@@ -116,8 +113,7 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain shuts the server down like Shutdown, within Limits.ShutdownTimeout. In a worker process, Drain affects only
-// this process.
+// Drain shuts down like Shutdown, within Limits.ShutdownTimeout. In a worker process, it affects only this process.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout
@@ -127,8 +123,6 @@ func (s *Server) Drain() error {
 	return s.Shutdown(ctx)
 }
 
-// logOpenAndDrain calls Drain. If connections are open and the server is not yet shutting down, it first logs their
-// number.
 func (s *Server) logOpenAndDrain() error {
 	if stats := s.Stats(); stats.Open > 0 && !stats.Draining {
 		s.rateLimitedLogger().Info("draining", "connections", stats.Open, "timeout", s.limits.ShutdownTimeout)

@@ -49,8 +49,7 @@ const (
 // Opened of the handler. On failure, it calls DialFailed if the handler is a DialFailedHandler. The connection counts
 // towards Limits.MaxConns. Limits.FirstByteTimeout does not apply.
 //
-// Dial is safe for concurrent use, and may be called in a handler. If Dial returns an error, the handler is not called.
-// The errors are:
+// Dial is safe for concurrent use and in handlers. If it returns an error, the handler is not called. The errors are:
 //   - ErrBadConfig if d is invalid
 //   - ErrFull if more than 1,024 dials wait for a loop, or 16,384 lookups are pending
 //   - ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Server.Processes)

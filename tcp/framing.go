@@ -38,12 +38,12 @@ func Lines(h MessageHandler) Handler {
 	return f
 }
 
-// Split returns a Handler that passes each token found by split to h. The rules for split are those of [bufio.Scanner].
-// An error of split closes the connection and becomes the close reason. bufio.ErrFinalToken closes the connection with
-// a nil reason. A token that takes more than Limits.MaxMessage bytes of input closes the connection with
-// ErrMessageTooLong.
+// Split returns a Handler that passes each token to h. The function split finds the tokens, under the rules of
+// [bufio.Scanner]. If it returns an error, the connection closes with this error as the reason; for
+// bufio.ErrFinalToken, the reason is nil. A token that takes more than Limits.MaxMessage bytes of input closes the
+// connection with ErrMessageTooLong.
 //
-// All connections share split. It must therefore be safe for concurrent use and keep no state between calls.
+// All connections share the function, so it must be safe for concurrent use and keep no state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
@@ -55,7 +55,7 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 // the given byte order. Its value is the number of bytes after the prefix. Each token is a message without its prefix.
 //
 // A length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
-// prefixBytes is not 1, 2, 4 or 8, or if order is nil.
+// prefixBytes is not 1, 2, 4 or 8, or if the byte order is nil.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -84,8 +84,7 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the error by which LengthPrefixed requests more input. Its value is the size of the whole message,
-// including the prefix.
+// incompleteError is the error by which LengthPrefixed requests more input: the size of the message with its prefix.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -109,7 +108,7 @@ const maxEmptyTokens = 100
 
 type framer struct {
 	MessageHandler
-	shed  MessageShedHandler // MessageHandler as this interface, or nil
+	shed  MessageShedHandler // the MessageHandler, or nil if it is no MessageShedHandler
 	split bufio.SplitFunc
 	lines bool // use deliverLines, which searches no byte twice, instead of split
 }
@@ -138,7 +137,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 }
 
 // deliverLines passes complete lines to the handler, or to its Shed method if shedReason is not nil. It stops when the
-// connection is paused or has reached its message rate. used is the total size in bytes of the lines passed.
+// connection is paused or has reached its message rate. It returns the total size of the lines passed, in bytes.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {

@@ -24,10 +24,9 @@ func (g *Group) Remove(r Ref) { g.g.Remove(r.r) }
 // Len returns the number of connections in the group, possibly including closed ones.
 func (g *Group) Len() int { return g.g.Len() }
 
-// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p. sent counts
-// the connections that accepted p; full counts those that failed with ErrFull or ErrTooLarge. If more than
-// Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies. All connections get the broadcasts of
-// a group in the same order.
+// Broadcast sends p to all connections of the group, like Ref.Send. The connections share one copy of p and get all
+// broadcasts in the same order. Broadcast returns how many connections accepted p, and how many failed with ErrFull or
+// ErrTooLarge. If more than Limits.MaxUnsent bytes would wait for a slow peer, Server.SlowConsumer applies.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // SendLatest sends p to all connections of the group as their latest value, such as a price or a position. If a
@@ -39,6 +38,6 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // connection sends a value only when it has no other output. Values are therefore not ordered with broadcasts and
 // Ref.Send. At most one value of a group waits per connection, so use one group per independent value.
 //
-// sent counts the connections that accepted p. full counts the connections that did not, because the mailbox was full
-// or p exceeds Limits.MaxUnsent. These connections remain in the group.
+// SendLatest returns how many connections accepted p. It also returns how many did not, because the mailbox was full or
+// p exceeds Limits.MaxUnsent; they remain in the group.
 func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -13,8 +13,7 @@ import (
 )
 
 // Handler is the application's code for connections. For one connection, the server calls Opened once, Received any
-// number of times, and Closed once. Calls for one connection are never concurrent. Calls for different connections may
-// be concurrent.
+// number of times, and Closed once, never concurrently. Calls for different connections may be concurrent.
 //
 // With event loops, a call that blocks delays all connections of its loop, unless Server.Workers is set. A panic in a
 // call closes only this connection, with a *[PanicError] as the reason. The server logs the panic with its stack and
@@ -23,16 +22,15 @@ type Handler interface {
 	// Opened is called first, when the connection is established. Output of Opened is sent without waiting for input.
 	Opened(c *Conn)
 
-	// Received handles input and returns the number of bytes that it has used. in is valid only during the call and
-	// must not be changed. If Received uses only a part of in, the server passes the rest again immediately. If
-	// Received uses nothing, the server passes the input again when more arrives. A connection with Limits.MaxMessage
-	// or more unused bytes closes with ErrMessageTooLong.
+	// Received handles input and returns the number of bytes that it has used. The slice is valid only during the call
+	// and must not be changed. If Received uses only a part of the input, the server passes the rest again immediately.
+	// If Received uses nothing, the server passes the input again when more arrives. A connection with
+	// Limits.MaxMessage or more unused bytes closes with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended is called when the peer has ended its direction. rest is the unused input. Ended can still write answers,
-	// and returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used
-	// some but not all of rest, and the connection is then Paused, the server calls Ended again with the unused input
-	// after it has sent output.
+	// Ended is called with the unused input when the peer has ended its direction. Ended can still write answers, and
+	// returns the number of bytes that it has used. Unused input is lost, with one exception: if Ended has used a part
+	// of the input and the connection is then Paused, the server later calls Ended again with the rest.
 	//
 	// The connection closes when all output has been sent, including earlier messages of Refs. The peer must receive
 	// the output within Limits.CloseTimeout. The goroutine model detects the end only while output is not blocked.
@@ -98,8 +96,8 @@ type SecuredHandler interface {
 
 // ALPNHandler is a Handler or MessageHandler that selects the protocols that the server offers over TLS (ALPN).
 type ALPNHandler interface {
-	// NextProtos is called for every TLSConfig when the server starts, and returns the protocols to offer. configured
-	// is NextProtos of the configuration and must not be changed. Results of GetConfigForClient are not affected.
+	// NextProtos is called for every TLSConfig when the server starts, and returns the protocols to offer. It gets
+	// NextProtos of the configuration, which it must not change. Results of GetConfigForClient are not affected.
 	NextProtos(configured []string) []string
 }
 
@@ -128,9 +126,9 @@ type DrainingHandler interface {
 // implements ShedHandler. To hide an unrelated Shed method of a handler h, use struct{ Handler }{h} instead of h.
 type ShedHandler interface {
 	// Shed is called instead of Received, under the same rules. It rejects the input as the protocol requires, or
-	// closes the connection. It runs on the event loop and must not block. For errors.Is, reason matches ErrOverloaded and
-	// either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not called, and the
-	// connection waits for a worker.
+	// closes the connection. It runs on the event loop and must not block. For errors.Is, the reason matches
+	// ErrOverloaded and either pool.ErrFull or pool.ErrShed. If a call other than Received is also due, Shed is not
+	// called, and the connection waits for a worker.
 	Shed(c *Conn, in []byte, reason error) (used int)
 }
 
@@ -337,7 +335,8 @@ var (
 	ErrShard = engine.ErrShard
 	// ErrDialTimeout is the error of a dial that exceeded Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
-	// ErrOverBudget closes the connections with the largest buffers when all buffers exceed Limits.MaxBuffered.
+	// ErrOverBudget closes the connections with the largest buffers when all buffers together exceed
+	// Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
 	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are passed to Server.Refuse for rejected connections.
 	ErrTooManyConns      = engine.ErrTooManyConns
@@ -369,7 +368,7 @@ func badUse(format string, args ...any) error {
 	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
 }
 
-// kindError wraps an error so that errors.Is also finds kind. The text of the error stays the same.
+// kindError wraps an error so that errors.Is also matches kind. The text of the error stays the same.
 type kindError struct {
 	error
 	kind error

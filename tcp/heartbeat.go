@@ -29,8 +29,8 @@ type Heartbeat struct {
 // Server.Heartbeat sets the times.
 type HeartbeatHandler interface {
 	// Heartbeat writes a heartbeat, under the rules of Heartbeat.Send. It reports whether the peer is expected to
-	// answer. If no answer is expected, the peer's silence counts from zero again. MaxMissed and Limits.IdleTimeout
-	// then have no effect.
+	// answer. If not, the peer's silence counts from zero again, so that MaxMissed and Limits.IdleTimeout have no
+	// effect.
 	Heartbeat(c *Conn) (answers bool)
 }
 

@@ -41,8 +41,8 @@ type Limits struct {
 	// Upgrade, a connection may use the allowance of a second at once. The defaults, 0, mean no limit; the maximum is
 	// 1,000,000,000. See Conn.SetReadRate.
 	//
-	// A faster client is not closed. The server does not read from the client until the rate permits, at most 10 ms
-	// later, so the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
+	// A faster client is not closed. The server reads from the client again at most 10 ms after the rate permits, so
+	// the client's sends block. This wait does not count as silence, and Stats.ReadLimited counts it.
 	//
 	// The server checks ReadRate after each read, usually of at most 64 KiB. Excess bytes delay the next read. With
 	// TLS, ReadRate counts decrypted bytes. MessageRate is exact, but limits only handlers made by Lines or Split.
@@ -88,7 +88,7 @@ type Limits struct {
 
 	// MaxMail is the maximum number of messages from Refs that wait for one event loop or, in the goroutine model, for
 	// one connection. At the limit, Send fails with ErrFull. Requests to close connections have a separate limit of the
-	// same size. A message to a large group counts once for every 512 members. The default is 1,048,576; the maximum is
+	// same size. A message to a large group counts once for every 512 members. The default is 1,048,576, the maximum
 	// 268,435,456.
 	MaxMail int
 
@@ -142,8 +142,7 @@ type Limits struct {
 	CloseTimeout time.Duration
 
 	// Linger limits how long the server waits for the peer to end its direction, after the server has ended its own.
-	// The default is 1 s. If the server did not wait, a reset by the kernel could destroy answers that the peer has not
-	// read yet.
+	// The default is 1 s. Without this wait, a reset by the kernel could destroy answers that the peer has not read.
 	Linger time.Duration
 
 	// ShutdownTimeout limits the drain when the context of ListenAndServe or Serve ends. It does not apply to Shutdown,

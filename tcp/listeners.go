@@ -120,7 +120,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 }
 
 // checkAndNormalizeListener validates l. If l.Listener is set, it unwraps l.Listener and sets l.Name; otherwise it sets
-// l.Network. field names the listener in errors.
+// l.Network. The string field identifies the listener in errors.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -171,9 +171,9 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListenerKeepingSocketFile returns l, or the listener inside l if l is a NamedListener. Closing a unix listener
-// then no longer removes its socket file. It returns an error for a listener that is neither TCP nor unix nor
-// an engineStarter. The error calls the listener by the name in field.
+// unwrapListenerKeepingSocketFile returns l or, for a NamedListener, the listener inside. Closing a unix listener then
+// no longer removes its socket file. A listener that is neither TCP nor unix nor an engineStarter is an error, which
+// begins with field.
 func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
@@ -235,7 +235,7 @@ func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine
 	return cfg, closeAndRemoveSockets, nil
 }
 
-// listenUnix listens on the unix socket cfg.Addr. remove deletes the file, unless another process has replaced it.
+// listenUnix listens on the unix socket cfg.Addr. The function remove deletes the file unless it was replaced.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnixReplacingStale(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -258,7 +258,7 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 }
 
 // newUnixSocketRemover returns a function that removes the unix socket at path, unless the file was replaced or a new
-// process serves on it.
+// process serves on the socket.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {

@@ -8,8 +8,7 @@ import (
 )
 
 // Migrator is a Handler or MessageHandler that saves and restores its state for a connection. In a Server.Upgrade, the
-// new process continues the connection with this state. Without a Migrator, connections with a Value stay in the old
-// process.
+// new process continues the connection with it. Without a Migrator, connections with a Value stay in the old process.
 type Migrator interface {
 	// Save appends the state for Restore to the given slice and returns the result. The state has at most 1 MiB. When
 	// the connection has moved, the server calls Closed with ErrHandedOver. If the new process fails before the move,
@@ -17,7 +16,7 @@ type Migrator interface {
 	// the connection stays in the old process, which drains it.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is called instead of Opened, as the first call for a connection from another process. It must set the
-	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. state is valid only during the
+	// Value, and register c.Ref() wherever Opened would. Output of Restore is sent. The slice is valid only during the
 	// call. If the format of the state may change, include a version number. If Restore returns an error, the
 	// connection closes with this error as the reason.
 	Restore(c *Conn, state []byte) error

@@ -39,8 +39,8 @@ type NetConn struct {
 	value    any
 
 	in          []byte // received input, unread from readOffset on
-	readOffset  int    // number of bytes of in that were read
-	peerEnded   bool   // the peer has ended its direction; nothing follows in
+	readOffset  int    // number of input bytes that were read
+	peerEnded   bool   // the peer has ended its direction; no more input follows
 	paused      bool   // reading is paused because in is full
 	progressed  bool   // input was read or has arrived since the callback began; see Blocking
 	writing     bool   // a Write is in progress
@@ -264,8 +264,7 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. It does not wait: the server sends the written data in the background, within
-// Limits.CloseTimeout.
+// Close implements net.Conn. It does not wait: written data is sent in the background, within Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -298,9 +297,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postRetryingWhileFull posts run to the connection's event loop or goroutine. If the connection closes first, onLost
-// is called instead, on any goroutine. If posted is false, neither run nor onLost is called. The caller must hold n.mu,
-// which is released while the mailbox is full.
+// postRetryingWhileFull posts the function run to the connection's event loop or goroutine. If the connection closes
+// first, onLost is called instead, on any goroutine. If posted is false, neither function is called. The caller must
+// hold n.mu, which is released while the mailbox is full.
 func (n *NetConn) postRetryingWhileFull(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -348,8 +347,7 @@ func (n *NetConn) Value() any {
 	return n.value
 }
 
-// SetValue attaches v to the connection. With a Blocking handler, a connection with a value takes about 500 bytes more
-// while it is idle.
+// SetValue attaches v to the connection. With a Blocking handler, v adds about 500 bytes to an idle connection.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

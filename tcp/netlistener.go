@@ -14,8 +14,7 @@ import (
 //	err := srv.ListenAndServe(ctx)
 //
 // The connections are of type [*NetConn]. If the library blocks a goroutine per connection in Read, a NetListener saves
-// only the overhead of package net. For a library that needs a goroutine only when there is input, use a [Blocking]
-// handler instead.
+// only the overhead of package net. If it needs a goroutine only when there is input, use a [Blocking] handler.
 //
 // Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
 // Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies

@@ -50,19 +50,18 @@ type Overload struct {
 	// Off turns the overload manager off.
 	Off bool
 	// SourceWeights sets the weight of each address in a prefix. An address of weight n counts as n sources, for
-	// example because n clients share it behind a NAT. The default is 1. Addresses of weight 0, such as load balancers
-	// without a PROXY header, are exempt from fair sharing. The longest matching prefix applies. The maximum is
-	// 1,000,000.
+	// example because n clients share it behind a NAT. The default is 1, the maximum 1,000,000. Addresses of weight 0,
+	// such as load balancers without a PROXY header, are exempt from fair sharing. The longest matching prefix applies.
 	SourceWeights map[netip.Prefix]int
 }
 
 // OverloadStats is the state of the overload manager.
 type OverloadStats struct {
-	// Each of these fields is 1 while the overload action that the field names is on. With Server.Processes, each field
-	// is the number of workers in which the action is on.
+	// Each field is 1 while the overload action of the same name is on. With Server.Processes, each field is the number
+	// of workers in which the action is on.
 	ShortenIdle, PauseLargest, EndKeepAlive, PauseAccepts, RefuseConns, ShedRequests, CloseSlowest int64
-	// ShedQueueDelay counts requests that were shed because requests waited too long for a worker. ShedLag counts
-	// requests shed because the event loops lagged, and ShedMemory those shed because the memory was nearly exhausted.
+	// ShedQueueDelay counts requests shed because requests waited too long for a worker, ShedLag because the event
+	// loops lagged, and ShedMemory because the memory was nearly exhausted.
 	ShedQueueDelay, ShedLag, ShedMemory int64
 }
 
@@ -97,8 +96,7 @@ func (c *Conn) ShouldShed() bool {
 	return !e.Overload().Admit(nil, e.Peer().Addr(), e.Priority())
 }
 
-// SetCritical sets whether requests of the connection are exempt from shedding under overload. By default, they are not
-// exempt.
+// SetCritical sets whether requests of the connection are exempt from shedding under overload. The default is false.
 func (c *Conn) SetCritical(critical bool) {
 	if c.inHandlerCallOrLogMisuse("SetCritical") {
 		c.core().SetCritical(critical)
@@ -119,8 +117,8 @@ func (s *Server) initOverloadManagerOrNil() *overload.Manager {
 	return s.overload
 }
 
-// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. stop ends the
-// goroutine and waits for its end.
+// startOverloadManager starts a goroutine that samples the load and updates the manager's actions. It returns a
+// function that ends the goroutine and waits for its end.
 func (s *Server) startOverloadManager(e engine.Engine) (stop func()) {
 	if s.overload == nil {
 		return func() {}
@@ -247,9 +245,8 @@ const (
 	freeGarbageAt, freeUrgentlyAt, minGarbage = 0.75, 0.9, 1. / 16
 )
 
-// collectGarbageIfMemoryShort starts a garbage collection if memory is short and enough garbage exists, unless one is
-// running. The collection runs on another goroutine: without a free CPU, it takes seconds, and sampling must continue
-// meanwhile.
+// collectGarbageIfMemoryShort starts a garbage collection if memory is short and there is enough garbage, unless one is
+// running. It does not wait, because without a free CPU, a collection takes seconds.
 func (r *overloadSampler) collectGarbageIfMemoryShort(now time.Duration, memory float64) {
 	garbage := float64(r.heap[2].Value.Uint64()) + float64(r.heap[3].Value.Uint64()) - float64(r.heap[0].Value.Uint64())
 	if r.groupMemory == 0 || garbage < minGarbage*float64(r.heapLimit) || r.collecting.Load() || !r.mayCollect(now, memory) {

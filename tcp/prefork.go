@@ -44,7 +44,6 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns this process's share of the limits.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {

@@ -8,9 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Ref identifies a connection, for use on any goroutine and at any time. A Ref can be copied, compared and used as a
-// map key. It may outlive the connection; after the close, its methods return ErrClosed. The zero Ref identifies no
-// connection.
+// Ref identifies a connection, for use on any goroutine and at any time. It can be copied, compared and used as a map
+// key. It may outlive the connection; its methods then return ErrClosed. The zero Ref identifies no connection.
 //
 // The methods are safe for concurrent use. Only SendWait and LocalAddr may block. Methods that change the connection
 // use a mailbox of limited size (Limits.MaxMail).
@@ -37,8 +36,7 @@ func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr()
 func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 
 // Send posts a copy of p to the peer and returns immediately. It accepts all of p or nothing. Messages from one
-// goroutine to one connection are sent in order. After a nil error, p is sent unless the connection ends first. The
-// errors are:
+// goroutine to one connection are sent in order. After a nil error, p is sent unless the connection ends first. Errors:
 //   - ErrClosed if the connection is closing or closed
 //   - ErrFull if the mailbox is full, or if Limits.MaxUnsent bytes already wait for the connection
 //   - ErrTooLarge if p exceeds Limits.MaxUnsent
@@ -79,8 +77,7 @@ func (r Ref) Do(f func(*Conn)) error {
 	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
 }
 
-// Release is like Conn.Release, but takes effect after messages that were sent earlier through a Ref. It fails with the
-// same errors as Ref.Close.
+// Release is like Conn.Release, but takes effect after earlier messages of Refs. It fails with the errors of Ref.Close.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Sendv is like Send for the concatenation of pieces.

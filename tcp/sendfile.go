@@ -36,9 +36,9 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return c.core().SendFile(f, offset, n)
 }
 
-// ReadFrom writes all of r. io.Copy and io.CopyN call it. ReadFrom sends a regular *os.File, or an *io.LimitedReader of
-// one, like SendFile, from the file's current offset, and advances the offset. Any other r is read to its end, which
-// may block, and passed to Write. Data for Write must fit in Limits.MaxUnsent.
+// ReadFrom writes all of r, for io.Copy and io.CopyN. It sends a regular *os.File like SendFile, from the file's
+// current offset, and advances the offset. An *io.LimitedReader of such a file works in the same way. Any other reader
+// is read to its end, which may block, and passed to Write. Data for Write must fit in Limits.MaxUnsent.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	f, limit := r, int64(-1)
 	limited, ok := r.(*io.LimitedReader)

@@ -27,9 +27,8 @@ import (
 // Server serves a Handler. Set its fields before the start and do not change them afterwards. Only Addr and Handler are
 // required. A Server can serve only once. Its methods are safe for concurrent use.
 type Server struct {
-	// Addr is the address on which ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of
-	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. Unlike with net.Listen, "0.0.0.0:9000" accepts only
-	// IPv4.
+	// Addr is where ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of a unix socket.
+	// ":9000" and "[::]:9000" accept IPv4 and IPv6. Unlike with net.Listen, "0.0.0.0:9000" accepts only IPv4.
 	Addr string
 	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces the socket file of a killed
 	// process. When the server ends, it removes its socket file, unless a successor process has replaced the file.
@@ -132,22 +131,19 @@ type Server struct {
 	//
 	// If the configuration has no session ticket keys, the server generates a new key every day. Upgrade passes the
 	// keys on. With Processes, all workers have the same keys. The server generates no keys if client certificates may
-	// be required (ClientAuth, GetConfigForClient). It also generates none if tickets are customized (WrapSession) or
-	// disabled.
+	// be required (ClientAuth, GetConfigForClient), or if tickets are customized (WrapSession) or disabled.
 	TLSConfig *tls.Config
 	// DisableCompactTLS makes crypto/tls process the records of all TLS connections after the handshake. By default, a
-	// compact implementation processes the records of TLS 1.3 with AES-GCM. The compact implementation saves 5 KB per
-	// connection and lets connections move in an Upgrade; see Stats.TLS. Connections that have moved from an earlier
-	// process stay compact.
+	// compact implementation processes the records of TLS 1.3 with AES-GCM. It saves 5 KB per connection and lets
+	// connections move in an Upgrade; see Stats.TLS. Connections that came from an earlier process stay compact.
 	DisableCompactTLS bool
-	// DropTLSExporters saves 120 bytes per compact TLS connection. With DropTLSExporters, these connections return an
-	// error from tls.ConnectionState.ExportKeyingMaterial. Few programs need this method, for example for channel
-	// binding (RFC 9266).
+	// DropTLSExporters saves 120 bytes per compact TLS connection. tls.ConnectionState.ExportKeyingMaterial then fails
+	// on these connections. Few programs need that method, for example for channel binding (RFC 9266).
 	DropTLSExporters bool
-	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. reason is ErrTooManyConns,
-	// ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as far as the kernel
-	// accepts it immediately, and closes the connection. Refuse may be called concurrently on any goroutine and must
-	// not block.
+	// Refuse, if set, returns the answer to a rejected connection. A nil answer sends nothing. reason is
+	// ErrTooManyConns, ErrTooManyFromSource, ErrDenied or ErrOverloaded. The server sends the answer unencrypted, as
+	// far as the kernel accepts it immediately, and closes the connection. Refuse may be called concurrently on any
+	// goroutine and must not block.
 	//
 	// If the server rejects the address in a PROXY header (TrustedProxies), it sends the answer like ordinary output.
 	// Such a connection counts towards Limits.MaxConns until it is closed.
@@ -219,9 +215,9 @@ type Socket struct {
 	// sent to the network. Further output waits in the server and counts towards the server's limits. Data that was
 	// sent but not acknowledged is not limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
-	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound. It works
-	// like Control of net.ListenConfig. It can set options of the listener, or options that connections inherit, such
-	// as TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
+	// Control, if set, is called for every TCP socket that will listen on an Addr, before it is bound, as in
+	// net.ListenConfig. It can set options of the listener, or options that connections inherit, such as
+	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has at least one socket. After Control, the
 	// server sets SendBuffer, ReceiveBuffer and Unsent. An error prevents the start. Control is not called for
 	// listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
@@ -279,7 +275,6 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.takeOverAndServe(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns "tcp4" if the host of addr is 0.0.0.0, and otherwise "tcp".
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
@@ -543,15 +538,13 @@ func (s *Server) listenAddrOrZero() net.Addr {
 }
 
 // Shutdown stops accepting and drains the server. Idle connections close immediately. Other connections close when the
-// message that is arriving is complete and all output has been sent. Shutdown returns when all connections are closed
-// and the server has ended.
+// message that is arriving is complete and all output has been sent. Shutdown returns when the server has ended.
 //
 // If ctx ends first, Shutdown closes the remaining connections immediately. The error contains the number of these
 // connections and wraps the cause of ctx. Shutdown then waits for running handlers, but returns when no connection has
 // closed for a second. ListenAndServe and Serve wait without limit.
 //
-// Shutdown waits for running handlers. A handler must therefore call Shutdown in a new goroutine, or with a context
-// that ends.
+// Shutdown waits for running handlers, so a handler must call it in a new goroutine, or with a context that ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed

@@ -9,8 +9,8 @@ import (
 // Stats is a snapshot of a server's counters. Fields described with "now" are current values. All other counters count
 // from the start of the server.
 type Stats struct {
-	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops; it is 0 in the
-	// goroutine model.
+	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, 0 in the goroutine
+	// model.
 	Model string
 	Loops int
 	// Processes is the number of worker processes now, or 0 without Server.Processes. Restarts counts restarts of
@@ -53,13 +53,11 @@ type Stats struct {
 	// Messages counts the messages that Lines and Split have found.
 	Messages int64
 	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
-	// counts values of Group.SendLatest that a newer value replaced before they were sent. A value counts once for each
-	// connection.
+	// counts values of Group.SendLatest that were replaced before they were sent, once for each connection.
 	Dropped, Replaced int64
 	// Broadcasts counts messages to all connections (Server.Broadcast). Casting is the number of broadcasts in progress
-	// now, which have not yet been passed to all connections. CastBytes is the total size in bytes of these broadcasts.
-	// CastAge is the age of the oldest of these broadcasts, in any worker process. With Server.Processes, each worker
-	// counts a broadcast once.
+	// now. CastBytes is their total size in bytes. CastAge is the age of the oldest one, in any worker process. With
+	// Server.Processes, each worker counts a broadcast once.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts the heartbeats sent.
@@ -67,8 +65,7 @@ type Stats struct {
 	// Buffered is the memory, in bytes, that the buffers of all connections use now; see Limits.MaxBuffered.
 	Buffered int64
 
-	// TLS counts completed TLS handshakes, separately for each implementation that may process the connection
-	// afterwards.
+	// TLS counts completed TLS handshakes by the implementation that processes the connection afterwards.
 	TLS TLSHandshakes
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
@@ -84,8 +81,8 @@ type Stats struct {
 	// Shed counts calls of Shed, a method of handlers that reject input when no worker is available. One call may cover
 	// several messages. Waiting connections are not counted.
 	Shed int64
-	// HandlerTime is a histogram of the durations of handler calls. On loops, every 64th call is measured; on workers,
-	// every call.
+	// HandlerTime is a histogram of the durations of handler calls: of every 64th call on loops, of every call on
+	// workers.
 	HandlerTime Histogram
 	// Lag is a histogram of the durations of event loop iterations. A ready connection waits for at most one iteration.
 	Lag Histogram

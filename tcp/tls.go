@@ -65,7 +65,7 @@ func hasCertificate(c *tls.Config) bool {
 // ReloadCertificate loads a certificate and its key from PEM files, and returns a function for
 // tls.Config.GetCertificate. The function is safe for concurrent use. It checks the files during handshakes, at most
 // once a second, and loads changed files. If loading fails, the old certificate stays in use, and the error is logged
-// once to log. The default of log is slog.Default().
+// once. If log is nil, slog.Default() is used.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	r, err := secure.NewReloader(certFile, keyFile, log)
 	if err != nil {
@@ -94,8 +94,7 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// compactTLSCiphersOrNil returns the cipher cache of compact TLS connections, or nil if Server.DisableCompactTLS is
-// set.
+// compactTLSCiphersOrNil returns the shared cipher cache, or nil if Server.DisableCompactTLS is set.
 func (s *Server) compactTLSCiphersOrNil() *tls13.CipherCache {
 	if s.DisableCompactTLS {
 		return nil

@@ -314,8 +314,8 @@ func (s *Server) awaitSuccessorExitIfHandedOver(serveErr error) error {
 	return nil
 }
 
-// pauseAcceptAndExportConns stops accepting, transfers the connections to the new process and closes channels. took is
-// the duration of the transfer. Without a deadline of ctx, the limit is takeoverTimeout.
+// pauseAcceptAndExportConns stops accepting, transfers the connections to the new process and closes the channels. took
+// is the duration of the transfer. If ctx has no deadline, the limit is takeoverTimeout.
 func pauseAcceptAndExportConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -356,8 +356,7 @@ func (s *Server) customOrDefaultSuccessorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// upgradeMatchAddr returns the address that identifies l in both processes of an upgrade: l.Addr or, if l.Listener is
-// set, actualAddr.
+// upgradeMatchAddr returns the address that identifies l in an upgrade: l.Addr or, with l.Listener, actualAddr.
 func upgradeMatchAddr(l *Listener, actualAddr net.Addr) string {
 	if l.Listener != nil {
 		return actualAddr.String()
@@ -390,9 +389,9 @@ func (s *Server) claimInheritedSocketsAndTickets(l *Listener, listenerNumber int
 	return nil
 }
 
-// matchRemainingPredecessorListeners matches the remaining listeners of the old process with new listeners by name.
-// Without such a match, a listener without its own handler is matched with the first new listener without one. A
-// listener without any match is logged.
+// matchRemainingPredecessorListeners matches the remaining listeners of the old process with new listeners by name. If
+// there is no such match, a listener without its own handler is matched with the first new listener that also has none.
+// A listener without any match is logged.
 func (s *Server) matchRemainingPredecessorListeners(listeners []Listener) {
 	for i, number := range s.predecessorNumbers {
 		if number >= 0 {
@@ -410,7 +409,7 @@ func (s *Server) matchRemainingPredecessorListeners(listeners []Listener) {
 }
 
 // startTakeOverFromPredecessor tells the old process that this process is ready, and receives the connections in the
-// background. stop ends the transfer if it still runs, and waits for its end.
+// background. It returns a function that ends the transfer and waits for its end.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (stop func()) {
 	p := s.predecessor
 	if p == nil {

@@ -116,8 +116,8 @@ func (d *outgoingUpgrade) addPeerAndResumeOnce(peerOrNil *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes the files of the upgrade. It resumes ticks if no connections
-// have moved.
+// resumeBroadcastsAndClose resumes broadcasts and closes the files. If no connections have moved, it also resumes
+// ticks.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
@@ -209,8 +209,8 @@ func (s *Server) finishHandoverResumingBroadcastsIfNoPeer() {
 }
 
 // replayQueueAndResumeOnce sends the queued broadcasts and stops queueing. If peerToAdd is not nil, the queued and all
-// later broadcasts also go to this peer. Call it after the old process has sent its own queue; only the first call has
-// an effect.
+// later broadcasts also go to this peer. Call it after the old process has sent its queue. Only the first call has an
+// effect.
 func (s *Server) replayQueueAndResumeOnce(peerToAdd *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)

@@ -80,14 +80,12 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	return rt.acquireListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r. The slot of the engine
-// stays reserved.
+// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r, except that of the engine.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit releases the slots of the listener and of the source address for a connection that was not opened. The slot
-// of the engine stays reserved.
+// UndoAdmit releases the listener's and the source's slot of a connection that was not opened, but not the engine's.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -113,9 +111,9 @@ func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 	return nil
 }
 
-// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to peer, the client's address that a proxy has
-// announced, and reserves the slot of this source address. If the client is refused, the method appends the refusal
-// reply to the output and returns the reason.
+// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to the client's address that a proxy has
+// announced, and reserves a slot of this source address. If the client is refused, the method appends the refusal reply
+// to the output and returns the reason.
 func (c *Conn) AdmitProxiedPeerOrAppendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
@@ -152,7 +150,6 @@ func (rt *Runtime) setInactiveOverloadIfNil() {
 
 func (rt *Runtime) highWater() int { return rt.Overload.UnsentHighWater(rt.Limits.HighWater) }
 
-// lowWater returns the low-water mark for unsent output in bytes.
 func (rt *Runtime) lowWater() int {
 	if high := rt.highWater(); high < rt.Limits.HighWater {
 		return min(rt.Limits.LowWater, high/2)
@@ -167,8 +164,7 @@ func (rt *Runtime) idleTimeout() time.Duration {
 	return rt.Limits.IdleTimeout
 }
 
-// TotalBufferLimit returns the current limit for the memory of all buffers, in bytes. Without a limit, it returns
-// MaxInt64.
+// TotalBufferLimit returns the current memory limit for all buffers in bytes, or MaxInt64 if there is no limit.
 func (rt *Runtime) TotalBufferLimit() int64 {
 	if rt.Limits.MaxBuffered == 0 {
 		return math.MaxInt64
@@ -176,7 +172,7 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds to sum one for each active overload action, and the number of shed requests for each reason.
+// AddOverloadCounts adds the numbers of shed requests, and 1 to the gauge of each active overload action.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -227,8 +223,7 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket tells the overload manager that no worker will run the job that TryAdmitToWorker has admitted. After
-// the job has run, AbandonTicket has no effect.
+// AbandonTicket tells the overload manager that no worker will run the admitted job. After the job, it has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)

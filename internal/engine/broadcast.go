@@ -21,8 +21,8 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all connections of an engine. A broadcast is in progress until each owner of connections, a
-// loop or goroutine, has called MarkOneOwnerDone.
+// Broadcast is a message to all connections. It is in progress until each loop or goroutine has called
+// MarkOneOwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker

@@ -62,7 +62,6 @@ func (b *Buffer) discardFrontBytes(numBytes int) {
 	}
 }
 
-// countSentAndRestartTimerAtGoal counts sent bytes and restarts the write timeout after every progressGoal bytes.
 func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
@@ -119,16 +118,15 @@ func newBuffer(capacityHint int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(capacityHint, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a BufferPool for one loop. It is not safe for concurrent use. GetOrNew prefers the most recently used
-// buffer, which may still be in the CPU cache.
+// FreeList is a BufferPool for one loop. It is not safe for concurrent use. GetOrNew prefers recently used buffers.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // total capacity of the buffers
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f, so that numLists such lists together keep at most 1/mailboxShare of
-// limits.MaxBuffered. Each list may keep at least keptFreeBytes. If MaxBuffered is 0, LimitToShare has no effect.
+// LimitToShare limits the memory of f. numLists such lists together then keep at most 1/mailboxShare of
+// limits.MaxBuffered, but each may keep keptFreeBytes. If MaxBuffered is 0, LimitToShare has no effect.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
@@ -207,7 +205,7 @@ func (s *SharedBuffers) GetOrNew(capacityHint int) *Buffer {
 }
 
 func (s *SharedBuffers) Put(b *Buffer) {
-	class := bits.Len(uint(cap(b.bytes)/minBufferSize)) - 1 // the largest class that its capacity covers
+	class := bits.Len(uint(cap(b.bytes)/minBufferSize)) - 1 // the largest class with at most this capacity
 	if class < 0 || cap(b.bytes) > maxPooledSize {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Cause is a class of reasons why connections end. Causes are used for counting.
+// Cause is a class of reasons why connections are closed or refused. Each class has a counter.
 type Cause int
 
 // Values of Cause. Causes up to RefusedOther are for connections that ended before the handler's Opened was called.

@@ -8,8 +8,8 @@ import (
 // This file sends a message to the connections of a large group with one request per GroupChunk. Consecutive messages
 // to the same group share requests.
 
-// GroupChunk contains some of the connections of a large group. All of them have the same Runtime. A chunk must not
-// change after the first message was posted to it.
+// GroupChunk contains some connections of a large group, all with the same Runtime. It must not change after a message
+// was posted to it.
 type GroupChunk struct {
 	connList
 	set     *connSet
@@ -49,7 +49,6 @@ func (t *PostOutcomes) countPostOrCollectRefused(r Ref, messageSize int, postErr
 	}
 }
 
-// requestDropOrAbortForSlowConns makes the owner of each slow connection call countDropOrAbortAsSlow.
 func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
 		_ = r.post(Request{Kind: RequestDo, Shared: &Shared{Do: (*Conn).countDropOrAbortAsSlow}, canDelay: true})
@@ -93,8 +92,8 @@ type batchMessage struct {
 	excluded []int // indexes of the connections that must not get the message
 }
 
-// PutSharedForEachOpenInChunk queues message s for the open connections of chunk. The connections must belong to the
-// mailbox's owner. The size of s must be 1 to Limits.MaxUnsent bytes.
+// PutSharedForEachOpenInChunk queues a message for the open connections of a chunk. The connections must belong to the
+// mailbox's owner. The message must have 1 to Limits.MaxUnsent bytes.
 func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,8 +135,8 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 	return t
 }
 
-// findOrQueueBatch returns a queued batch for chunk with space for messageSize more bytes. If there is none, it queues
-// a new batch. The caller must hold b.mu.
+// findOrQueueBatch returns a queued batch for the chunk with space for messageSize more bytes. If there is none, it
+// queues a new batch. The caller must hold b.mu.
 func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
 		b.stopMergingIntoBatches()
@@ -166,9 +165,9 @@ func (m *messageBatch) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn splits a request for a batch into requests for single connections. It calls deliver with those for at
-// most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0 after the
-// last connection. If m is already for a single connection, it calls deliver with m and returns 0.
+// ForEachConn splits a request for a batch into requests for single connections, and calls deliver with each. It
+// handles at most maxConns connections, beginning at index firstIndex. It returns the index at which to continue, or 0
+// after the last connection. A request for a single connection is delivered unchanged, and the result is 0.
 func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndexOrZero int) {
 	if m.Conn != nil {
 		deliver(m)

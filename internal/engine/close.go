@@ -9,8 +9,7 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is like Conn.OnEOF, but does not call the layer's OnEOF. A layer that detects the EOF
-// itself calls this method.
+// MarkPeerEOFAndStartTimeout is OnEOF for a layer that has detected the EOF itself: the layer's OnEOF is not called.
 func (c *Conn) MarkPeerEOFAndStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -24,8 +23,8 @@ func (c *Conn) MarkPeerEOFAndStartTimeout() {
 
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes the connection immediately and discards unsent output. reason is the close reason. If the connection
-// is already closing and has sent all output, the earlier close reason stays.
+// Abort closes the connection immediately with the given close reason, and discards unsent output. If the connection is
+// already closing and has sent all output, the earlier close reason stays.
 func (c *Conn) Abort(reason error) {
 	if c.is(closing) && c.UnsentAndDroppedBytes() == 0 {
 		c.state |= failed
@@ -37,8 +36,8 @@ func (c *Conn) Abort(reason error) {
 // maxDrainReads is the maximum number of times that a shutdown reads again from a connection before closing it.
 const maxDrainReads = 64
 
-// BeginShutdownDrain schedules the handler's Draining, and makes the connection close as soon as it is idle. Input that
-// has already arrived is handled first.
+// BeginShutdownDrain schedules a call of the handler's Draining. Input that has already arrived is still handled. The
+// connection then closes as soon as it is idle.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
@@ -50,9 +49,9 @@ func (c *Conn) BeginShutdownDrain() {
 	c.ensureRare().drainReadsLeft = maxDrainReads
 }
 
-// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if no further read
-// is needed before the connection closes. The flag stays set for the first maxDrainReads reads of a drain, while a time
-// limit is exceeded, and, unless the connection is draining, while input waits for a worker.
+// clearFinalReadUnlessNeeded is called after a read with input. It clears the flag finalReadPending if the connection
+// may close without a further read. The flag stays set for the first maxDrainReads reads of a drain and while a time
+// limit is exceeded. Without a drain, it also stays set while input waits for a worker.
 func (c *Conn) clearFinalReadUnlessNeeded() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -66,8 +65,8 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 }
 
 // CloseIfTimedOutAfterEmptyRead closes the connection if a time limit is exceeded, and permits a pending drain to close
-// it. Drivers call the method after a read that found nothing or emptied the socket. While
-// input waits for a worker, an exceeded time limit does not close the connection.
+// it. Drivers call it after a read that found nothing or emptied the socket. While input waits for a worker, only a
+// drain has an effect.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -87,8 +86,8 @@ func (c *Conn) abortWith(reason error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close the connection. reason is the close reason. Output written so far is sent, and the
-// handler gets no more input. If the connection is already closing, CloseWith has no effect.
+// CloseWith starts to close the connection with the given close reason. Output written so far is sent, and the handler
+// gets no more input. If the connection is already closing, CloseWith has no effect.
 func (c *Conn) CloseWith(reason error) {
 	if c.is(closing) {
 		return
@@ -146,7 +145,6 @@ func (c *Conn) enterClosingStateWithPartner(reason error) {
 	}
 }
 
-// nextClosingAction returns the driver's next action for a closing connection that has sent all output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.extra.peerClosesFirst && !c.is(peerEOF):
@@ -169,8 +167,8 @@ func (c *Conn) nextCloseWriteAction() Action {
 	return ShutWrite
 }
 
-// appendLayerCloseOnce makes the layer append its closing message to the output, if it has not done so yet.
-// outputPending reports whether the message must be sent.
+// appendLayerCloseOnce makes the layer append its closing message, once. outputPending is true if there is a message to
+// send.
 func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -188,7 +186,6 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// isSendClosed reports whether nothing more can be sent.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
 // Retain keeps the connection open after the peer's EOF or during a shutdown, so that the handler can write more

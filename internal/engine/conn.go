@@ -139,15 +139,14 @@ func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 // SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling records that this process has begun to dial peer. started is the start time by MonotonicNow. For a unix
-// socket, peer is the zero value.
+// OnDialling records the address of a dial and the time, by MonotonicNow, when it began. For a unix socket, peer is
+// zero.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureRare().dialStarted = started
 }
 
-// DialStartedAt returns the time by MonotonicNow when dialling began. The result is valid only until the handler's
-// Opened has returned.
+// DialStartedAt returns the time by MonotonicNow when dialling began. It is valid until Opened has returned.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -209,7 +208,6 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// ensureRare returns the connection's own rareState, and creates it if needed.
 func (c *Conn) ensureRare() *rareState {
 	x := c.ensureExtra()
 	if x.rareState == &noRareState {
@@ -220,7 +218,6 @@ func (c *Conn) ensureRare() *rareState {
 
 func (c *Conn) hasRare() bool { return c.extra != nil && c.extra.rareState != &noRareState }
 
-// reset makes x zero and recycles its rareState.
 func (x *connExtra) reset() {
 	x.recycleRare()
 	*x = connExtra{rareState: &noRareState}
@@ -239,8 +236,7 @@ var (
 	rarePool  = sync.Pool{New: func() any { return new(rareState) }}
 )
 
-// Output returns the next bytes to send. The slice is valid until the connection's next event. More output may follow
-// after these bytes.
+// Output returns the next bytes to send; more may follow. The slice is valid until the connection's next event.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
 // OnSendStarted records that the kernel reads the bytes of Output asynchronously. The bytes do not move until OnSent.
@@ -249,8 +245,7 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped starts the write timeout unless it is running. Drivers call this method when the kernel
-// accepts no output.
+// StartWriteTimerIfStopped starts the write timeout. Drivers call it when the kernel accepts no output.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.fileQueueOrNil().startProgressTimerIfStopped(now)
@@ -259,8 +254,7 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent records that the kernel has accepted sentBytes bytes of Output or, after the action SendFile, of the first
-// queued file.
+// OnSent records that the kernel has accepted bytes of Output or, after the action SendFile, of the first queued file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -290,8 +284,7 @@ func (c *Conn) OnSent(sentBytes int) {
 // OnWritable records that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// MarkWriteShutAndStartLinger records that the sending direction has been shut down. If the connection is closing, the
-// timeout Limits.Linger starts.
+// MarkWriteShutAndStartLinger records that the sending direction was shut. If c is closing, Limits.Linger starts.
 func (c *Conn) MarkWriteShutAndStartLinger() {
 	c.state |= shut
 	if c.is(closing) {
@@ -423,7 +416,6 @@ func (c *Conn) AdvanceToNextAction() Action {
 	return Wait
 }
 
-// actionDuringHandshake returns the driver's next action for a connection in a handshake.
 func (c *Conn) actionDuringHandshake() Action {
 	if c.is(finalReadPending) && c.WantsInput() {
 		return Read

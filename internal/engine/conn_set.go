@@ -24,7 +24,7 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref; nil if the group has no latest value
 }
 
-// indexOf returns the index of the entry for c with any generation, or -1 if there is none.
+// indexOf returns the index of the entry for c, whatever its generation, or -1 if there is none.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -112,7 +112,6 @@ func (s *connSet) findTable(rt *Runtime) (tableOrNil *ownerTable) {
 	return nil
 }
 
-// chunkIndex returns the index of the chunk for c.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -123,7 +122,6 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// addAndSubscribe adds r to the set. If valueOrNil is not nil, it also subscribes r to valueOrNil.
 func (s *connSet) addAndSubscribe(r Ref, valueOrNil *LatestValue) {
 	if o := s.findTable(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)

@@ -70,7 +70,7 @@ const (
 	GCs     // garbage collections of a worker process
 	GCPause // nanoseconds in which garbage collections stopped the world
 
-	refusals         // the first of the counters of refusals, one for each Cause before NumRefusedCauses
+	refusals         // first counter of refusals; there is one for each Cause before NumRefusedCauses
 	closings         = refusals + Counter(NumRefusedCauses)
 	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
 	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns
@@ -115,8 +115,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters except OldestBroadcastAge to sum. For OldestBroadcastAge, sum keeps the larger of
-// both values.
+// AddToWithMaxAge adds all counters to sum. Of OldestBroadcastAge, it keeps the larger value instead of the sum.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -167,8 +166,8 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-// MeanTurnAtRandomTime estimates the expected duration of the loop iteration that is in progress at a random time. It
-// is the mean duration of the iterations since the snapshot before, each weighted by its duration.
+// MeanTurnAtRandomTime estimates how long the loop iteration takes that is in progress at a random time. The result is
+// the mean duration, weighted by duration. Iterations that the earlier snapshot contains do not count.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {
@@ -240,7 +239,7 @@ func (n Counts) NonzeroCountersByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds the counts in named to n. named is a result of NonzeroCountersByName, possibly from another process.
+// AddByName adds counts from NonzeroCountersByName, possibly of another process. It ignores unknown names.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]

@@ -28,8 +28,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 
 func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// CompleteDetachOrAbort completes a Detach: it passes nc, the connection as a net.Conn, to onDetached. If err is not
-// nil, it aborts the connection instead.
+// CompleteDetachOrAbort passes nc, the connection as a net.Conn, to onDetached. If err is not nil, it aborts c instead.
 func (c *Conn) CompleteDetachOrAbort(nc net.Conn, err error) {
 	onDetached := *c.extra.onDetached
 	c.extra.onDetached = nil

@@ -8,7 +8,7 @@ import "sync"
 const (
 	// minDirectSend is the minimum size in bytes for which a system call costs less than copying.
 	minDirectSend = 16 << 10
-	// maxDirectPieces is the maximum number of slices in one system call, including the output. A write of as many or
+	// maxDirectPieces limits the slices in one system call, which include the output. A write of maxDirectPieces or
 	// more slices is copied to the output instead.
 	maxDirectPieces = 64
 )
@@ -37,7 +37,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 }
 
 // sendWithOutputOrAppend sends as much of pieces as possible immediately, and appends the rest to the output. totalSize
-// is in bytes. The connection must have no layer.
+// is the number of bytes in pieces. The connection must have no layer.
 func (c *Conn) sendWithOutputOrAppend(totalSize int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
@@ -62,7 +62,6 @@ func (c *Conn) sendWithOutputOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect reports whether a write of numPieces pieces, size bytes in total, can be sent immediately.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.fileQueueOrNil() != nil || c.is(relayed) {
 		return false
@@ -70,8 +69,6 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendOutputThenPieces sends the output and then pieces with one system call. It returns the number of bytes of pieces
-// that were sent.
 func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
@@ -99,7 +96,7 @@ func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	return n - before
 }
 
-// writevOutputThenPieces sends the output and then pieces with one vectored write. sentBytes includes the output.
+// writevOutputThenPieces sends the output and pieces with one vectored write. sentBytes includes the output.
 func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -117,8 +114,6 @@ func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	return n
 }
 
-// discardSentAndReleasePosted removes the first sentBytes bytes from the output. unsentBytes is the length of the
-// remaining output. releasedPosted is the number of removed bytes that other goroutines had posted.
 func (c *Conn) discardSentAndReleasePosted(sentBytes int) (unsentBytes, releasedPosted int) {
 	c.out.discardFrontBytes(sentBytes)
 	unsentBytes = c.out.Len()
@@ -185,8 +180,7 @@ func (c *Conn) CanReceiveDirectly() bool {
 // ReceiveWhileReadingIsOff reads available bytes into p without blocking. It returns 0 if no bytes have arrived or the
 // connection has ended. The engine handles the end of the connection when reading is on again.
 //
-// p must not be empty, and reading must be off. Any goroutine may call ReceiveWhileReadingIsOff, but only one at a
-// time.
+// p must not be empty, and reading must be off. Any goroutine may make the call, but only one at a time.
 func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.ReceiveDirect(c, p) })
 	if n > 0 {
@@ -196,17 +190,16 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 	return n
 }
 
-// CanSendFromOthers reports whether other goroutines may call Ref.SendWhileOutputIsEmpty until the owner writes to the
-// connection.
+// CanSendFromOthers reports whether other goroutines may call SendWhileOutputIsEmpty until the owner writes to c.
 func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }
 
-// SendWhileOutputIsEmpty sends first and then the slices in rest, without blocking. It returns the number of bytes
-// sent. If the connection has begun to close, it returns 0.
+// SendWhileOutputIsEmpty sends its arguments in order, without blocking. It returns the number of bytes sent, or 0 if
+// the connection has begun to close.
 //
-// first must not be empty, and rest may have at most 63 slices. Any goroutine may call SendWhileOutputIsEmpty, but only
-// one at a time, and only while nothing else writes to the connection; see CanSendFromOthers.
+// The first slice must not be empty, and at most 63 others may follow. Any goroutine may call SendWhileOutputIsEmpty,
+// but only one at a time, and only while nothing else writes to the connection; see CanSendFromOthers.
 func (r Ref) SendWhileOutputIsEmpty(first []byte, rest ...[]byte) (n int) {
 	r.callLockedIfOpen(func(c *Conn) { n = c.runtime.SendFromOthers(c, first, rest) })
 	if n > 0 {

@@ -92,12 +92,12 @@ import (
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received gets the unused input and returns the number of bytes used. The slice in is valid only during the call.
-	// If the number is positive and input remains, the engine calls Received again immediately. If the number is 0, the
+	// Received gets the unused input and returns the number of bytes used. The slice is valid only during the call. If
+	// the number is positive and input remains, the engine calls Received again immediately. If the number is 0, the
 	// engine waits for more input first.
 	Received(c *Conn, in []byte) (used int)
-	// Ended is called when the peer will send no more. The argument in is the unused input. If Ended uses a part of it
-	// and the connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
+	// Ended is called with the unused input when the peer will send no more. If Ended uses a part of it and the
+	// connection is then paused, Ended is called again later with the rest. Otherwise unused bytes are lost.
 	Ended(c *Conn, in []byte) (used int)
 	Closed(c *Conn, reason error)
 }
@@ -152,15 +152,13 @@ type Config struct {
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, reason error) (answer []byte)
-	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy announces the client's address on each
+	// IsProxy, if set, reports whether an address belongs to a proxy, which announces the client's address on each
 	// connection. listener is the listener's number.
 	IsProxy func(listener int, a netip.Addr) bool
-	// NewLayer, if set, returns the first layer of a new connection, or nil for none. The connection's owner calls
-	// NewLayer.
+	// NewLayer, if set, returns the first layer of a new connection, or nil. The connection's owner calls it.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages makes the engine drop messages that exceed the output limit of a slow peer. Otherwise, such a
-	// message closes the connection.
+	// DropMessages drops messages above the output limit of a slow peer. Otherwise, they close the connection.
 	DropMessages bool
 	// WriteDelay is how long output from other goroutines waits, so that several messages share a write. Broadcasts
 	// wait, too. The goroutine model ignores WriteDelay.
@@ -173,8 +171,8 @@ type Config struct {
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state for connection c to the slice to. Restore reads this state in another process.
-	// Without Save, connections with a value are not exported.
+	// Save appends the handler's state of a connection to a slice and returns the extended slice. Restore reads this
+	// state in another process. Without Save, connections with a value stay in this process.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
 	// SaveState, if set, writes the handler's state that belongs to no single connection. In an upgrade, RestoreState
@@ -182,10 +180,10 @@ type Config struct {
 	SaveState    func(w io.Writer) error
 	RestoreState func(r io.Reader) error
 	// RestoreLayer, if set, makes a layer from the result of MovableLayer.AppendState, possibly in another process.
-	// Without RestoreLayer, connections with a layer are not exported.
+	// Without RestoreLayer, connections with a layer stay in this process.
 	RestoreLayer func(state []byte) (Layer, error)
 	// SaveConnHandler is like Save, but for connections with a ConnHandler. RestoreConnHandler is like Restore, and
-	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler are not exported.
+	// also sets the ConnHandler. Without SaveConnHandler, connections with a ConnHandler stay in this process.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
 	// ListenerCallbacks, if not empty, replaces the callbacks that belong to a connection: Handler, Heartbeat.Send,
@@ -193,9 +191,8 @@ type Config struct {
 	// connection's handler. Element i+1 applies to connections of listener i. Element 0 applies to connections without
 	// a listener.
 	ListenerCallbacks []*Config
-	// PredecessorListeners maps listener numbers of the previous process to listener numbers of this process. Imported
-	// connections of a listener that maps to -1 are refused. If PredecessorListeners is empty, the numbers are the
-	// same.
+	// PredecessorListeners maps listener numbers of the previous process to those of this process. Imported connections
+	// of a listener that maps to -1 are refused. If it is empty, the numbers are the same.
 	PredecessorListeners []int
 	Server               any
 	// Shed, if set, is called on the loop instead of Received while the Pool is full or Overload rejects requests.
@@ -246,9 +243,9 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
 	// PostToEveryConn posts a request to each open connection, whose owner then calls s.Do. If the post fails, or if
-	// the connection is in its handshake or has begun to close, s.OnLost is called instead. PostToEveryConn calls
-	// beforePost before each post. After the last post it calls done with the number of connections that were skipped
-	// because their mailbox was full. PostToEveryConn does not block.
+	// the connection is in its handshake or has begun to close, s.OnLost is called instead. A failed post may be
+	// repeated. PostToEveryConn calls beforePost before each post. After the last post, it calls done with the number
+	// of connections that were skipped because their mailbox was full. PostToEveryConn does not block.
 	PostToEveryConn(s *Shared, beforePost func(), done func(full int)) error
 }
 
@@ -273,7 +270,7 @@ type AdmissionRules struct {
 	MaxPerSource, SourcePrefix int
 	// Rate limits the number of accepted connections per second. 0 means no limit.
 	Rate int
-	// Allow, if not empty, lists the addresses that are accepted. Deny lists addresses that are rejected in any case.
+	// Allow, if not empty, lists the accepted addresses. Deny lists rejected addresses, even if Allow contains them.
 	Allow, Deny []netip.Prefix
 }
 
@@ -285,8 +282,8 @@ type DialRequest struct {
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
 	Count  int
-	// Handler, if set, handles the dialled connection. Count must then be 1. If the dial fails, only Handler.DialFailed
-	// is called.
+	// Handler, if set, handles the dialled connection; Count must be 1. If the dial fails, only its DialFailed is
+	// called.
 	Handler ConnHandler
 	// Timeout limits each connection attempt. If Timeout is 0, the limits of the model and the kernel apply.
 	Timeout time.Duration
@@ -300,8 +297,7 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed calls DialFailed of connHandler with err. If connHandler is nil, it calls DialFailed of the engine's
-// Handler, if implemented.
+// NotifyDialFailed calls DialFailed of connHandler or, if that is nil, of the engine's Handler, if implemented.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -334,13 +330,12 @@ type Engine interface {
 	ListenerStats() []ListenerStats
 	// Loops returns the number of loops, or 0 for a model without loops.
 	Loops() int
-	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
-	// fails with ErrFull if too many requests are queued, and with ErrClosed after Stop. Requests are distributed over
-	// the loops in turn.
+	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later.
+	// Requests are distributed over the loops in turn. Dial fails with ErrFull if too many are queued, and with
+	// ErrClosed after Stop.
 	Dial(d DialRequest) error
-	// Adopt takes over nc as if a listener had accepted it. The argument listener is the listener's number, or -1 for
-	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no
-	// other users.
+	// Adopt takes over nc as if the listener with the given number had accepted it; -1 selects the first listener.
+	// alreadyRead is input that the caller has read from nc. nc must have a descriptor and no other users.
 	//
 	// Adopt fails with ErrFull if too many adoptions are queued, and with ErrClosed after Stop. It also fails if the
 	// descriptor cannot be taken over. After an error, nc is unchanged.
@@ -361,7 +356,7 @@ type Engine interface {
 	// Stop stops accepting and dialling, lets connections finish their current work, closes them, and waits for the end
 	// of all goroutines. When ctx ends first, Stop aborts the remaining connections and returns an error with their
 	// number; the error wraps the cause of ctx. If handlers do not return, Stop gives up when no connection has closed
-	// for KillGrace. A concurrent call of Stop waits, too; when its ctx ends, connections are also aborted.
+	// for KillGrace. A concurrent call of Stop also waits, and its ctx has the same effect.
 	Stop(ctx context.Context) error
 	// Wait returns once Stop has been called and everything has ended.
 	Wait()
@@ -383,9 +378,9 @@ type Model struct {
 // handlers are stuck, and gives up.
 const KillGrace = time.Second
 
-// AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll to abort all open connections. It
-// then waits until done is closed, or until no connection has closed for KillGrace. The error, if any, contains the
-// number of aborted connections.
+// AwaitStop waits until done is closed. If ctx ends first, it calls closeAll to abort all open connections, and waits
+// until done is closed or no connection has closed for KillGrace. The error, if any, contains the number of aborted
+// connections.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
@@ -428,8 +423,8 @@ func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 // DrainInterval is the interval at which a stopping engine begins to drain more connections.
 const DrainInterval = 10 * time.Millisecond
 
-// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain when elapsed has passed since
-// the stop began. perSecond is the rate; 0 means no limit.
+// MaxDrainedAfter returns how many connections a stopping engine may have begun to drain in the time elapsed since the
+// stop began. perSecond is the rate; 0 means no limit.
 func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt

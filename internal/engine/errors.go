@@ -94,7 +94,6 @@ func NormalizeError(transportErr error) error {
 	return transportErr
 }
 
-// mapWindowsResetErrno maps the Windows error numbers for a reset connection to ECONNRESET.
 func mapWindowsResetErrno(errno syscall.Errno) syscall.Errno {
 	const wsaeConnAborted, wsaeConnReset = 10053, 10054 // unused on other systems
 	if errno == wsaeConnAborted || errno == wsaeConnReset {

@@ -19,7 +19,7 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs the close of the connection if a limit is the reason. messageSize is 0 if unknown.
+// logCloseIfByLimit logs the close if reason is an exceeded limit. messageSize is 0 if unknown.
 func (c *Conn) logCloseIfByLimit(reason error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(reason)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened

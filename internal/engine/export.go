@@ -23,7 +23,7 @@ import (
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that a later attempt may
+	// ErrNotExportable means that a connection cannot be exported; ErrExportBusy means that a later attempt may
 	// succeed.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
@@ -37,8 +37,7 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is stored as a connection's number of posted bytes to block posts. The value is so large that every
-// further post fails.
+// postsBlocked is stored as a connection's number of posted bytes. It is so large that every further post fails.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.
@@ -64,8 +63,7 @@ func (c *Conn) checkExportable() error {
 // ValueUnsaved is a result of WhyNotExported: the connection has a value that no function saves.
 const ValueUnsaved = "value without Migrator"
 
-// WhyNotExported returns what prevents the connection from moving to another process. For a temporary obstacle,
-// it returns "busy".
+// WhyNotExported returns what prevents moving the connection to another process, or "busy" if that is temporary.
 func (c *Conn) WhyNotExported() string {
 	x := c.extra
 	switch {
@@ -103,8 +101,7 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting reports whether an export is in progress. During an export, the driver must complete all kernel
-// operations of the connection.
+// IsExporting reports whether an export is in progress. The driver must then complete all kernel operations of c.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
 func (c *Conn) nextExportAction() Action {
@@ -114,8 +111,7 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport records that no kernel operation of the connection is in progress. The driver calls it during
-// an export.
+// OnKernelIdleForExport records, during an export, that no kernel operation of the connection is in progress.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
@@ -127,7 +123,7 @@ func (c *Conn) CancelSnapshot() {
 }
 
 // AbortExport ends an export without moving the connection. The connection continues in this engine. After
-// BlockPostsAndSnapshot, CancelSnapshot must be called first. If permanently is set, later calls of StartExport fail.
+// BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -229,7 +225,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// positiveDurationUntil returns at - now, but at least 1 ns. If at is 0 (never), it returns 0.
+// positiveDurationUntil returns the difference of both times, at least 1 ns, or 0 if the first is 0, which means never.
 func positiveDurationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -237,7 +233,6 @@ func positiveDurationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState returns the handler's saved state of the connection, or nil if there is none.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.callbacks().Save
 	switch {
@@ -256,15 +251,13 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals blocks further posts and returns true if exactly expectedBytes bytes are posted.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must
-// already be set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection with the
-// error.
+// ImportOrAbort continues a connection that another engine has exported as r. The descriptor and listener of c must be
+// set. If the layer or the handler's state cannot be restored, ImportOrAbort aborts the connection.
 func (c *Conn) ImportOrAbort(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -382,8 +375,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes the record at the start of p and returns the remaining bytes as rest. The slices in r share the
-// memory of p.
+// ParseRecord decodes the record at the start of p and returns the remaining bytes. The slices in r share p's memory.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -431,7 +423,7 @@ type Migrator interface {
 	// ChannelsNeeded returns the number of channels needed to give each loop or process its own channel.
 	ChannelsNeeded() int
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all listening sockets, in the order of the listeners, with message.
+	// SendListenerSockets sends a message with the descriptors of all listening sockets, in the order of the listeners.
 	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
 	// when the engine ends.

@@ -63,7 +63,6 @@ func runInCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// updatePauseAndScheduleActionsAfterGoexit completes the handling of an event after a runtime.Goexit in the handler.
 func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
 	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise the handler runs on a worker

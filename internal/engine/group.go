@@ -168,8 +168,7 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFewOrSnapshot posts p to the connections of a small group. For a large group, it returns the chunks to
-// which the caller must post p.
+// broadcastToFewOrSnapshot posts p to a small group. For a large group, it returns the chunks to which to post p.
 func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -88,7 +88,6 @@ func (c *Conn) countDroppedMessage() {
 	c.ensureRare().droppedMessages++
 }
 
-// postedBytesInOutput returns the number of output bytes that other goroutines have posted.
 func (c *Conn) postedBytesInOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -103,8 +102,7 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.fileQueueOrNil().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentAndDroppedBytes returns the number of unsent bytes, including those of files. After an abort, the number
-// includes dropped output.
+// UnsentAndDroppedBytes returns the number of unsent bytes, including files and, after an abort, dropped output.
 func (c *Conn) UnsentAndDroppedBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -136,8 +134,7 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether the handler must leave its input unused for now, for example because too much output is
-// unsent.
+// IsPaused reports whether the handler must use no input now, for example because too much output is unsent.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.updateAndReportInputPaused()
 }
@@ -196,9 +193,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetReadingDespiteUnsentOutput sets whether the connection is read even while too much output is unsent. It is for
-// handlers that limit input and output themselves. While enabled, a shutdown waits for the peer's EOF, even after
-// CloseWrite.
+// SetReadingDespiteUnsentOutput sets whether the connection is read even while too much output is unsent, for handlers
+// that limit input and output themselves. While enabled, a shutdown waits for the peer's EOF, even after CloseWrite.
 func (c *Conn) SetReadingDespiteUnsentOutput(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureRare().independentDirections = true
@@ -218,8 +214,7 @@ func (c *Conn) IsReadPaused() bool { return c.is(readPaused) || c.isReadRateExce
 // BothEnded reports whether the peer has sent EOF and this side has shut down the sending direction.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessagesAndLimitRate counts n messages that the handler has used. The messages also count towards the
-// connection's message rate limit.
+// CountMessagesAndLimitRate counts n messages that the handler has used, also towards the message rate limit.
 func (c *Conn) CountMessagesAndLimitRate(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
@@ -233,8 +228,7 @@ func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns the number of input bytes that earlier handler calls have left unused. The current input starts
-// with these bytes.
+// RefusedBytes returns the number of bytes at the start of the input that earlier handler calls have left unused.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
@@ -278,7 +272,6 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)

@@ -14,7 +14,7 @@ type Heartbeat struct {
 	MaxMissed int
 }
 
-// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer within limit.
+// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer in time.
 func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
 	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
@@ -40,7 +40,7 @@ func (c *Conn) ResetHeartbeat() {
 // heartbeat interval, in slices of a few chunks of connections. A visit may send a heartbeat a little early or late,
 // but the average interval is exact. If too many heartbeats are due at once, the sweep spreads them over the interval.
 type HeartbeatSweep struct {
-	// Send sends or queues message without blocking, and returns how many bytes were accepted. The default is
+	// Send sends or queues the message without blocking, and returns how many bytes were accepted. The default is
 	// Runtime.SendDirect. A driver that queues messages must call OnHeartbeatUnsent for a message that is not sent
 	// completely.
 	Send        func(c *Conn, message []byte) (accepted int)
@@ -147,15 +147,14 @@ func (s *HeartbeatSweep) SendIfDue(c *Conn) HeartbeatStep {
 	return HeartbeatSent
 }
 
-// OnHeartbeatUnsent records that only the first sentBytes bytes of a heartbeat were sent. It appends the other bytes to
-// the output.
+// OnHeartbeatUnsent records that only sentBytes bytes of a heartbeat were sent. It appends the rest to the output.
 func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 	rest := c.callbacks().Heartbeat.Message[sentBytes:]
 	c.runtime.Counters.Add(BytesOut, -int64(len(rest)))
 	c.AppendToTransport(rest)
 }
 
-// Skip counts a connection without a due heartbeat as visited. The owner calls it instead of SendIfDue; see Horizon.
+// Skip counts a connection as visited. The owner calls Skip instead of SendIfDue if no heartbeat is due; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
 // Horizon returns the time up to which scheduled heartbeats count as due. For a connection whose NextTimeout is later,

@@ -56,7 +56,6 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// relayFeedOrBufferInput passes p to the relay partner or the handler. If neither is possible yet, it buffers p.
 func (c *Conn) relayFeedOrBufferInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -82,8 +81,8 @@ func (c *Conn) bufferUnusedInput(p []byte) {
 	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// MakeDeferredHandlerCalls makes all pending handler calls: Opened, Missed, Drained, Draining, Received with buffered
-// input, and Ended.
+// MakeDeferredHandlerCalls makes all pending calls: Opened, Missed, Drained, Draining, Received for buffered input,
+// Ended.
 func (c *Conn) MakeDeferredHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -129,7 +128,6 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedOrShedBuffered passes buffered input to the handler's Received or, if shedReason is not nil, to Shed.
 func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -149,8 +147,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed passes input to the handler's Received or, if shedReason is not nil, to Shed, until the
-// handler waits for more input or is paused. It returns the unused input.
+// passInputToReceivedOrShed calls Received or, if shedReason is not nil, Shed. It stops when the handler waits for more
+// input or is paused, and returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -177,14 +175,13 @@ func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []
 	return in
 }
 
-// updateAndReportInputPaused reports whether the handler must get no input now. It first starts a pause if too much
-// output is unsent.
+// updateAndReportInputPaused first pauses if too much output is unsent. It reports whether the handler must get no
+// input.
 func (c *Conn) updateAndReportInputPaused() bool {
 	return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) || c.isMessageRateExceeded()
 }
 
-// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether reading is paused
-// for this reason.
+// pauseReadingAtHighWater pauses reading if more than HighWater bytes are unsent. It reports whether this pause is on.
 func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
 	if !c.is(overHighWater|relayed) && c.UnsentAndDroppedBytes()+c.directSentInEvent() > c.runtime.highWater() {
 		c.state |= overHighWater
@@ -218,8 +215,7 @@ func (c *Conn) resumeAndScheduleDrainedIfLow() {
 	}
 }
 
-// scheduleMissedIfLow schedules a call of the handler's Missed if at most LowWater bytes are unsent. The connection
-// must have a rareState.
+// scheduleMissedIfLow schedules the handler's Missed if at most LowWater bytes are unsent. c must have a rareState.
 func (c *Conn) scheduleMissedIfLow() {
 	if c.callbacks().Missed == nil && !c.is(ownHandler) || c.is(drainedPending|relayed|closing|failed) || c.UnsentAndDroppedBytes() > c.runtime.Limits.LowWater {
 		return
@@ -287,13 +283,11 @@ func (a *allowance) endPauseIfDue(now time.Duration) (ended bool) {
 	return ended
 }
 
-// mayHaveReadRate reports whether the connection may have rate limits. The check is quick. It returns false only for a
-// connection without rate limits.
+// mayHaveReadRate is a quick check that returns false only for a connection without rate limits.
 func (c *Conn) mayHaveReadRate() bool {
 	return c.extra != nil || c.runtime.Limits.ReadRate|c.runtime.Limits.MessageRate != 0
 }
 
-// ensureReadRateIfLimited returns the connection's readRate, or nil if the connection has no rate limits.
 func (c *Conn) ensureReadRateIfLimited() *readRate {
 	l := &c.runtime.Limits
 	switch {
@@ -307,15 +301,13 @@ func (c *Conn) ensureReadRateIfLimited() *readRate {
 	return r
 }
 
-// SetReadRate replaces Limits.ReadRate and Limits.MessageRate for this connection. 0 means no limit. The allowances
-// start full.
+// SetReadRate replaces Limits.ReadRate and MessageRate for this connection. 0 means no limit. Allowances start full.
 func (c *Conn) SetReadRate(bytesPerSecond, messagesPerSecond int) {
 	if c.is(open) && !c.is(closing) {
 		c.ensureRare().readRate = &readRate{true, allowance{perSecond: bytesPerSecond}, allowance{perSecond: messagesPerSecond}}
 	}
 }
 
-// useAllowanceAndPauseIfExceeded counts input towards the rate limits and pauses the connection if a limit is exceeded.
 func (c *Conn) useAllowanceAndPauseIfExceeded(bytes, messages int) {
 	r := c.ensureReadRateIfLimited()
 	if r == nil || c.is(relayed|closing|failed) {
@@ -339,7 +331,6 @@ func (c *Conn) AllowedMessages() int {
 	return max(int(left*time.Duration(r.messages.perSecond)/time.Second), 1)
 }
 
-// isReadRateExceeded reports whether a rate limit has paused reading from the connection.
 func (c *Conn) isReadRateExceeded() bool {
 	return c.extra != nil && c.extra.readRate != nil && c.extra.readRate.bytes.pausedUntil|c.extra.readRate.messages.pausedUntil != 0 && !c.is(relayed)
 }

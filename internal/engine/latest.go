@@ -25,7 +25,7 @@ type versionedValue struct {
 	number int64
 }
 
-// Set makes value the newest value. The bytes must not be changed afterwards.
+// Set replaces the newest value. The bytes must not be changed afterwards.
 func (t *LatestValue) Set(value []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
@@ -66,7 +66,7 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 }
 
 // announceNewer records that there is a newer value. needsRequest reports whether the caller must post a request to
-// send the value. replaced counts the announced values that the newer value replaces.
+// send the value. replaced is the number of announced values that the newer value replaces.
 func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +88,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 	l.requested = false
 }
 
-// takeNewest returns the newest value. replaced counts the values skipped since the previous call. unannounced is the
-// part of replaced that announceNewer has not counted.
+// takeNewest returns the newest value. replaced is the number of values skipped since the previous call. unannounced is
+// the number of these that announceNewer has not counted.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

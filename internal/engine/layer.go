@@ -13,8 +13,7 @@ import (
 // A layer with a handshake calls Conn.OnHandshakeDone at the end of the handshake. The handler's Opened is called after
 // the last handshake. A connection that ends before Opened counts as refused.
 type Layer interface {
-	// OnRead decodes bytes from the transport and passes the result to Conn.OnPlaintext. p is valid only during the
-	// call.
+	// OnRead decodes bytes from the transport and passes them to Conn.OnPlaintext. p is valid only during the call.
 	OnRead(c *Conn, p []byte) error
 	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
@@ -195,5 +194,5 @@ func (c *Conn) closeOrAbortIfLayerError(err error) {
 	}
 }
 
-// CountTLS counts a TLS handshake. reason is a secure.StayReason and selects the counter.
+// CountTLS counts a TLS handshake with a secure.StayReason.
 func (c *Conn) CountTLS(reason int) { c.runtime.Counters.Add(TLSCompact+Counter(reason), 1) }

@@ -13,8 +13,7 @@ import (
 // listener's number in the high bits of its descriptor, which takes no extra memory. Dialled connections have no
 // listener.
 
-// Limits of listeners and descriptors. An engine has at most MaxListeners listeners. Descriptors must be less than
-// MaxFD.
+// Limits of listeners and descriptors. An engine has at most MaxListeners listeners. Descriptors are less than MaxFD.
 const (
 	MaxListeners = 32
 	MaxFD        = 1 << 25
@@ -36,16 +35,14 @@ type Listener struct {
 	Control sock.ControlFunc
 }
 
-// ListenerStats contains the connection counts of a listener. Refused counts only the connections refused because of
-// Listener.MaxConns.
+// ListenerStats counts the connections of a listener. Refused counts only refusals because of Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// EffectiveListeners returns c.Listeners or, if empty, a listener for c.Addr. If neither is set, the engine only dials,
-// and the result is empty.
+// EffectiveListeners returns c.Listeners or, if empty, a listener for c.Addr. If neither is set, the result is empty.
 func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
@@ -134,8 +131,7 @@ func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
 	return rt.ListenerCounters[listenerNumber]
 }
 
-// ListenerNumberForAdopted returns the default listener number of adopted connections: 0, or -1 if there are no
-// listeners.
+// ListenerNumberForAdopted returns the default listener number of adopted connections: 0, or -1 without listeners.
 func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {

@@ -49,19 +49,18 @@ func (u ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{u.CPU - earlier.CPU, u.ProcessCPU - earlier.ProcessCPU, u.Sleeps - earlier.Sleeps}
 }
 
-// HadNoCPU estimates whether a thread that slept during period was waiting for a CPU. cpuOfOthers is the CPU time that
-// the process's other threads used in period. The result is true if they used nearly all CPU time available to Go.
+// HadNoCPU estimates whether a thread that slept for a period was waiting for a CPU. cpuOfOthers is the CPU time that
+// the process's other threads used meanwhile. The result is true if they used nearly all CPU time available to Go.
 func HadNoCPU(period, cpuOfOthers time.Duration) bool {
 	return cpuOfOthers >= period*time.Duration(min(runtime.GOMAXPROCS(0), runtime.NumCPU()))-period/2
 }
 
-// ConnCallback is a callback with a connection as its argument. An existing object can implement this interface without
-// an allocation.
+// ConnCallback is a callback for a connection. An existing object can implement it without an allocation.
 type ConnCallback interface{ CallWith(c *Conn) }
 
-// QueueLoopJob makes the loop of c run job after the current iteration. requests is the number of requests that the job
-// answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs now,
-// for example because workers run the handlers.
+// QueueLoopJob makes the loop of c run the job after the current iteration. requests is the number of requests that the
+// job answers. QueueLoopJob must be called during a handler call of c. It returns false if the loop cannot run jobs
+// now, for example because workers run the handlers.
 func (c *Conn) QueueLoopJob(job LoopJob, requests int) (queued bool) {
 	return c.runtime.Loop != nil && c.runtime.Loop.OwnsConn(c) && !c.runtime.OnWorkers && c.runtime.Loop.QueueJobOnLoop(job, requests)
 }

@@ -26,8 +26,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Size is how many bytes of the data that TakeAllQueued returns belong to the
-// request. For a request with shared bytes, Size is 0.
+// QueuedRequest is a request in a mailbox. Size is the number of the request's bytes in the data that TakeAllQueued
+// returns. For a request with shared bytes, Size is 0.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -67,17 +67,15 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 // stale request to HandleOrDeferForPendingLayer, which drops the request.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. A Shared must not be modified after it has been
-// posted.
+// Shared is a message or function for many connections, stored once. It must not be modified after it was posted.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do if the connection has begun to close. It may run on any goroutine and
-	// must not block.
+	// OnLost, if set, replaces Do if the connection begins to close first. It may run on any goroutine and must not
+	// block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
-	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to the
-	// Shared.
+	// counters, if set, counts the memory of Bytes as Buffered while a request or broadcast refers to the Shared.
 	counters *Counters
 	holders  atomic.Int32
 }
@@ -94,8 +92,7 @@ func (s *Shared) removeHolderAndUncountMemory() {
 	}
 }
 
-// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but keeps a reference
-// to Shared.
+// Request is what another goroutine posts to a connection. Mailbox.Put copies Bytes and Pieces, but not Shared.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
@@ -110,7 +107,7 @@ type Request struct {
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
-	// canDelay lets a request that is not output be delayed like output; see isDelayable.
+	// canDelay permits delaying a request without output; see isDelayable.
 	canDelay bool
 }
 
@@ -121,7 +118,7 @@ func (r *Request) isDelayable() bool {
 
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes the sender of r wait until freed is closed. It has no effect if the sender cannot wait.
+// LetSenderWaitUntil makes the sender of r wait until the channel freed is closed, if the sender can wait.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
@@ -246,8 +243,8 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues r for c if generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is not
-// queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
+// Put queues r for c if the generation is current. It fails with ErrClosed, ErrFull or errRemoved; a failed request is
+// not queued. After each call, the caller must wake the owner if OwnerMustWake returns true.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -347,7 +344,6 @@ func (b *Mailbox) OwnerMustWake(putErr error) bool {
 	return b.nonEmpty.Load() || b.needsTimer.Swap(false)
 }
 
-// appendUrgent queues a request that overtakes delayed output.
 func (b *Mailbox) appendUrgent(q QueuedRequest) {
 	b.urgent = append(b.urgent, q)
 	b.takenMemory += QueuedRequestSize // the next Recycle subtracts it
@@ -366,8 +362,8 @@ func (b *Mailbox) markNonEmptyAndGrowIfNeeded(dataSize int) {
 	}
 }
 
-// bytesNotYetCounted returns the number of bytes by which a message increases the total that MaxBytes limits. For the
-// shared message s that was queued last, it returns 0.
+// bytesNotYetCounted returns the number of bytes by which a message increases the total that MaxBytes limits. It is 0
+// if the last queued request has the same shared message.
 func (b *Mailbox) bytesNotYetCounted(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
@@ -383,8 +379,7 @@ func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory returns the memory of queued requests, in bytes. It includes requests that were taken but not yet
-// recycled.
+// CountedMemory returns the memory, in bytes, of requests that are queued, or were taken and not yet recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -408,7 +403,6 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue grows the queue for one more request with dataSize bytes of data.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -455,7 +449,6 @@ func putDataBufferIfClassSize(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender that waits for space for messageSize bytes.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
@@ -526,8 +519,7 @@ func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle keeps the memory of taken requests for reuse, up to a limit. The caller must subtract releasedMemory from the
-// counter Buffered.
+// Recycle keeps memory of taken requests for reuse. The caller must subtract releasedMemory from the counter Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()
@@ -548,8 +540,7 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// RejectFurtherPosts makes later calls of Put fail with ErrClosed, and wakes the waiting senders. Queued requests can
-// still be taken.
+// RejectFurtherPosts makes Put fail with ErrClosed, and wakes the waiting senders. Queued requests can still be taken.
 func (b *Mailbox) RejectFurtherPosts() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

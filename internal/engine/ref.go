@@ -17,7 +17,6 @@ import (
 // waiting bit is set while goroutines wait to send. Posted bytes were queued through a Ref and are not yet sent.
 type generationAndPosted struct{ v atomic.Uint64 }
 
-// senderWaiting is the bit of a generationAndPosted that is set while goroutines wait to send.
 const senderWaiting = 1 << 31
 
 func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
@@ -34,8 +33,7 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the bit senderWaiting if generation is current and more than maxPosted bytes are
-// posted.
+// markSenderWaitingIfAbove sets senderWaiting if the generation is current and more than maxPosted bytes are posted.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -122,8 +120,7 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the index of the connection's owner, the connection's slot and the connection's generation. For the
-// zero Ref, all three are 0.
+// Location returns the index of the owner, and the connection's slot and generation. For the zero Ref, all three are 0.
 func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
@@ -140,9 +137,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a request to send the broadcast s on c while a worker is using c. When the worker
-// has returned c, the caller must pass the request to HandleOrDeferForPendingLayer. ReserveDeferredBroadcast fails if c
-// has closed or has too many posted bytes. It is safe for concurrent use.
+// ReserveDeferredBroadcast counts broadcast s as posted to c, which a worker is using, and returns a request for s.
+// When the worker has returned c, the caller must pass the request to HandleOrDeferForPendingLayer.
+// ReserveDeferredBroadcast fails if c has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {

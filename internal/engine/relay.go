@@ -62,8 +62,8 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before that, r
-// is closed with ErrClosed.
+// newRelayRequest returns a request that makes its receiver start a relay with r. If the receiver closes before it
+// handles the request, r is closed with ErrClosed.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
@@ -142,8 +142,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse requests a call of do on the connection's owner. If the connection begins to close first, onLost is
-// called, unless it is nil.
+// postDoOrElse makes the connection's owner call the function do. If the connection closes first, onLost is called
+// instead, unless it is nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -170,7 +170,6 @@ type fastPath struct {
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns the remotePartner of c, or nil if c has none.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
@@ -186,8 +185,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath stops the relay partner from sending directly on c's socket. It must be called before output is
-// added to c.
+// blockPartnerFastPath keeps the relay partner from sending on c's socket. Call it before output is added to c.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -204,15 +202,14 @@ func (c *Conn) countPartnerSendsAsActivity() {
 	}
 }
 
-// MaySendOnPartnerSocket reports whether c may send directly on its relay partner's socket. The partner must have
-// another owner.
+// MaySendOnPartnerSocket reports whether c may send directly on the socket of a relay partner with another owner.
 func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the relay partner if the partner's socket may be used now. send must not
-// block.
+// TrySendOnPartnerSocket calls the function send with the relay partner, if the partner's socket may be used now. send
+// must not block.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -228,8 +225,8 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner lets the relay partner continue to send. It must be called after c has sent output. c
-// must have a remotePartner.
+// reopenFastPathAndResumePartner lets the relay partner send again after c has sent output. c must have a
+// remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -328,8 +325,7 @@ func (c *Conn) sendOrBufferRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to the partner's socket. Otherwise it
-// returns nil.
+// SpliceTargetIfReady returns the relay partner if c's input may now be spliced to its socket, and otherwise nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
@@ -410,7 +406,6 @@ func (c *Conn) closePartner(reason error) {
 	c.extra.remotePartner.ref.postDo(func(o *Conn) { o.closeBecauseOfPartner(reason) })
 }
 
-// closeBecauseOfPartner closes c with the close reason of its relay partner.
 func (c *Conn) closeBecauseOfPartner(reason error) {
 	if reason != nil && reason != io.EOF && !c.is(closing) {
 		c.ensureExtra().layerCloseSent = true // no close_notify, so that the peer detects missing data

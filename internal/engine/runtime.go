@@ -31,10 +31,10 @@ type Loop interface {
 	PerformActionsLater(c *Conn)
 	// QueueForLaterRead queues c, which has yielded, behind other connections that have much input.
 	QueueForLaterRead(c *Conn)
-	// ReturnFromWorker returns c to the loop. reason is nil unless no worker will run c.
+	// ReturnFromWorker returns c to the loop. If no worker has run c, reason says why; otherwise, reason is nil.
 	// ReturnFromWorker is safe for concurrent use.
 	ReturnFromWorker(c *Conn, reason error)
-	// QueueJobOnLoop makes the loop run job, which answers the given number of requests, after the current turn. It
+	// QueueJobOnLoop makes the loop run the job, which answers the given number of requests, after the current turn. It
 	// returns false if no other goroutine could continue the loop while the job blocks. See LoopJob.
 	QueueJobOnLoop(job LoopJob, requests int) (queued bool)
 	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent use.
@@ -59,14 +59,12 @@ type Runtime struct {
 	Poster           Poster
 	Counters         *Counters
 	Shared           *Counters
-	// Now returns the time for timeouts, measured from an arbitrary start. Engines with simulated time replace this
-	// function.
+	// Now returns the time for timeouts, from an arbitrary start. Engines with simulated time replace this function.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
 	// NoDetach forbids Detach. NoFiles forbids SendFile. They are set if descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, returns the local address of c. c must not be closed during the call. LocalAddr is safe for
-	// concurrent use.
+	// LocalAddr, if set, returns the local address of c, which must not be closed meanwhile. Any goroutine may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
 	Index     int
 	// OnWorkers selects the caller of the handlers: a worker if true, the connections' owner if false. See
@@ -74,7 +72,7 @@ type Runtime struct {
 	OnWorkers bool
 	// HandlerTimes, if set, records the duration of handler calls by workers.
 	HandlerTimes *WorkerCallTimes
-	// SendDirect, if set, sends p and then the slices in behind, in one non-blocking call. It returns the number of
+	// SendDirect, if set, sends p and the slices that follow it in one non-blocking call, and returns the number of
 	// bytes sent. p must not be empty. SendDirect is used for writes of at least MinDirectSend bytes. The owner may
 	// change SendDirect between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
@@ -86,14 +84,13 @@ type Runtime struct {
 	// Ref.SendWhileOutputIsEmpty.
 	SendFromOthers func(c *Conn, p []byte, behind [][]byte) (n int)
 	// SendToPartner, if set, sends p to a relay partner that has another owner, without blocking. It returns the number
-	// of bytes sent. If the partner is closed, it does nothing.
+	// of bytes sent, which is 0 if the partner is closed.
 	SendToPartner func(to *Conn, p []byte) int
 	// directSent is the number of bytes sent directly in the current event; see Conn.directSentInEvent.
 	directSent int
 	// RetainCalls counts calls of Conn.Retain.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls makes the engine measure the time of every handler call, not only of a sample. The owner may change
-	// TimeAllCalls between two events.
+	// TimeAllCalls makes the engine time every handler call, not only a sample. The owner may change it between events.
 	TimeAllCalls bool
 	maxPieceSize int
 	// ClockSlack, if positive, makes SetClock store a time that is ClockSlack in the future. Until that time, further
@@ -181,7 +178,6 @@ func (rt *Runtime) growBuffer(b *Buffer, extraBytes, softMaxCap int) {
 	rt.Buffers.Put(other)
 }
 
-// appendOutput appends a copy of p to b.
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
@@ -255,7 +251,6 @@ func (rt *Runtime) recordTimeAndExtendTimeouts(c *Conn, took time.Duration, coun
 	rt.reportIfSlowHandler(c, took)
 }
 
-// logAndCountEndBeforeOpened counts, and may log, a connection that closed before the handler's Opened was called.
 func (rt *Runtime) logAndCountEndBeforeOpened(c *Conn) {
 	reason := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(reason))
@@ -287,8 +282,7 @@ type Pool interface {
 	IsClosedErr(reason error) bool
 }
 
-// WorkerCallTimes records the number and the total duration of handler calls on workers. It also detects calls that
-// take too long; see TakeTotals.
+// WorkerCallTimes records number and duration of handler calls on workers, and detects stuck calls; see TakeTotals.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64

@@ -30,8 +30,7 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// countSenderUnlessTooMany counts one more goroutine that waits to send to c. If MaxSenders goroutines already wait, it
-// returns false.
+// countSenderUnlessTooMany counts a goroutine that waits to send to c. It returns false if MaxSenders already wait.
 func (s *sendWaiters) countSenderUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +57,8 @@ func (s *sendWaiters) uncountSender(c *Conn) {
 	}
 }
 
-// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space for more output. The caller must
-// have called countSenderUnlessTooMany.
+// spaceFreedChanOfWaitedConn returns a channel that is closed when c may have space. The sender must be counted
+// already.
 func (s *sendWaiters) spaceFreedChanOfWaitedConn(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,6 @@ func (s *sendWaiters) signalSpaceFreed(c *Conn) {
 	}
 }
 
-// newWaitableSendRequest returns a request to send p, for a sender that can wait.
 func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}

@@ -39,9 +39,8 @@ type fileQueue struct {
 	progressGoal int
 }
 
-// SendFile appends n bytes of fileToDup, starting at offset, to the output. If n is negative, it appends all bytes
-// from offset on. The caller may close the file after the call. If SendFile would have to queue more than
-// MaxQueuedFiles files, it fails with ErrFull.
+// SendFile appends n bytes of fileToDup, starting at offset, to the output. A negative n means all bytes from offset
+// on. The caller may close the file after the call. If MaxQueuedFiles files are queued, SendFile fails with ErrFull.
 func (c *Conn) SendFile(fileToDup *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -96,7 +95,6 @@ func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int
 
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// copyFileToOutput copies n bytes of f, starting at offset, to the output.
 func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -129,7 +127,6 @@ func (q *fileQueue) entriesOrNil() []queuedFile {
 	return q.entries
 }
 
-// sumDataBehindFiles returns the sum of measure over the buffers that follow a queued file.
 func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
 	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
@@ -155,7 +152,6 @@ func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	}
 }
 
-// extendProgressTimer gives the queued files more time before the write timeout.
 func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+extension, now)
@@ -164,7 +160,6 @@ func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 
 func (c *Conn) hasOutput() bool { return c.out != nil || c.fileQueueOrNil() != nil }
 
-// outputWaitingSince returns the time at which the oldest unsent output began to wait.
 func (c *Conn) outputWaitingSince() time.Duration {
 	if c.out != nil {
 		return c.out.waitingSince

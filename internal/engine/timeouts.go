@@ -12,7 +12,6 @@ type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time from m to now, or 0 if m is later.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -20,8 +19,7 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// TimeSinceInput returns the time since the peer last sent something, with an error of up to 17 ms. If the peer has
-// sent nothing yet, ok is false.
+// TimeSinceInput returns the time since the peer's last input, accurate to 17 ms. ok is false before the first input.
 func (c *Conn) TimeSinceInput() (d time.Duration, ok bool) {
 	return c.lastHeard.elapsed(c.runtime.Clock()), !c.is(neverHeard)
 }
@@ -76,16 +74,14 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier timer. If d is 0, it only cancels
-// the earlier timer.
+// SetTimer schedules a call of the handler's Timer after d, or none if d is 0. It replaces an earlier timer.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfterOrZero(d)
 	}
 }
 
-// SetDeadline makes the connection close with ErrDeadline after d. It replaces an earlier deadline. If d is 0, it only
-// cancels the earlier deadline.
+// SetDeadline sets or replaces the time after which the connection closes with ErrDeadline. A zero d removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfterOrZero(d)
@@ -99,7 +95,7 @@ func (c *Conn) timeAfterOrZero(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout makes the dial fail at deadline, a time on the clock Runtime.Now.
+// SetDialTimeout makes the dial fail at the deadline, a time on the clock Runtime.Now.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
@@ -119,9 +115,9 @@ func (c *Conn) callTimerOrCloseAtDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts enforces the connection's time limits at the time now. It may start to close the connection, request
-// one more read before a close, call Timer, send a heartbeat, or end a pause by a rate limit. acted reports whether the
-// driver must perform the connection's next actions.
+// CheckTimeouts enforces the connection's time limits. It may start to close the connection, request one more read
+// before a close, call Timer, send a heartbeat, or end a pause by a rate limit. acted reports whether the driver must
+// perform the connection's next actions.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	if !c.is(open) || c.is(failed) || c.isExporting() {
 		return false
@@ -158,7 +154,6 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortByTimeoutKind aborts c after a heartbeat timeout or write timeout, and otherwise closes it.
 func (c *Conn) closeOrAbortByTimeoutKind(timeoutErr error) {
 	if timeoutErr == ErrHeartbeatTimeout || timeoutErr == ErrWriteTimeout {
 		c.abortWith(timeoutErr)
@@ -184,8 +179,8 @@ func (c *Conn) abortAfterExpiry() {
 	}
 }
 
-// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent at that
-// time, and the connection stays open. The zero value means no limit.
+// timeLimit is a time at which a connection is closed with the given reason. If reason is nil, a heartbeat is sent
+// instead. The zero value means no limit.
 type timeLimit struct {
 	at     time.Duration
 	reason error
@@ -198,7 +193,6 @@ func newTimeLimitUnlessZero(since, duration time.Duration, closeReason error) ti
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits stores the current time limits of an open connection in limits.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -252,8 +246,7 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialMessageSince()
 }
 
-// ExtendTimeLimitsAfterSuspend extends the connection's time limits by suspended, the time for which the process was
-// suspended. Timers and deadlines do not change.
+// ExtendTimeLimitsAfterSuspend extends the time limits by a suspension of the process, but not timers and deadlines.
 func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -261,8 +254,7 @@ func (c *Conn) ExtendTimeLimitsAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, for example because nothing was read during a handler call. It
-// has no effect during a dial.
+// ExtendTimeouts extends the peer's time limits by d, for example after a long handler call. A dial is not extended.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return

@@ -32,8 +32,7 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed reverts FreeBuffersAndDeferClosed: OnClosed calls the handler's Closed again. Call UndeferClosed if no
-// worker will run c.
+// UndeferClosed reverts FreeBuffersAndDeferClosed if no worker will run c. OnClosed then calls the handler's Closed.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If
@@ -74,8 +73,7 @@ func (c *Conn) CanShed() bool {
 	return c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld && c.callbacks().Shed != nil
 }
 
-// CallShedHandler passes the buffered input to the handler's Shed, with rejection as the reason. Call it only on the
-// loop.
+// CallShedHandler passes the buffered input and the rejection to the handler's Shed. Call it only on the loop.
 func (c *Conn) CallShedHandler(rejection error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedOrShedBuffered(rejection)

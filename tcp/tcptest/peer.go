@@ -102,8 +102,8 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes want from the beginning of the unread output. It waits for output that handlers produce on goroutines.
-// If the output does not begin with want, Expect fails the test.
+// Expect removes the text want from the beginning of the unread output. It waits for output that handlers produce on
+// goroutines. If the output does not begin with this text, Expect fails the test.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -121,8 +121,8 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches reason by errors.Is.
-// A nil reason requires a nil close reason. If the server has rejected the peer, the close reason is an error such as
+// ExpectClosed fails the test unless the connection closes soon, with a close reason that matches the argument by
+// errors.Is. ExpectClosed(nil) requires a nil close reason. For a rejected peer, the close reason is an error such as
 // tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(reason error) {
 	p.s.t.Helper()
@@ -143,8 +143,8 @@ func (p *Peer) Closed() (reason error, ok bool) {
 	return reason, ok
 }
 
-// waitUntilOrGiveUp calls found at once and after each activity of the engine, until found returns true or the time
-// limit (waitTimeout or pausedWaitTimeout) has passed.
+// waitUntilOrGiveUp calls the function found at once and after each activity of the engine, until it returns true or
+// the time limit (waitTimeout or pausedWaitTimeout) has passed.
 func (p *Peer) waitUntilOrGiveUp(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false

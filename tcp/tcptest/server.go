@@ -119,8 +119,7 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is like Dial, but connects from addr. Use it to test rules such as Server.Deny. A zero addr means a unix
-// socket.
+// DialFrom is like Dial, but connects from addr, for example to test Server.Deny. A zero addr means a unix socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -158,7 +157,7 @@ func (s *Server) RefuseDial(err error) {
 
 // MigrateTo moves the open connections to another server, as tcp.Server.Upgrade moves them to a new process. Errors of
 // SaveState and RestoreState of a tcp.StateMigrator fail the test. Moved peers belong to the other server from then on.
-// stayed contains all other peers, with the reason why they have not moved, such as an error of the handler's Save.
+// MigrateTo returns all other peers, each with the reason why it has not moved, such as an error of the handler's Save.
 func (s *Server) MigrateTo(to *Server) (stayed map[*Peer]error) {
 	s.t.Helper()
 	stayed = make(map[*Peer]error)
@@ -214,8 +213,7 @@ func (s *Server) StartDrain() {
 	s.runAndSettle(func() {})
 }
 
-// failTestForUnseenPanics fails the test for handler panics, except those of connections whose close reason the test
-// has read.
+// failTestForUnseenPanics fails the test for handler panics, unless the test has read the connection's close reason.
 func (s *Server) failTestForUnseenPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {

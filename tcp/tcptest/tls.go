@@ -30,8 +30,7 @@ func (p *Peer) StartTLS(config *tls.Config) error {
 	return nil
 }
 
-// unreadServerOutput returns the server's output, decrypted, without the discarded part. Call it only within
-// runAndSettle.
+// unreadServerOutput returns the server's decrypted output without the discarded part. Call it within runAndSettle.
 func (p *Peer) unreadServerOutput() []byte {
 	if p.tls == nil {
 		return p.end.Received()
@@ -54,8 +53,7 @@ func (p *Peer) discardReceived(n int) {
 	p.plaintext = p.plaintext[n:]
 }
 
-// ciphertextConn is the net.Conn on which a peer's tls.Conn sends and receives. During the handshake, use it only
-// outside of runAndSettle.
+// ciphertextConn is the net.Conn under a peer's tls.Conn. During the handshake, use it only outside of runAndSettle.
 type ciphertextConn struct {
 	net.Conn
 	peer        *Peer

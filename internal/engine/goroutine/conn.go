@@ -65,7 +65,6 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed calls open, if not nil, and then serves the connection until it is closed.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -112,8 +111,7 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection and delivers alreadyRead, the input that was read earlier. dialStart is 0 for an
-// accepted connection.
+// openConn opens the connection and delivers alreadyRead, the input read earlier. dialStart is 0 unless dialled.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -141,7 +139,6 @@ func (c *conn) sendOutputUntilWoken() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles err from a send or, if err is nil, the requests that have arrived.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -150,7 +147,6 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// handleNextInputOrMail waits for input or requests, and then reads once or handles the requests.
 func (c *conn) handleNextInputOrMail() {
 	if c.hasMailOrRequests() {
 		c.handleMailAndRequests()
@@ -232,13 +228,11 @@ func (c *conn) publishSweepState() {
 	}
 }
 
-// timerLead is how early the sweeper wakes a connection's goroutine before a timer. The goroutine then waits with a
-// deadline.
+// timerLead is how early the sweeper wakes a goroutine before a timer. The goroutine then waits with a deadline.
 const timerLead = 2 * engine.FastSweepPeriod
 
-// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the timer at time at is due within
-// timerLead. It returns the time at which the sweeper must wake the goroutine. otherWakeAt is that time without the
-// timer.
+// setWaitDeadlineIfWithinTimerLead sets a deadline for the goroutine's next wait if the connection's timer, due at the
+// given time, is near. It returns when the sweeper must wake the goroutine. otherWakeAt is that time without the timer.
 func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt uint32) (wakeAt uint32) {
 	left := at - c.engine.readClock()
 	if left > timerLead {
@@ -270,7 +264,6 @@ func (c *conn) parkOrFindRequests() (hasWork bool) {
 	return c.hasMailOrRequests()
 }
 
-// markNotParked marks the connection's goroutine as running.
 func (c *conn) markNotParked() {
 	for c.parked.Load() != notParked && !c.parked.CompareAndSwap(isParked, notParked) {
 		runtime.Gosched()
@@ -387,8 +380,6 @@ func (c *conn) shutdownWriteOrAssumeEOF() {
 	c.MarkWriteShutAndStartLinger()
 }
 
-// detachOrFinishExport finishes an export in progress. If there is none, it completes a Detach by making a new
-// net.Conn.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.handleNextInputOrMail()
@@ -417,8 +408,6 @@ func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.Res
 // closedMailbox is the shared mailbox of closed connections that had no mailbox of their own.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.RejectFurtherPosts(); return b }()
 
-// closeCallClosedAndUnregister closes the connection, calls the handler's Closed, and removes the connection from the
-// engine.
 func (c *conn) closeCallClosedAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

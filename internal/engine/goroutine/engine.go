@@ -228,7 +228,8 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for a value on wake, for at most limit. It returns false if the engine stops first.
+// waitUntilWokenOrTimeout waits for a value on the channel wake, but not longer than the limit. It returns false if the
+// engine stops first.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -275,8 +276,8 @@ func sendRejectionAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine calls open and then serves the
-// connection. listener is -1 for a dialled connection. After a failure, netConn is closed.
+// startConnOrReportFailure starts a goroutine for an admitted connection. The goroutine calls the function open and
+// then serves the connection. listener is -1 for a dialled connection. After a failure, netConn is closed.
 func (e *goroutineEngine) startConnOrReportFailure(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)

@@ -23,7 +23,7 @@ import (
 // handler saves its state.
 
 const (
-	maxRequested        = 64 // connections that are asked at a time to export themselves
+	maxRequested        = 64 // maximum number of connections that are asked at the same time to export themselves
 	exportRoundInterval = 5 * time.Millisecond
 	resendInterval      = time.Millisecond // time between two attempts to send over a full channel
 	goroutineBytes      = 4 << 10          // approximate memory that the export of a connection frees
@@ -98,8 +98,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// receiveConfirmationsAndCredit reads the receiver's confirmations and its grants of credit until the channel ends.
-// file is the channel's socket.
+// receiveConfirmationsAndCredit reads confirmations and credit from the channel's socket, file, until the channel ends.
 func (d *connExporter) receiveConfirmationsAndCredit(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -134,7 +133,6 @@ func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool)
 	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// listExportableConnsOrStop lists the connections that can still be exported, or stops the hand-over if there are none.
 func (d *connExporter) listExportableConnsOrStop(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -168,7 +166,6 @@ func (d *connExporter) countDecidedExportRequest() {
 	}
 }
 
-// exportOrStayOpen exports the connection to another engine, or continues to serve it after a failure.
 func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnKernelIdleForExport()

@@ -70,8 +70,7 @@ func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	return true
 }
 
-// adjustPausedAcceptors adds delta to the number of paused acceptors and updates the gauge AcceptPausedCount. The
-// caller must hold h.mu.
+// adjustPausedAcceptors changes the number of paused acceptors and the gauge AcceptPausedCount. h.mu must be held.
 func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
 	h.pausedAcceptors += delta
 	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -136,8 +135,6 @@ func isChanClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// connHasDirectOrProxiedPeer reports whether peer is the remote address of c or the client address announced by its
-// proxy.
 func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -146,7 +143,6 @@ func (t *connTable) connHasDirectOrProxiedPeer(c *conn, peer netip.AddrPort) boo
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeerOnce records the client address that the connection's proxy has announced.
 func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -53,9 +53,9 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. For a bulk connection, it also
-// acquires a token of the readLimiter. It returns false if a request arrives or the wait takes too long. If permitted
-// is true, the caller must call releaseReadPermit.
+// awaitMemoryAndReadPermitUnlessWoken waits until there is memory for a read buffer. For a connection that sends much,
+// it also acquires a token of the readLimiter. It returns false if a request arrives or the wait takes too long. If
+// permitted is true, the caller must call releaseReadPermit.
 func (c *conn) awaitMemoryAndReadPermitUnlessWoken() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.buffersExceedBudget(e.largeReadBytes.Load()); tries++ {

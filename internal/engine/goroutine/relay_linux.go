@@ -21,7 +21,6 @@ func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd 
 	}
 }
 
-// sendToPartner implements engine.Runtime.SendToPartner.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.callWithConnDescriptor(partner, func(fd uintptr) {
 		if sent, errno := sock.Send(int32(fd), data); errno == 0 { // the partner's next operation reports an error

@@ -10,8 +10,7 @@ import (
 
 // This file calls Config.Scheduler.
 
-// callConfigSchedulerWhenDue calls Config.Scheduler whenever it is due, until all other goroutines of the engine have
-// ended.
+// callConfigSchedulerWhenDue calls Config.Scheduler until all other goroutines of the engine have ended.
 func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()
@@ -23,7 +22,7 @@ func (e *goroutineEngine) callConfigSchedulerWhenDue() {
 	}
 }
 
-// nudgeConn posts a request to call the handler's Nudged. It returns false if the mailbox is full.
+// nudgeConn requests a call of the handler's Nudged. It returns false if the mailbox is full.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
 // yieldAndSleep lets other goroutines run and then sleeps for d. The sleep may block the current thread.

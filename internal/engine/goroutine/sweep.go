@@ -16,8 +16,7 @@ import (
 // stoppedThreshold is the delay of the sweeper that counts as a stop of the whole process. Shorter delays are ignored.
 const stoppedThreshold = time.Second
 
-// runPeriodicChecks checks timeouts, sends heartbeats and enforces the limit for all buffers, until the engine has
-// ended.
+// runPeriodicChecks checks timeouts and the limit of all buffers, and sends heartbeats, until the engine has ended.
 func (e *goroutineEngine) runPeriodicChecks() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -114,7 +113,7 @@ type pausableClock struct {
 	lastAdvance time.Duration // time of the last advanceAndSetLimit; used by the sweeper only; 0 without connections
 }
 
-// readAt converts the monotonic time now to a time of the pausableClock.
+// readAt converts a monotonic time to a time of the pausableClock.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -123,8 +122,8 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit returns the clock's time for the monotonic time now. If the previous call was so long ago that the
-// process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
+// advanceAndSetLimit returns the clock's time for the given monotonic time. If the previous call was so long ago that
+// the process must have been stopped, it first excludes the stop from the clock. It then sets the latest time that the
 // clock shows before the next call. Only the sweeper may call advanceAndSetLimit.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
@@ -142,8 +141,7 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the next slice of connections to sweep. period is the time of a full sweep; 0 means
-// engine.FastSweepPeriod.
+// nextSweepConns returns the next connections to sweep. period is the time of a full sweep; 0 means FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.connsWithDeadline.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -159,7 +157,6 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// buffersExceedBudget reports whether all buffers together, with extraBytes added, exceed their limit.
 func (e *goroutineEngine) buffersExceedBudget(extraBytes int64) bool {
 	limit := e.host.TotalBufferLimit()
 	return limit < math.MaxInt64 && e.counters.Get(engine.Buffered)+extraBytes > limit
@@ -210,9 +207,8 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if no sender waits
 }
 
-// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. If the sender
-// of a refused request can wait, the method makes it wait. For other senders, which lose the message, the limit is a
-// quarter higher.
+// refuseOrDelayMail reports whether to refuse a request because all buffers together exceed their limit. A sender that
+// can wait is made to wait. For other senders, which lose the message, the limit is a quarter higher.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendAnswerAndShutWrite sends answer to a rejected connection without blocking.
+// sendAnswerAndShutWrite sends the answer to a rejected connection without blocking.
 func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -65,8 +65,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runCurrentOp performs the operation c.io.op. RawConn calls runCurrentOp again after each wait until noFurtherWait is
-// true.
+// runCurrentOp performs the operation c.io.op. RawConn repeats it after each wait until noFurtherWait is true.
 func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	c.markNotParked()
 	switch c.io.op {
@@ -92,7 +91,6 @@ func (c *conn) runCurrentOp(fd uintptr) (noFurtherWait bool) {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnceOrReleaseBuffer tries to read once into a read buffer. It returns false if there is no input.
 func (c *conn) receiveOnceOrReleaseBuffer(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
@@ -153,8 +151,7 @@ func (c *conn) runWriteOp(op operation) (sentBytes int, _ error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable and then sends requestWritable to c. It
-// always returns true, because Linux supports this.
+// startWritableWait starts a goroutine that sends requestWritable to c once the socket is writable. supported is true.
 func (c *conn) startWritableWait() (supported bool) {
 	if c.awaitingWritable {
 		return true

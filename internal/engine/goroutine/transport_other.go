@@ -14,7 +14,6 @@ import (
 // rejectionTimeout limits the time for the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendAnswerAndShutWrite sends answer to a rejected connection.
 func sendAnswerAndShutWrite(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // bytes that do not fit are lost

@@ -53,9 +53,9 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of message, a batch of exported connections. importConn takes
-// ownership of fd, and r may refer to the memory of message. After an error, importBatch closes the remaining
-// descriptors.
+// importBatch calls importConn for each connection of a batch. importConn takes ownership of fd, and r may refer to the
+// memory of message. A batch of more than maxConns connections is an error. After an error, importBatch closes the
+// remaining descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
@@ -76,8 +76,7 @@ func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd i
 	return importEachRecord(fds, records, importConn)
 }
 
-// importEachRecord calls importConn with each descriptor and its record. After an error, it closes the remaining
-// descriptors.
+// importEachRecord calls importConn for each record. After an error, it closes the descriptors of the other records.
 func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {

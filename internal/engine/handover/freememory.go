@@ -21,8 +21,7 @@ const (
 // FreedByteCounter counts bytes that this process has freed but not yet returned to the operating system.
 type FreedByteCounter struct{ atomic.Int64 }
 
-// StartReturningToOS starts a goroutine that periodically returns freed memory to the operating system. stopFreeing
-// ends the goroutine and must be called once.
+// StartReturningToOS periodically returns freed memory to the system. stopFreeing ends this and must be called once.
 func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -11,9 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// CreditDistributor keeps count of the credit that an engine has granted on all channels from which it imports
-// connections. Credit is the number of connections that a sender may still send. A CreditDistributor is safe for
-// concurrent use.
+// CreditDistributor counts the credit of all channels from which an engine imports connections. Credit is the number of
+// connections that a sender may still send. A CreditDistributor is safe for concurrent use.
 type CreditDistributor struct {
 	mu            sync.Mutex
 	totalCredit   int              // of all channels
@@ -36,19 +35,18 @@ type Owner interface {
 	// ReserveConns reserves capacity for up to n connections. It returns the number reserved.
 	ReserveConns(n int) int
 	ReleaseConns(n int)
-	// ScheduleConfirmArrivals makes the owner call in.ConfirmArrivalsAndGrantCredit, unless the owner has closed in. It
-	// may be called on any goroutine, for example when another channel has released capacity.
+	// ScheduleConfirmArrivals makes the owner call ConfirmArrivalsAndGrantCredit, unless the owner has closed the
+	// channel. It may be called on any goroutine, for example when another channel has released capacity.
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
-// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import,
+// NewInChannel returns an ImportChannel that receives on fd. The caller keeps ownership of fd. To start the import, the
 // owner must call ConfirmArrivalsAndGrantCredit.
 func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of connections that the sender may still send on this channel. The owner has reserved
-// capacity for these connections.
+// Credit returns the number of connections that the sender may still send. The owner has reserved their capacity.
 func (in *ImportChannel) Credit() int { return in.credit }
 
 // ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived since the last confirmation. It also
@@ -80,8 +78,8 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleArrivalConfirmations(others)
 }
 
-// recountCreditAndRemoveWaiting updates r.totalCredit after in.credit has changed, and removes in from the channels
-// that wait for credit. The caller must hold r.mu.
+// recountCreditAndRemoveWaiting updates r.totalCredit after the channel's credit has changed, and removes the channel
+// from those that wait for credit. The caller must hold r.mu.
 func (r *CreditDistributor) recountCreditAndRemoveWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -94,7 +92,6 @@ func scheduleArrivalConfirmations(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation confirms the received connections to the sender and grants newCredit.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil) // ReceiveAndImportBatch reports a failure of the channel

@@ -25,7 +25,7 @@ type ExportSender struct {
 
 type ExportChannel struct {
 	FD          int32
-	Ended       bool // the receiver has closed the channel after the sender has shut it
+	Ended       bool // the sender has shut the channel, and the receiver has closed it
 	credit      int
 	unconfirmed int  // connections sent and not confirmed
 	exhausted   bool // no more credit will follow
@@ -104,8 +104,8 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (allEndedOrAborted bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmationsOrAbortExport reads the confirmations and the credit that the receiver has sent on o. An error
-// aborts the export.
+// ReceiveConfirmationsOrAbortExport reads the receiver's confirmations and credit. After an error, the export is
+// aborted.
 func (s *ExportSender) ReceiveConfirmationsOrAbortExport(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte

@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure/tls13"
 )
 
-// compactTLSLayer is a TLS layer for connections that have completed a TLS 1.3 handshake. It uses less memory than
-// crypto/tls.
+// compactTLSLayer is a TLS layer for use after a TLS 1.3 handshake. It uses less memory than crypto/tls.
 type compactTLSLayer struct {
 	records  tls13.Conn
 	params   unique.Handle[sharedTLSParams]
@@ -28,7 +27,7 @@ type sharedTLSParams struct {
 	CurveID                                   tls.CurveID
 	DidResume, HelloRetryRequest, ECHAccepted bool
 	NegotiatedProtocol, ServerName            string
-	peer                                      *peerCertificates // nil if the peer has presented none
+	peer                                      *peerCertificates // nil if the peer has presented no certificate
 }
 
 // peerCertificates contains the fields of a tls.ConnectionState that depend on the peer's certificates.
@@ -54,8 +53,7 @@ func newCompactTLSLayer(cfg *Config, records tls13.Conn, s *tls.ConnectionState)
 	return l
 }
 
-// lastPeer caches the peerCertificates of the last handshake, so that connections with equal certificates share one
-// copy. It is safe for concurrent use.
+// lastPeer lets connections with equal certificates share a peerCertificates. It is safe for concurrent use.
 type lastPeer struct {
 	atomic.Pointer[peerCertificates]
 }
@@ -110,8 +108,7 @@ func (l *compactTLSLayer) Memory() (memory int, partial bool) {
 	return l.records.PartialRecordMemory(), l.records.HasPartialRecord()
 }
 
-// OnEOF returns io.ErrUnexpectedEOF if the peer has sent no close_notify, because an attacker may have cut the
-// connection.
+// OnEOF returns io.ErrUnexpectedEOF without a close_notify, because an attacker may have cut the connection.
 func (l *compactTLSLayer) OnEOF(c *engine.Conn) error {
 	if !l.records.IsReadClosed() {
 		return io.ErrUnexpectedEOF

@@ -13,8 +13,7 @@ import (
 type Config struct {
 	// IsProxy, if set, reports whether connections from an address begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, encrypts the connections. Dialled connections act as TLS clients. Gate limits the number of
-	// concurrent handshakes.
+	// TLS, if set, encrypts the connections; dialled connections are TLS clients. Gate limits concurrent handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
 	// Tickets, if set, contains the keys of TLS session tickets.

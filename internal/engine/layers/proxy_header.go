@@ -36,8 +36,8 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddrOrTransportPeer returns the client's address in header, or transportPeer if header has none. An unspecified
-// address (0.0.0.0 or ::) is an error.
+// clientAddrOrTransportPeer returns the client's address from the header, or transportPeer if the header has none. An
+// unspecified address (0.0.0.0 or ::) is an error.
 func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
@@ -48,7 +48,7 @@ func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.Add
 	return header.Source, nil
 }
 
-// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest contains the bytes after the header.
+// startNextLayer replaces the PROXY header layer with the TLS layer, if any. rest is the input after the header.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.ReplaceLayer(next)

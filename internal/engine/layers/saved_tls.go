@@ -29,7 +29,7 @@ type savedTLSLayer struct {
 	OCSPResponse                              []byte     `json:",omitempty"`
 }
 
-// AppendState implements engine.MovableLayer. It appends a savedTLSLayer, preceded by its length, and then the state of
+// AppendState implements engine.MovableLayer. It appends a savedTLSLayer with its length, and then the state of
 // l.records.
 func (l *compactTLSLayer) AppendState(dst []byte) []byte {
 	p := l.params.Value()

@@ -66,12 +66,12 @@ type broadcastSender struct {
 
 type activeBroadcast struct {
 	*engine.Broadcast
-	startSlot uint32 // the slot at which the broadcast joined the pass, and at which the pass finishes it
+	startSlot uint32 // where the broadcast joined the pass; it has reached all connections when the pass is back there
 	wrapped   bool   // the pass has since reached the last slot
 }
 
-// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from the active ones. It
-// then adds active broadcasts that are not in the pass yet to the pass.
+// removeFinishedAndAddNewBroadcasts removes the broadcasts that have reached all connections from c.active. It then
+// adds waiting broadcasts to the pass.
 func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {

@@ -31,7 +31,6 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// runIfDue closes the connections with the largest buffers if the buffers of all loops exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
 	limit := l.host.TotalBufferLimit()

@@ -20,8 +20,7 @@ const (
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for another read if readBytes exceeds BulkReadSize. Call QueueIfBulk after Conn.OnRead, with the
-// size of the last read.
+// QueueIfBulk queues c for another read if the last read exceeded BulkReadSize. Call it after Conn.OnRead.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueForLaterRead(c)

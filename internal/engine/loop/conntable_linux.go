@@ -74,7 +74,7 @@ func (s *connTable) appendUnusedConn() *engine.Conn {
 	return c
 }
 
-// conn returns the entry of slot, which must have been used at least once.
+// conn returns the entry of the slot, which must have been used at least once.
 func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
@@ -88,7 +88,7 @@ func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	}
 }
 
-// makeReleasedReusable makes all slots freed by releaseForLaterReuse available to new connections.
+// makeReleasedReusable makes the slots from releaseForLaterReuse available to new connections.
 func (s *connTable) makeReleasedReusable() {
 	if s.releasedList == 0 {
 		return

@@ -48,9 +48,8 @@ type Driver interface {
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
-	// CancelReceiveIfSilent cancels a receive if the connection has been silent for some time and the cancellation saves
-	// resources. Each sweep calls it for every connection. A driver can request fast sweeps with
-	// Loop.AdjustFastSweepReasons.
+	// CancelReceiveIfSilent cancels a receive of a silent connection if this saves resources. Each sweep calls it for
+	// every connection. A driver can request fast sweeps with Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 

@@ -11,7 +11,7 @@
 // Other goroutines communicate with a loop in three ways, all safe for concurrent use:
 //
 //   - its mailbox contains requests to connections;
-//   - its requests are dials, broadcasts, functions to call, and stopping;
+//   - its remote requests are dials, broadcasts, function calls and stop requests;
 //   - its eventfd ends a wait.
 //
 // A loop sets asleep before it waits, and then checks the mailbox and the requests once more. A sender checks asleep
@@ -210,8 +210,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, Dial uses the
-// next loop in rotation.
+// Dial passes the request to the loop with index request.Loop-1. If there is no such loop, it uses the next in
+// rotation.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

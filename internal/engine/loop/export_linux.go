@@ -111,8 +111,7 @@ func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
 
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// startHandOver starts to move the loop's connections to another process through the sockets channelFDs. The loop calls
-// onDone at the end.
+// startHandOver starts to move the loop's connections over the sockets channelFDs. The loop calls onDone at the end.
 func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
@@ -158,7 +157,7 @@ func (d *connExporter) cancelPendingExports() {
 	}
 }
 
-// cancelExport cancels the export of the connection ref. If permanent is true, the connection is never exported.
+// cancelExport ends the export of one connection. If permanent is true, the connection is never exported.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
 		c.AbortExport(permanent)
@@ -205,7 +204,6 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	}
 }
 
-// canStartMoreExports reports whether the loop may export another connection now.
 func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -240,7 +238,6 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	}
 }
 
-// markReadyOrCancelExport marks c as ready for export, or cancels the export if the hand-over has ended.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
@@ -283,7 +280,6 @@ func (d *connExporter) exportReadyBatch(channel *handover.ExportChannel, credit 
 	return true
 }
 
-// packBatchOfReadyConns fills the next batch with at most credit connections that are ready for export.
 func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)

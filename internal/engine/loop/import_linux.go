@@ -77,8 +77,7 @@ func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
 	})
 }
 
-// closeAllChannels closes the channels from the sending process. That process keeps the connections that have not been
-// received.
+// closeAllChannels closes the channels. The sending process keeps the connections that were not received.
 func (a *connImporter) closeAllChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])

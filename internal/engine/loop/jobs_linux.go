@@ -54,7 +54,6 @@ func (l *Loop) EnableJobsAndDirectIO() {
 	}
 }
 
-// receiveDirect implements Runtime.ReceiveDirect.
 func receiveDirect(c *engine.Conn, p []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), p)
 	if errno != 0 {
@@ -120,8 +119,7 @@ func (h *jobHold) returnToLoopUnlessLost() {
 	h.loop.performPendingActions()
 }
 
-// tryAccessLoop lets a job's goroutine access the loop again. It returns false if another goroutine has taken over the
-// loop.
+// tryAccessLoop lets a job's goroutine access the loop again, unless another goroutine has taken over the loop.
 func (h *jobHold) tryAccessLoop() (ok bool) {
 	v := h.state.Load()
 	return v&1 == 1 && v != lostHold && h.state.CompareAndSwap(v, v-1)
@@ -152,8 +150,7 @@ func (h *jobHold) CallAndSendLater(r engine.Ref, f engine.ConnCallback) (stillOn
 	return true
 }
 
-// retriedCall is a job that repeats a call on a connection. It is used if the loop's mailbox was full at the first
-// attempt.
+// retriedCall is a job that repeats a call for which the loop's mailbox was full.
 type retriedCall struct {
 	ref engine.Ref
 	f   engine.ConnCallback
@@ -209,8 +206,8 @@ func (*Loop) LeaveToWait() (mayWait bool) {
 	return true
 }
 
-// continueOnNewGoroutine starts a goroutine that continues the loop. lost is the hold of the old goroutine. jobIsSlow
-// is passed to the job's LoopContinuedElsewhere.
+// continueOnNewGoroutine starts a goroutine that continues the loop after the old goroutine has lost its hold.
+// jobIsSlow is passed to the job's LoopContinuedElsewhere.
 func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	loopsByThread.Delete(lost.thread)
 	l.counters.Add(engine.LoopsContinued, 1)
@@ -224,7 +221,8 @@ func (l *Loop) continueOnNewGoroutine(lost *jobHold, jobIsSlow bool) {
 	lost.job.LoopContinuedElsewhere(jobIsSlow)
 }
 
-// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones, until ended is closed.
+// watchForSlowJobs continues loops on new goroutines while slow jobs run on the old ones. It returns when ended is
+// closed.
 func (e *loopEngine) watchForSlowJobs(ended <-chan struct{}) {
 	seen := make([]jobObservation, len(e.loops))
 	for {
@@ -265,9 +263,9 @@ func observeJob(h *jobHold, state uint64) jobObservation {
 	return jobObservation{h, state, engine.MonotonicNow(), sock.ThreadCPU(h.thread), sock.ProcessCPU()}
 }
 
-// mustTakeLoop compares now with o, the previous observation of the same loop. mustTake reports whether the loop's job
-// delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job is only short of
-// CPU time.
+// mustTakeLoop compares a new observation with o, the previous observation of the same loop. mustTake reports whether
+// the loop's job delays the loop so long that another goroutine must continue the loop. jobIsSlow is false if the job
+// is only short of CPU time.
 func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bool) {
 	if now.hold != o.hold {
 		return false, false // the next check can compare with this observation
@@ -281,7 +279,7 @@ func (o jobObservation) mustTakeLoop(now jobObservation) (mustTake, jobIsSlow bo
 }
 
 // continueLoopsDespiteSlowJobs continues the loops of slow jobs on new goroutines. seen contains the observations of
-// the previous call. anyJobs reports whether any job has run since.
+// the previous call and is updated. anyJobs reports whether any job has run since that call.
 func (e *loopEngine) continueLoopsDespiteSlowJobs(seen []jobObservation) (anyJobs bool) {
 	for i, l := range e.loops {
 		h := l.hold.Load()

@@ -58,8 +58,7 @@ func (a *acceptPauseController) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptAndReceiveConns accepts a limited number of connections from each listener. It also receives connections that
-// another process hands over.
+// AcceptAndReceiveConns accepts a limited number of connections and receives those that another process hands over.
 func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.readConfirmationsOrEndExport()
@@ -122,7 +121,6 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (tryOtherListeners bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, it pauses accepting.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
@@ -156,7 +154,6 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// sendRefusalAndClose sends the configured answer to a rejected connection and closes the socket.
 func (l *Loop) sendRefusalAndClose(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -207,8 +204,7 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchChannelsAndUnpausedListeners makes the driver watch all hand-over channels. It also watches all listeners if
-// accepting is not paused.
+// WatchChannelsAndUnpausedListeners watches all hand-over channels and, unless accepting is paused, all listeners.
 func (l *Loop) WatchChannelsAndUnpausedListeners() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
@@ -307,7 +303,6 @@ func (l *Loop) delegateListenersToLeastLoaded() (delegated bool) {
 	return true
 }
 
-// reclaimListenersIfSpace makes the loop accept from its own listeners again if enough of its capacity is free.
 func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {

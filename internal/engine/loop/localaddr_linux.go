@@ -49,7 +49,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	return addr, ok
 }
 
-// localAddrOf returns the local address of the connection ref. Only the loop's goroutine may call localAddrOf.
+// localAddrOf returns the local address of a connection. It must be called on the loop's goroutine.
 func (l *Loop) localAddrOf(ref engine.Ref) (_ netip.AddrPort, ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {

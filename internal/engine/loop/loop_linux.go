@@ -86,7 +86,7 @@ type Loop struct {
 	busyConns        int                               // connections that are with a worker or wait for one
 	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
 	deferredMail     map[*engine.Conn]*connMailQueue   // the last action in deferred, if it is mail
-	missedBroadcasts map[*engine.Conn]int64            // broadcasts for which the connection had no capacity
+	missedBroadcasts map[*engine.Conn]int64            // number of broadcasts that the connection has missed
 	returnBatch      []returnedConn                    // returned connections that are being resumed
 	returnBatchDone  int                               // number of connections of returnBatch that were resumed
 	shedConns        []*engine.Conn                    // returned connections that the pool has shed and that must wait
@@ -148,7 +148,6 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements SendDirect and SendFromOthers of engine.Runtime.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
@@ -162,8 +161,7 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread runs the loop on a separate thread until the loop has stopped. It sends nil or a start error to
-// startResult.
+// runOnThread runs the loop on its own thread until the loop has stopped. It sends nil or a start error to startResult.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -195,7 +193,6 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	_ = l.openAndRunUntilLastConnClosed(startResult) // the end of the thread closes the listeners
 }
 
-// openAndRunUntilLastConnClosed opens the driver, sends the result to startResult, and runs the loop.
 func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	if err := l.driver.Open(); err != nil {
 		l.markUnstartedLoopClosed()
@@ -212,7 +209,6 @@ func (l *Loop) openAndRunUntilLastConnClosed(startResult chan<- error) error {
 	return nil
 }
 
-// runUntilFinishedOrLost runs the loop until it is finished or another goroutine takes it over.
 func (l *Loop) runUntilFinishedOrLost(h *jobHold) {
 	h.thread = unix.Gettid()
 	loopsByThread.Store(h.thread, l)
@@ -303,7 +299,6 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlinesOfNonBusyConns calls extend for each connection that no worker is using.
 func (l *Loop) extendDeadlinesOfNonBusyConns(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -352,8 +347,7 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 	return false
 }
 
-// countInterval is the minimum time between two counts of goroutines. If the loop has passed work to another goroutine,
-// it counts earlier.
+// countInterval is the minimum time between two counts of goroutines, unless the loop has passed work to a goroutine.
 const countInterval = 100 * time.Microsecond
 
 // yieldWhileProcessorsAreBusy lets other goroutines run as long as some of them wait for a processor. The loop calls it
@@ -387,7 +381,6 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// blockUntilWork blocks until the loop has an event, a request from another goroutine, or a due task.
 func (l *Loop) blockUntilWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
@@ -483,8 +476,7 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c must be closed with a TCP reset. It returns true for a dialled connection if
-// Config.ResetDialled is set.
+// ClosesWithReset reports whether to close c with a TCP reset: c was dialled, and Config.ResetDialled is set.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
@@ -520,17 +512,15 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	c.OnClosed()
 }
 
-// CloseUnopened closes the socket of a connection that was never opened, such as a failed dial. It also frees the slot
-// of c.
+// CloseUnopened closes the socket of a connection that was never opened, such as a failed dial, and frees its slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeSlotAndResumeAccepting(c)
 }
 
-// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c, which
-// becomes a net.Conn with a duplicate of the descriptor. No operation of c may be in progress, and the driver must not
-// watch c.
+// MarkReadyIfExportingElseDetach marks c as ready for export if c is being exported. Otherwise, it detaches c as a
+// net.Conn with a duplicate descriptor. The driver must not watch c, and no operation of c may be in progress.
 func (l *Loop) MarkReadyIfExportingElseDetach(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)

@@ -30,8 +30,8 @@ type mailQueueSet struct {
 	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
 	unsortedData  []byte                 // the bytes of unsorted
 	nextRecipient int                    // index of the next recipient of the first unsorted request, if it has several
-	batchMail     []engine.QueuedRequest // what unsorted is the rest of; passed to Mailbox.Recycle
-	batchData     []byte                 // what unsortedData is the rest of
+	batchMail     []engine.QueuedRequest // the whole batch that contains unsorted; for Mailbox.Recycle
+	batchData     []byte                 // the data of that batch; for Mailbox.Recycle
 
 	byConn map[*engine.Conn]*connMailQueue
 	ready  deque.Deque[*connMailQueue] // queues with mail, the least recently served first
@@ -120,7 +120,6 @@ func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
 	return queue
 }
 
-// requeueOrRelease moves a non-empty queue behind all other queues. It releases an empty queue.
 func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	queue.mail, queue.delivered = slices.Delete(queue.mail, 0, queue.delivered), 0
 	if len(queue.mail) == 0 || queue.dataOffset > len(queue.data)/2 { // so that a queue that is never empty does not grow
@@ -168,7 +167,6 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMailWithinTimeLimit delivers queued requests to connections for a limited time.
 func (l *Loop) deliverMailWithinTimeLimit() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -193,7 +191,6 @@ func (l *Loop) deliverMailWithinTimeLimit() {
 	}
 }
 
-// deliverOrDeferConnMail delivers or defers the queued requests of one connection.
 func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {

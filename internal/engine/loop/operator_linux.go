@@ -57,8 +57,8 @@ type connWalk struct {
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// startConnWalk makes every loop visit its connections. visitFrom visits some connections of a loop, starting at slot
-// from, and returns the slot at which to continue. onDone is called after the last visit.
+// startConnWalk makes every loop visit its connections. visitFrom visits some connections of a loop, beginning at a
+// slot, and returns the slot at which to continue. onDone is called after the last visit.
 func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
@@ -112,8 +112,7 @@ func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 	return err
 }
 
-// PostToEveryConn implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later
-// iteration.
+// PostToEveryConn implements engine.ConnVisitor. If a loop's mailbox is full, the loop continues in a later turn.
 func (e *loopEngine) PostToEveryConn(message *engine.Shared, beforePost func(), onDone func(full int)) error {
 	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -134,7 +133,6 @@ func (e *loopEngine) PostToEveryConn(message *engine.Shared, beforePost func(), 
 	}, func() { onDone(0) })
 }
 
-// isFromProxyAddr reports whether the remote address of c's socket is proxyAddr.
 func (l *Loop) isFromProxyAddr(c *engine.Conn, proxyAddr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -35,14 +35,13 @@ type handlerPlacer struct {
 	lastTurnSlow   bool
 	slowTurnsInRow int
 	reviewAt       time.Duration // when to check whether handlers can return
-	timeOnWorkers  time.Duration // how long handlers stay on workers at least
+	timeOnWorkers  time.Duration // minimum time that handlers stay on workers
 	quickReviews   int           // consecutive reviews with quick calls
 	quickCalls     int64         // calls in these consecutive reviews
 	// workerTimes is updated by workers.
 	workerTimes engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves the handlers to workers.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -67,7 +66,7 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns counts a slow loop iteration with the duration took. After several slow iterations in a
+// moveToWorkersAfterSlowTurns counts a slow loop iteration; took is its duration. After several slow iterations in a
 // row, or a very slow one, it moves the handlers to workers. Iterations that only waited for a CPU do not count.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
@@ -106,7 +105,6 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick moves the handler calls from the workers back to the loop if the calls are quick.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -132,8 +130,6 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useUnsharedBuffersIfNoConnBusy replaces the shared buffers by the loop's own buffers when no worker uses a
-// connection.
 func (a *handlerPlacer) useUnsharedBuffersIfNoConnBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {

@@ -108,8 +108,7 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
 	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
 }
 
-// AbortConnOrFailDial aborts an open connection or fails a dial in progress. If a worker uses the connection, the abort
-// is deferred until the worker returns it.
+// AbortConnOrFailDial aborts an open connection or fails a dial. The abort waits while a worker uses the connection.
 func (l *Loop) AbortConnOrFailDial(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:

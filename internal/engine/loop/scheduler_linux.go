@@ -31,8 +31,8 @@ func (p *schedulerCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeNowOrByMail calls the handler's Nudged for the connection ref. If the loop cannot do so now, it posts a request
-// to the mailbox. hadMailSpace is false if the mailbox was full.
+// nudgeNowOrByMail calls the handler's Nudged for a connection. If the loop cannot do so now, it posts a request to the
+// mailbox. hadMailSpace is false if the mailbox was full.
 func (l *Loop) nudgeNowOrByMail(ref engine.Ref) (hadMailSpace bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

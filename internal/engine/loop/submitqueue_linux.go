@@ -92,7 +92,6 @@ func (l *Loop) saveRejectionCheckPoolClosed(rejection error) {
 	})
 }
 
-// submitWaiting submits up to maxConns queued connections to the worker pool.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.Len())
@@ -120,9 +119,9 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts the connections in shed, which the pool has rejected, at the head of the queue. It
-// then submits waiting connections. While submissions are throttled, it submits at most two for each of the numRan
-// connections that workers have run.
+// requeueShedAndSubmitWaiting puts connections that the pool has shed at the head of the queue, and submits waiting
+// ones. While submissions are throttled, it submits at most two for each of the numRan connections that workers have
+// run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {

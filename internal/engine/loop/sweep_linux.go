@@ -93,7 +93,6 @@ func (s *expirySweeper) markChunkSweptIfDue(now time.Duration) bool {
 	return true
 }
 
-// sweepChunk checks the timeouts of a chunk's connections and returns the number of connections on which it acted.
 func (l *Loop) sweepChunk(chunk uint32, now time.Duration) (actions int) {
 	from := chunk * chunkSize
 	l.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {

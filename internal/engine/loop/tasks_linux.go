@@ -28,7 +28,6 @@ func (l *Loop) runDueTasks() {
 
 const never = time.Duration(math.MaxInt64)
 
-// nextTaskDue returns the earliest time at which a task is due, or the constant never.
 func (l *Loop) nextTaskDue() time.Duration {
 	first := never
 	for _, d := range l.tasks {

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// timerWheel checks those timers of a loop's connections that are due soon. Sweeps add each later timer when it is
-// near.
+// timerWheel checks the timers that are due soon. Sweeps add a later timer when it is near.
 type timerWheel struct {
 	loop     *Loop
 	buckets  [timerBuckets][]uint32 // slots; tick t is in bucket t%timerBuckets; Conn.TimerBucket is the index plus 1
@@ -53,7 +52,7 @@ func (w *timerWheel) runIfDue(now time.Duration) {
 	}
 }
 
-// checkTimerWhenNotBusy checks the timeouts of c, a connection from bucket. While a worker uses c, the check is
+// checkTimerWhenNotBusy checks the timeouts of c, which is in the given bucket. While a worker uses c, the check is
 // deferred. acted reports whether a timeout was due.
 func (w *timerWheel) checkTimerWhenNotBusy(c *engine.Conn, bucket uint8, now time.Duration) (acted bool) {
 	switch {
@@ -79,7 +78,6 @@ func (w *timerWheel) checkTimerWhenNotBusy(c *engine.Conn, bucket uint8, now tim
 	return acted
 }
 
-// addTimerIfSoon adds c to the bucket of its next timer if the timer is due soon.
 func (w *timerWheel) addTimerIfSoon(c *engine.Conn) {
 	at, ok := c.NextTimerOrDeadline()
 	if !ok {

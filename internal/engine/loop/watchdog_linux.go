@@ -13,7 +13,7 @@ import (
 
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns reports loops that are stuck in an iteration, until ended is closed.
+// watchForStuckTurns reports loops that are stuck in an iteration. It returns when the channel ended is closed.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {

@@ -23,7 +23,6 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitOrQueueOrShed(c)
 }
 
-// submitOrQueueOrShed submits c to the worker pool, sheds its input, or queues c.
 func (l *Loop) submitOrQueueOrShed(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -58,7 +57,7 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.AbandonTicket()
 }
 
-// DeferUntilWorkerReturns runs action when the worker that is using c has returned c to the loop.
+// DeferUntilWorkerReturns runs the action when the worker that is using c has returned c to the loop.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
@@ -102,7 +101,6 @@ func (l *Loop) deferredMailMemory(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredOutputAndAbortOnReturn drops the deferred output of c, and closes c when a worker returns c.
 func (l *Loop) dropDeferredOutputAndAbortOnReturn(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {

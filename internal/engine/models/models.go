@@ -17,8 +17,8 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// BestAvailable returns the most preferred of the models that can run on this machine. If the most preferred model of
-// all cannot run, preferredErr is the reason.
+// BestAvailable returns the most preferred model that can run on this machine. preferredErr is the reason why the most
+// preferred model cannot run, or nil if it can.
 func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
 	preferredErr = all[len(all)-1].Available()
@@ -61,8 +61,8 @@ func FindAvailable(nameOrAuto string) (engine.Model, error) {
 }
 
 // StartWithFallback starts model m. If m fails to start and required is false, it tries the less preferred models that
-// use event loops. used is the model that runs. If used is not m, fallbackReason is the error of m. If no model starts,
-// err is the error of m.
+// use event loops. The result used is the model that runs. If it is not m, fallbackReason is the error of m. If no
+// model starts, err is the error of m.
 //
 // The fallback fails if cfg contains open listener sockets, because the failed start closes them.
 func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {

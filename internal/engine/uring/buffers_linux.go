@@ -87,8 +87,7 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers that the kernel may fill, up to maxBuffers. It returns false if the
-// number was already maxBuffers.
+// provideMoreBuffers doubles the number of buffers in the ring. It returns false if there already are maxBuffers.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {

@@ -40,7 +40,6 @@ func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 // multishotMax is the limit in bytes for multishot receives. A receive of this size or more counts as large.
 const multishotMax = 8 << 10
 
-// chooseReceiveModeBySize selects multishot receives after a small receive, and single receives after a large one.
 func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):

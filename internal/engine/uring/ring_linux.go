@@ -150,7 +150,6 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice returns an error text that explains how to raise the limit for locked memory.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -201,7 +200,6 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerRingFD registers the ring's descriptor with the kernel, if supported, to make calls of enter faster.
 func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)

@@ -64,8 +64,8 @@ func (d *driver) sendFilePartBySyscall(c *engine.Conn) {
 	}
 }
 
-// queueHeartbeat queues message for c, or sends it immediately if too many completions are pending. message must not
-// change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
+// queueHeartbeat queues the message for c, or sends it immediately if too many completions are pending. The message
+// must not change until submitAndCheckHeartbeats is called. accepted is the number of bytes queued or sent.
 func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	if d.ring.completionCount() > cqEntries/2 {
 		return sock.SendBuffers(c.FD(), message, nil)
@@ -77,8 +77,6 @@ func (d *driver) queueHeartbeat(c *engine.Conn, message []byte) (accepted int) {
 	return len(message)
 }
 
-// submitAndCheckHeartbeats submits the queued heartbeats to the kernel, and handles those that were not sent
-// completely.
 func (d *driver) submitAndCheckHeartbeats() {
 	r := d.ring
 	r.enter(0, 0)

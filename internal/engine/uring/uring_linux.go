@@ -158,8 +158,8 @@ func (d *driver) runKernelWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents waits for completions, for at most limit. If no receive is in progress, it first returns the memory of
-// the receive buffers to the operating system.
+// WaitForEvents waits for a completion, but not longer than the limit. If no receive is in progress, it first returns
+// the memory of the receive buffers to the operating system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
@@ -241,14 +241,14 @@ func (d *driver) handleInputOrConnectPoll(c *engine.Conn) {
 	}
 }
 
-// The kernel searches for a receive to cancel among those of many connections. Therefore, only connections with frequent
-// input get receives, and keep them for some time. Others get polls, which also take less memory while they are silent.
+// To cancel a receive, the kernel searches among the receives of all connections. Therefore, only connections with
+// frequent input get receives, and keep them for some time. Others get polls, which also take less memory while they
+// are silent.
 const (
 	frequentInput = 200 * time.Millisecond // maximum time between two inputs before a connection gets a receive
 	maxSilence    = 2 * time.Second        // time without input after which a sweep cancels the receive
 )
 
-// readOrSubmitReceiveIfFrequent handles input that a poll has reported.
 func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
 	if c.DriverFlags()&loop.Busy == 0 && c.WantsInput() {
 		if silence, ok := c.TimeSinceInput(); ok && silence < frequentInput {
@@ -264,8 +264,7 @@ func (d *driver) readOrSubmitReceiveIfFrequent(c *engine.Conn) {
 	d.PerformActions(c) // submits a receive if the connection has frequent input and is not queued
 }
 
-// WatchForInputOrConnect submits a poll of c for input. While c is being dialled, it submits a poll for writability
-// instead.
+// WatchForInputOrConnect submits a poll of c for input or, while c is being dialled, for writability.
 func (d *driver) WatchForInputOrConnect(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
@@ -333,8 +332,8 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends them, and
-// c is closed then.
+// closeOrShutToEndOps closes c. If operations on c are in progress, it only shuts down the socket, which ends the
+// operations. c is closed after the last operation.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -351,7 +350,6 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetKeepingFD shuts down or resets c's socket and keeps the descriptor open.
 func (d *driver) shutdownOrResetKeepingFD(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConnNow(c.FD()) {
 		sock.Shutdown(c.FD())

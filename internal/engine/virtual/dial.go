@@ -36,8 +36,7 @@ func (e *Engine) queueAdmittedOrFailDials(dials []engine.DialRequest) (acted boo
 	return len(dials) > 0
 }
 
-// AcceptDial accepts the oldest pending dial and returns the peer of the new connection. If no dial is pending, it
-// returns nil.
+// AcceptDial accepts the oldest pending dial and returns its peer, or nil if no dial is pending.
 func (e *Engine) AcceptDial() *Peer {
 	if len(e.dials) == 0 {
 		return nil
@@ -70,8 +69,8 @@ func (e *Engine) RefuseDial(err error) (ok bool) {
 	return true
 }
 
-// CopyHandlerStateTo copies the handler's state to another engine. It does nothing unless the configuration of this
-// engine has SaveState and that of the other engine has RestoreState.
+// CopyHandlerStateTo copies the handler's state to another engine. It does nothing unless this engine's configuration
+// has SaveState and the other engine's has RestoreState.
 func (e *Engine) CopyHandlerStateTo(to *Engine) error {
 	if e.cfg.SaveState == nil || to.cfg.RestoreState == nil {
 		return nil

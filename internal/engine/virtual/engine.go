@@ -26,8 +26,7 @@ import (
 const (
 	// maxSettleRounds limits the rounds of one call, because handlers may cause work for each other endlessly.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the largest rounding error of timeouts. The engine checks timeouts this time in advance, so
-	// that none fires late.
+	// clockCoarseness is the largest rounding error of timeouts. They are checked this early, so that none fires late.
 	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
@@ -140,7 +139,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// updateRequestsAndWake calls update with e.mu held and then wakes the test.
+// updateRequestsAndWake calls the function update with e.mu held, and then wakes the test.
 func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,8 +206,8 @@ func (e *Engine) PostToEveryConn(s *engine.Shared, beforePost func(), onDone fun
 
 type stopWithinKey struct{}
 
-// ContextForStopWithin returns a context for Stop. With this context, Stop returns immediately, and the engine closes
-// all remaining connections after d of virtual time. If d is 0, the engine waits for them without limit.
+// ContextForStopWithin returns a context with which Stop returns immediately. The engine then closes all remaining
+// connections after d of virtual time. If d is 0, the engine waits for them without limit.
 func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
@@ -256,7 +255,6 @@ func (e *Engine) runUntilIdle() {
 	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds; expected them to become idle", maxSettleRounds))
 }
 
-// runRound handles pending requests and updates each connection once. It reports whether there was anything to do.
 func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
@@ -321,7 +319,6 @@ func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	return acted
 }
 
-// drainAndEndIfNoneOpen drains all connections, and ends the engine when none is open.
 func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -353,8 +350,7 @@ func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoAndRunUntilIdle calls f with exclusive access to the connections. Before and after f, it runs the engine until the
-// engine is idle.
+// DoAndRunUntilIdle calls f with exclusive access to the connections. It runs the engine until idle before and after f.
 func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()

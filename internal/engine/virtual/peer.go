@@ -13,8 +13,7 @@ import (
 // Peer accepts no more output until the test has read some.
 const MaxInFlight = 16 << 20
 
-// Peer simulates the remote end of a connection, and the kernels of both ends. Its methods must be called within
-// Engine.DoAndRunUntilIdle.
+// Peer simulates the remote end of a connection and both kernels. Call its methods within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -32,8 +31,7 @@ type Peer struct {
 	mailboxClosed bool // the mailbox is closed and no longer visited; guarded by Engine.mu
 }
 
-// Connect adds a peer that connects from peerAddr. A zero peerAddr means a unix socket. After Stop, Connect fails with
-// ECONNREFUSED.
+// Connect adds a peer at peerAddr; a zero peerAddr means a unix socket. After Stop, it fails with ECONNREFUSED.
 func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,8 +108,8 @@ func (p *Peer) DiscardReceived(count int) {
 // Closed returns the close reason. ok reports whether the connection was closed or rejected.
 func (p *Peer) Closed() (reason error, ok bool) { return p.closeReason, p.done }
 
-// PausedAtHighWater returns two limits in unsent bytes: reading pauses above highWater and resumes at lowWater. ok
-// reports whether too much unsent output has paused reading.
+// PausedAtHighWater reports whether too much unsent output has paused reading. Reading pauses above highWater and
+// resumes at lowWater; both are in unsent bytes.
 func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentAndDroppedBytes() > l.LowWater
@@ -166,8 +164,6 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 	}
 }
 
-// driveConnUntilIdle performs the connection's actions until nothing is left to do. It returns false if there was
-// nothing to do.
 func (p *Peer) driveConnUntilIdle() (acted bool) {
 	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
 		acted = true

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// NewEnginePool returns an engine.Pool that submits connections to p. Each connection is itself the job, which avoids
-// an allocation.
+// NewEnginePool returns an engine.Pool that submits connections to p. Each connection is itself the job.
 func NewEnginePool(p *pool.Pool) engine.Pool { return enginePool{p} }
 
 type enginePool struct{ pool *pool.Pool }
