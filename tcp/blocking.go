@@ -198,10 +198,10 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.endCallAndScheduleEndIfConnClosed(n) })
+		posted := cb != endCallback && n.postRetryingWhileFull(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.endHandlerCallAndScheduleEndIfConnClosed(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.endCallAndScheduleEndIfConnClosed(n)
+			b.endHandlerCallAndScheduleEndIfConnClosed(n)
 		}
 	}()
 	switch {
@@ -245,7 +245,7 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 			c.SetValue(nil)
 		}
 	}
-	b.endCallAndScheduleEndIfConnClosed(n)
+	b.endHandlerCallAndScheduleEndIfConnClosed(n)
 }
 
 func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
@@ -260,7 +260,7 @@ func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
 	}
 }
 
-func (b *Blocking) endCallAndScheduleEndIfConnClosed(n *NetConn) {
+func (b *Blocking) endHandlerCallAndScheduleEndIfConnClosed(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()

@@ -82,7 +82,7 @@ func (s *Server) startDialOrLookup(d Dial, loopIndexPlusOne int) error {
 	case "", "tcp":
 	case "unix":
 		req.Path, req.Handler = d.Addr, s.newDialHandler(d, "")
-		return s.startDial(e, req)
+		return s.checkFamiliesAndStartDial(e, req)
 	default:
 		return badConfig("Dial.Network is %q; expected tcp or unix", d.Network)
 	}
@@ -97,7 +97,7 @@ func (s *Server) startDialOrLookup(d Dial, loopIndexPlusOne int) error {
 	req.Handler = s.newDialHandler(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-		return s.startDial(e, req)
+		return s.checkFamiliesAndStartDial(e, req)
 	}
 	if host == "" {
 		return badConfig("Dial.Addr is %q; expected a host before the port, such as example.com:9000", d.Addr)
@@ -105,7 +105,7 @@ func (s *Server) startDialOrLookup(d Dial, loopIndexPlusOne int) error {
 	return s.resolver.lookupAsync(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
 			req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
-			err = s.startDial(e, req)
+			err = s.checkFamiliesAndStartDial(e, req)
 		}
 		if err != nil {
 			req.Handler.DialFailed(err)
@@ -113,7 +113,7 @@ func (s *Server) startDialOrLookup(d Dial, loopIndexPlusOne int) error {
 	})
 }
 
-func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
+func (s *Server) checkFamiliesAndStartDial(e engine.Engine, req engine.DialRequest) error {
 	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
 		return badConfig("Dial.Source is %v and the target is %v; expected addresses of the same family", req.Source, req.Target.Addr())
 	}

@@ -110,7 +110,7 @@ type framer struct {
 	MessageHandler
 	shed  MessageShedHandler // the MessageHandler, or nil if it is no MessageShedHandler
 	split bufio.SplitFunc
-	lines bool // use deliverLines, which searches no byte twice, instead of split
+	lines bool // use deliverAllowedLines, which searches no byte twice, instead of split
 }
 
 func newFramer(h MessageHandler) *framer {
@@ -131,14 +131,15 @@ func (f *framer) Received(c *Conn, in []byte) (used int) { return f.deliverMessa
 
 func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int) {
 	if f.lines {
-		return f.deliverLines(c, in, shedReason)
+		return f.deliverAllowedLines(c, in, shedReason)
 	}
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines to the handler, or to its Shed method if shedReason is not nil. It stops when the
-// connection is paused or has reached its message rate. It returns the total size of the lines passed, in bytes.
-func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
+// deliverAllowedLines passes complete lines to the handler, or to its Shed method if shedReason is not nil. It stops
+// when the connection is paused or has reached its message rate. It returns the total size of the lines passed, in
+// bytes.
+func (f *framer) deliverAllowedLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages, allowed := c.core().RefusedBytes(), 0, c.core().AllowedMessages()
 	for messages < allowed && !c.Paused() {
 		rest := in[used:]

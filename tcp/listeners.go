@@ -193,10 +193,10 @@ func unwrapListenerKeepingSocketFile(field string, l net.Listener) (net.Listener
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenersWithUnixSockets returns a configuration with the engine's listeners. It takes over the sockets of the
-// old process in an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the Socket of each
-// listener and removes the files of unix sockets that no other process uses.
-func (s *Server) buildListenersWithUnixSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
+// buildListenersInheritingOrCreatingSockets returns a configuration with the engine's listeners. It takes over the
+// sockets of the old process in an upgrade, and creates the remaining unix sockets. closeAndRemoveSockets closes the
+// Socket of each listener and removes the files of unix sockets that no other process uses.
+func (s *Server) buildListenersInheritingOrCreatingSockets(listeners []Listener) (cfg engine.Config, closeAndRemoveSockets func(), err error) {
 	var cleanups []func()
 	closeAndRemoveSockets = func() {
 		for _, end := range slices.Backward(cleanups) {

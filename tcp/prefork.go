@@ -150,7 +150,7 @@ func awaitWorkersServingOrAborted(e engine.Engine, p *upgrade.Predecessor) error
 }
 
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.buildListenersWithUnixSockets(listeners) // no cleanup: there are no unix sockets
+	cfg, _, err := s.buildListenersInheritingOrCreatingSockets(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}

@@ -314,7 +314,7 @@ func (s *Server) takeOverAndServe(ctx context.Context, listeners []Listener) err
 	if err := s.claimPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.buildListenersWithUnixSockets(listeners)
+	cfg, done, err := s.buildListenersInheritingOrCreatingSockets(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)

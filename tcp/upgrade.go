@@ -196,7 +196,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	s.warnAboutUnmovableConns(ctx, e)
-	d, err := s.pauseBroadcastsAndSaveState(ctx)
+	d, err := s.pauseAndPrepareUpgrade(ctx)
 	if err != nil {
 		return u, err
 	}

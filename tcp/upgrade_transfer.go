@@ -72,7 +72,7 @@ func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
+func (s *Server) pauseAndPrepareUpgrade(ctx context.Context) (d *outgoingUpgrade, err error) {
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()

@@ -124,13 +124,13 @@ func (c *Conn) CancelSnapshot() {
 
 // AbortExport ends an export without moving the connection. The connection continues in this engine. After
 // BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of StartExport fail.
-func (c *Conn) AbortExport(permanently bool) {
+func (c *Conn) AbortExport(neverRetry bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
 	}
 	c.extra.exportStage = 0
 	c.restartPeerTimeouts()
-	if permanently {
+	if neverRetry {
 		c.extra.exportStage = exportRefused
 	}
 	c.freeExtraIfZero()

@@ -167,8 +167,8 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail returns the address of the pointer to the last output buffer. The pointer may be nil.
-func (c *Conn) outputTail() **Buffer {
+// addrOfLastOutputBuffer returns the address of the pointer to the last output buffer. The pointer may be nil.
+func (c *Conn) addrOfLastOutputBuffer() **Buffer {
 	if all := c.fileQueueOrNil().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
 	}
@@ -176,22 +176,22 @@ func (c *Conn) outputTail() **Buffer {
 }
 
 // lastOutput returns the last output buffer, or nil if new data needs a new buffer.
-func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
+func (c *Conn) lastOutput() *Buffer { return *c.addrOfLastOutputBuffer() }
 
 func (c *Conn) tailBufferOrNew(capacityIfNew int) *Buffer {
-	b := c.outputTail()
+	b := c.addrOfLastOutputBuffer()
 	if *b == nil {
 		c.allocOutputAtTail(b, capacityIfNew)
 	}
 	return *b
 }
 
-// addrOfTransportTail is like outputTail, but for data that a layer has already processed.
+// addrOfTransportTail is like addrOfLastOutputBuffer, but for data that a layer has already processed.
 func (c *Conn) addrOfTransportTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
 	}
-	return c.outputTail()
+	return c.addrOfLastOutputBuffer()
 }
 
 func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {

@@ -125,7 +125,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	resumed := c.resumeReadingIfRateAllows(now)
 	switch {
 	case c.isCloseOrHandshakeOverdue(now):
-		c.abortAfterExpiry()
+		c.failAfterHandshakeOrCloseTimeout()
 		return true
 	case c.callTimerOrCloseAtDeadline(now):
 		return true
@@ -166,7 +166,7 @@ func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
 	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentAndDroppedBytes() > 0)
 }
 
-func (c *Conn) abortAfterExpiry() {
+func (c *Conn) failAfterHandshakeOrCloseTimeout() {
 	switch {
 	case c.is(handshaking) && !c.is(closing):
 		c.abortWith(ErrHandshakeTimeout)

@@ -25,7 +25,7 @@ type conn struct {
 	lastReadFull        bool    // the last read filled its buffer
 	bulk                bool    // the last read brought more than bulkReadSize; reads are limited
 	writeBlocked        bool    // the kernel has accepted no output since the last OnSent
-	expiryCounted       bool    // the connection is counted in goroutineEngine.connsWithDeadline
+	expiryCounted       bool    // the connection is counted in goroutineEngine.expiringConns
 	proxiedPeerRecorded bool
 	awaitingWritable    bool // a goroutine waits until the socket is writable
 
@@ -244,9 +244,9 @@ func (c *conn) setWaitDeadlineIfWithinTimerLead(at time.Duration, otherWakeAt ui
 
 func (c *conn) addOrRemoveExpiringCount(counted bool) {
 	if c.expiryCounted = counted; counted {
-		c.engine.connsWithDeadline.Add(1)
+		c.engine.expiringConns.Add(1)
 	} else {
-		c.engine.connsWithDeadline.Add(-1)
+		c.engine.expiringConns.Add(-1)
 	}
 }
 

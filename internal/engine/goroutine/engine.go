@@ -92,7 +92,7 @@ type goroutineEngine struct {
 	closeLargestMu    sync.Mutex   // held while looking for connections to close
 	blockedSenders    senderQueue  // senders that wait until all buffers together are within their limit
 	clock             pausableClock
-	connsWithDeadline atomic.Int64              // connections with a timer, deadline or expiry, which need fast sweeps
+	expiringConns atomic.Int64              // connections with a timer, deadline or expiry, which need fast sweeps
 	freedMemory       handover.FreedByteCounter // memory of connections that were handed over
 	handoff           handoffState
 	connAdded         chan struct{} // signals a new connection to the sweeper

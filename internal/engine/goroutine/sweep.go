@@ -143,7 +143,7 @@ func (k *pausableClock) removeLimit() {
 
 // nextSweepConns returns the next connections to sweep. period is the time of a full sweep; 0 means FastSweepPeriod.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
-	if e.connsWithDeadline.Load() > 0 || period == 0 {
+	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
 	}
 	slices := int(period / engine.MinSliceInterval)

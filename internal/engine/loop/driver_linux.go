@@ -24,8 +24,8 @@ type Driver interface {
 	Close()
 
 	// HandleEvents handles pending events, up to a limit, without blocking. handled reports whether there were events.
-	// left reports whether more are pending.
-	HandleEvents() (handled, left bool)
+	// moreLeft reports whether more are pending.
+	HandleEvents() (handled, moreLeft bool)
 	// WaitForEvents blocks until events are pending, the eventfd is signalled, or the limit has passed. A negative
 	// limit means no limit. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)

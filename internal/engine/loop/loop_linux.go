@@ -270,7 +270,7 @@ func (l *Loop) runTurn() {
 }
 
 func (l *Loop) isIdle() bool {
-	return !l.mailQueues.hasUndelivered() && l.jobs.Len() == 0 && l.nextTaskDue() > l.host.Clock()
+	return !l.mailQueues.hasUndelivered() && l.jobs.Len() == 0 && l.nextTaskDueTimeOrNever() > l.host.Clock()
 }
 
 func (l *Loop) recordLastTurnAndStartNext() {
@@ -340,7 +340,7 @@ func (l *Loop) spinHandlingEvents() (foundWork bool) {
 			return true
 		}
 		l.host.SetClock(engine.MonotonicNow())
-		if l.nextTaskDue() <= l.host.Clock() {
+		if l.nextTaskDueTimeOrNever() <= l.host.Clock() {
 			return true
 		}
 	}
@@ -360,7 +360,7 @@ func (l *Loop) yieldWhileProcessorsAreBusy() (foundWork bool) {
 		runtime.Gosched()
 		l.countDue = 0
 		l.startTurnAndExtendDeadlines(now, 0)
-		if l.handleEvents() || l.hasRemoteWork() || l.nextTaskDue() <= l.host.Clock() {
+		if l.handleEvents() || l.hasRemoteWork() || l.nextTaskDueTimeOrNever() <= l.host.Clock() {
 			return true
 		}
 	}
@@ -390,7 +390,7 @@ func (l *Loop) blockUntilWork() {
 	now := engine.MonotonicNow()
 	l.recordTurnAndExtendDeadlines(now)
 	limit := time.Duration(-1) // no limit
-	if next := l.nextTaskDue(); next != never {
+	if next := l.nextTaskDueTimeOrNever(); next != never {
 		limit = max(next-now, 0)
 	}
 	l.driver.WaitForEvents(limit)
@@ -425,7 +425,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	}
 	if c.DriverFlags()&Expiring == 0 {
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.sweeper.adjustDeadlineConnCount(c.Slot(), 1)
+		l.sweeper.adjustExpiringCount(c.Slot(), 1)
 	}
 	l.timers.addTimerIfSoon(c)
 }
@@ -433,7 +433,7 @@ func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.sweeper.adjustDeadlineConnCount(c.Slot(), -1)
+		l.sweeper.adjustExpiringCount(c.Slot(), -1)
 	}
 }
 

@@ -93,8 +93,8 @@ func (w *connWalk) markLoopDone() {
 }
 
 func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
-	if e.activeExpels.Add(1) > maxActiveExpels {
-		e.activeExpels.Add(-1)
+	if e.activePeerCloses.Add(1) > maxActiveExpels {
+		e.activePeerCloses.Add(-1)
 		return engine.ErrFull
 	}
 	err := e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
@@ -105,9 +105,9 @@ func (e *loopEngine) QueueCloseOfPeerConns(exactAddrPort netip.AddrPort) error {
 			}
 		})
 		return next
-	}, func() { e.activeExpels.Add(-1) })
+	}, func() { e.activePeerCloses.Add(-1) })
 	if err != nil {
-		e.activeExpels.Add(-1)
+		e.activePeerCloses.Add(-1)
 	}
 	return err
 }

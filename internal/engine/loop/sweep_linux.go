@@ -16,7 +16,7 @@ type expirySweeper struct {
 	loop              *Loop
 	period            time.Duration   // duration of a sweep that the time limits permit; 0 without time limits
 	fastSweepReasons  int             // number of reasons for fast sweeps; each expiring connection is one
-	connsWithDeadline int             // number of expiring connections
+	expiringConns int             // number of expiring connections
 	expiring          []uint16        // by chunk, the number of expiring connections
 	sweptAt           []time.Duration // by chunk
 	nextAt            time.Duration   // when the next slice is due
@@ -67,11 +67,11 @@ const (
 	maxSweepPause   = 16
 )
 
-// adjustDeadlineConnCount adds delta to the number of expiring connections, in total and in the chunk of slot.
-func (s *expirySweeper) adjustDeadlineConnCount(slot uint32, delta int) {
+// adjustExpiringCount adds delta to the number of expiring connections, in total and in the chunk of slot.
+func (s *expirySweeper) adjustExpiringCount(slot uint32, delta int) {
 	s.growToChunkCount(int(slot/chunkSize) + 1)
 	s.expiring[slot/chunkSize] += uint16(delta)
-	s.connsWithDeadline += delta
+	s.expiringConns += delta
 	s.loop.AdjustFastSweepReasons(delta)
 }
 
@@ -85,7 +85,7 @@ func (s *expirySweeper) growToChunkCount(chunks int) {
 func (s *expirySweeper) markChunkSweptIfDue(now time.Duration) bool {
 	s.growToChunkCount(s.nextChunk + 1)
 	last := &s.sweptAt[s.nextChunk]
-	if s.fastSweepReasons > 0 && s.fastSweepReasons == s.connsWithDeadline && s.expiring[s.nextChunk] == 0 &&
+	if s.fastSweepReasons > 0 && s.fastSweepReasons == s.expiringConns && s.expiring[s.nextChunk] == 0 &&
 		(s.period == 0 || now-*last < s.period-engine.FastSweepPeriod) {
 		return false
 	}

@@ -28,7 +28,7 @@ func (l *Loop) runDueTasks() {
 
 const never = time.Duration(math.MaxInt64)
 
-func (l *Loop) nextTaskDue() time.Duration {
+func (l *Loop) nextTaskDueTimeOrNever() time.Duration {
 	first := never
 	for _, d := range l.tasks {
 		if at, ok := d.nextDue(); ok {
