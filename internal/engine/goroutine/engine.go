@@ -67,42 +67,42 @@ const (
 
 // goroutineEngine implements engine.Engine with one goroutine per connection.
 type goroutineEngine struct {
-	cfg               engine.Config
-	host              engine.Runtime
-	counters          engine.Counters
-	buffers           engine.SharedBuffers
-	listeners         []net.Listener
-	listenerIndexes   []int                 // index of the engine.Listener of each socket
-	admission         *admission.Controller // counts connections and dials
-	broadcastTracker  engine.BroadcastTracker
-	broadcastQueue    chan *engine.Broadcast // for the broadcaster
-	flushBroadcasts   chan chan struct{}     // the broadcaster closes a received channel once the queue is empty
-	dialRequests      chan struct{}          // holds one element for each Dial in progress
-	dialSlots         chan struct{}          // holds one element for each connection being dialled
-	acceptPause       acceptPauseState
-	connFreed         chan struct{} // signals a closed connection to acceptors that have no descriptors left
-	stopCtx           context.Context
-	cancel            context.CancelFunc // cancels stopCtx, and with it dials and pauses
-	nextSweepChunk    int                // used by the sweeper only
-	heartbeats        engine.HeartbeatSweep
-	heartbeatConns    []*conn      // connections of one chunk; used by the sweeper only
-	readLimiter       readLimiter  // for connections that send much
-	pipePool          pipePool     // for relays
-	largeReadBytes    atomic.Int64 // size of large read buffers in use
-	closeLargestMu    sync.Mutex   // held while looking for connections to close
-	blockedSenders    senderQueue  // senders that wait until all buffers together are within their limit
-	clock             pausableClock
-	expiringConns atomic.Int64              // connections with a timer, deadline or expiry, which need fast sweeps
-	freedMemory       handover.FreedByteCounter // memory of connections that were handed over
-	handoff           handoffState
-	connAdded         chan struct{} // signals a new connection to the sweeper
-	lastConnClosed    chan struct{} // signals to the sweeper that there are no connections
-	killed            chan struct{} // closed when connections must end at once
-	killOnce          sync.Once
-	running           sync.WaitGroup
-	schedulerDone     sync.WaitGroup // waits for callConfigSchedulerWhenDue
-	workDone          chan struct{}  // closed when everything but callConfigSchedulerWhenDue has ended
-	done              chan struct{}  // closed when everything has ended
+	cfg              engine.Config
+	host             engine.Runtime
+	counters         engine.Counters
+	buffers          engine.SharedBuffers
+	listeners        []net.Listener
+	listenerIndexes  []int                 // index of the engine.Listener of each socket
+	admission        *admission.Controller // counts connections and dials
+	broadcastTracker engine.BroadcastTracker
+	broadcastQueue   chan *engine.Broadcast // for the broadcaster
+	flushBroadcasts  chan chan struct{}     // the broadcaster closes a received channel once the queue is empty
+	dialRequests     chan struct{}          // holds one element for each Dial in progress
+	dialSlots        chan struct{}          // holds one element for each connection being dialled
+	acceptPause      acceptPauseState
+	connFreed        chan struct{} // signals a closed connection to acceptors that have no descriptors left
+	stopCtx          context.Context
+	cancel           context.CancelFunc // cancels stopCtx, and with it dials and pauses
+	nextSweepChunk   int                // used by the sweeper only
+	heartbeats       engine.HeartbeatSweep
+	heartbeatConns   []*conn      // connections of one chunk; used by the sweeper only
+	readLimiter      readLimiter  // for connections that send much
+	pipePool         pipePool     // for relays
+	largeReadBytes   atomic.Int64 // size of large read buffers in use
+	closeLargestMu   sync.Mutex   // held while looking for connections to close
+	blockedSenders   senderQueue  // senders that wait until all buffers together are within their limit
+	clock            pausableClock
+	expiringConns    atomic.Int64              // connections with a timer, deadline or expiry, which need fast sweeps
+	freedMemory      handover.FreedByteCounter // memory of connections that were handed over
+	handoff          handoffState
+	connAdded        chan struct{} // signals a new connection to the sweeper
+	lastConnClosed   chan struct{} // signals to the sweeper that there are no connections
+	killed           chan struct{} // closed when connections must end at once
+	killOnce         sync.Once
+	running          sync.WaitGroup
+	schedulerDone    sync.WaitGroup // waits for callConfigSchedulerWhenDue
+	workDone         chan struct{}  // closed when everything but callConfigSchedulerWhenDue has ended
+	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex
 	conns  connTable

@@ -46,7 +46,7 @@ type loopEngine struct {
 	listenerStats    []*engine.ListenerCounters
 	admission        *admission.Controller // counts connections and dials of all loops
 	acceptPaused     atomic.Bool           // by the operator
-	activePeerCloses     atomic.Int64
+	activePeerCloses atomic.Int64
 	broadcastTracker engine.BroadcastTracker
 	sharedCounters   engine.Counters // for events that belong to no single loop
 	nextLoop         atomic.Uint64

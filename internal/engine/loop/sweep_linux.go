@@ -13,16 +13,16 @@ import (
 // sweeps.
 
 type expirySweeper struct {
-	loop              *Loop
-	period            time.Duration   // duration of a sweep that the time limits permit; 0 without time limits
-	fastSweepReasons  int             // number of reasons for fast sweeps; each expiring connection is one
-	expiringConns int             // number of expiring connections
-	expiring          []uint16        // by chunk, the number of expiring connections
-	sweptAt           []time.Duration // by chunk
-	nextAt            time.Duration   // when the next slice is due
-	nextChunk         int
-	chunksLeft        int // chunks left of this slice
-	turnsPaused       int // turns since the last chunk
+	loop             *Loop
+	period           time.Duration   // duration of a sweep that the time limits permit; 0 without time limits
+	fastSweepReasons int             // number of reasons for fast sweeps; each expiring connection is one
+	expiringConns    int             // number of expiring connections
+	expiring         []uint16        // by chunk, the number of expiring connections
+	sweptAt          []time.Duration // by chunk
+	nextAt           time.Duration   // when the next slice is due
+	nextChunk        int
+	chunksLeft       int // chunks left of this slice
+	turnsPaused      int // turns since the last chunk
 }
 
 func (s *expirySweeper) isActive() bool {
