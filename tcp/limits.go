@@ -231,8 +231,7 @@ func defaultMaxBuffered(processes int) int {
 	if from == "GOMEMLIMIT" {
 		processes = 1
 	}
-	limit = min(limit, math.MaxInt) // for 32-bit systems
-	return int(limit / 4 / int64(processes))
+	return int(min(limit/4/int64(processes), math.MaxInt)) // for 32-bit systems
 }
 
 func (l *Limits) fillAndCheckTimeouts() error {

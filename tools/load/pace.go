@@ -448,5 +448,5 @@ func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 			return
 		}
 	}
-	c.IsPaused()
+	c.IsPaused() // pauses above the high-water mark, so that Drained is called once the output is sent
 }
