@@ -22,7 +22,7 @@ type client struct {
 }
 
 type clientExtra struct {
-	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
+	topics          [kindCount]map[string]*topic // all subscriptions except firstTopic
 	publishRate     rateLimit
 	patternCost     int        // units of Limits.MaxPatternCost
 	patternCostAddr netip.Addr // address charged with patternCost
@@ -149,7 +149,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a message only if the client may publish it now.
+// countPublishWithinRate reports whether the client may publish a message now. If so, it counts the message.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

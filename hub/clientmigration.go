@@ -26,12 +26,11 @@ var (
 
 type savedClient struct {
 	client
-	flagsOrErrors byte         // replyFlags or, of a WebSocket, consecutiveErrors
-	name          string       // also contains the library's name and version if known, separated by spaces
+	flagsOrErrors byte         // replyFlags of a Redis client, or consecutiveErrors of a WebSocket
+	name          string       // the client's name; then the library's name and version if known, separated by spaces
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy of s.client, so that s can be freed.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -56,7 +55,7 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except for the subscriptions. It fails if the message
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the message
 // format is not between minFormat and maxFormat, or if the user was removed or is off.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)

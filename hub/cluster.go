@@ -103,7 +103,8 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns names on other hubs that match pattern, at most maxBytes. omitted counts further names.
+// namesOnOtherHubs returns names on other hubs that match pattern, of at most maxBytes in total. omitted counts the
+// others.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -150,7 +150,7 @@ func serverCommands() []*command {
 }
 
 // misdirectedHTTPCommands returns commands that close the connection. Their names are words of HTTP requests, which a
-// web page may have made a browser send to this port.
+// malicious web page may have sent to this port.
 func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

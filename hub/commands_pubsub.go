@@ -37,8 +37,8 @@ func (b *commandBatch) writeErrorReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names in the command, or to none if the user lacks the right to one of them. It
-// stops at any other error.
+// handleSubscribe subscribes to the names in the command, but to none if the user lacks the right to one of them. After
+// any other error, it skips the remaining names.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -121,8 +121,9 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// flushIfFullAndYieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A
-// later batch continues it. If stop is true, the caller must return.
+// flushIfFullAndYieldIfOverBudget sends the replies if their buffer is full. If the batch's budget is used up, it
+// interrupts the command after argsDone arguments, and a later batch continues. If stop is true, the caller must
+// return.
 func (b *commandBatch) flushIfFullAndYieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -169,12 +170,11 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches. A larger number is searched on another
-// goroutine.
+// maxTopicsOnLoop is the number of topics up to which an event loop searches them, instead of another goroutine.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub, or an error above
-// maxBytes.
+// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. If the names exceed
+// maxBytes, it writes an error.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)
@@ -224,7 +224,7 @@ func (b *commandBatch) handleNumpatOnAllHubs() {
 	})
 }
 
-// replyInBackgroundIf calls makeReply, on another goroutine if slow is true.
+// replyInBackgroundIf calls makeReply. If slow is true, another goroutine does so.
 func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
 	if !slow {
 		makeReply(context.Background(), &b.replyWriter)

@@ -26,12 +26,12 @@ type respSession struct {
 	*sessionDetails // nil if unused
 	replyFlags
 	lastCommand   uint8     // ID, see commandsByID
-	knownLibrary  libraryID // by CLIENT SETINFO
+	knownLibrary  libraryID // set by CLIENT SETINFO
 	lastCommandAt uint32    // see secondsSinceStart
 }
 
 type sessionDetails struct {
-	clientName  string        // by CLIENT SETNAME
+	clientName  string        // set by CLIENT SETNAME
 	progress    parseProgress // of an incomplete command
 	*unfinished               // nil if unused
 }
@@ -181,8 +181,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input and returns how many bytes it used. Commands that an open transaction has
-// queued do not count, so the next input begins with them.
+// runCommands runs the commands in input and returns how many bytes it used. Commands queued by an open transaction do
+// not count, so the next input begins with them.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -236,8 +236,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If the session has none and createIfAbsent is false, it
-// does nothing. Details that are zero after set are removed.
+// updateSessionDetails calls set with the session's details. If there are none, it first creates them or, if
+// createIfAbsent is false, does nothing. Details that are zero after set are removed.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -306,7 +306,7 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent. Otherwise, the client would mistake the next
+// closeOnSendError closes the connection after a reply could not be sent. Otherwise, the client would take the next
 // reply for the unsent one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
@@ -316,7 +316,6 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions and closes the connection after its pending output.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -329,7 +328,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command, or queues it in a transaction. finished is false if a later batch must continue
+// runCommand runs the parsed command, or queues it in a transaction. If finished is false, a later batch must continue
 // it.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++

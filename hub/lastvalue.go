@@ -13,7 +13,7 @@ type lastValueCache struct {
 
 	mu             sync.Mutex // guards the fields below
 	byName         map[string]*lastValue
-	newest, oldest *lastValue // by last use
+	newest, oldest *lastValue // ordered by last use
 	bytes          int
 	peakCount      int // most entries since byName was allocated; maps don't shrink
 	evicted        int64

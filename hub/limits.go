@@ -26,9 +26,9 @@ type Limits struct {
 	MaxSubscriptions int
 	// MaxSubscribers limits the number of subscribers of one topic or pattern. The default 0 means no limit.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of matching one message against the patterns of all clients. One unit of work
-	// takes about 10 ns. The limit applies to the most expensive topic name that MaxName permits. The default is
-	// 100,000, about 1 ms.
+	// MaxPatternWork limits the work of matching one message against the patterns of all clients. One unit takes about
+	// 10 ns. The limit applies to the most expensive topic name that MaxName permits. The default is 100,000, about 1
+	// ms.
 	MaxPatternWork int
 	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
 	// a publish (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All

@@ -18,7 +18,7 @@ const clusterSlots = 16_384
 type clusterNode struct {
 	id, host  string
 	port      int
-	portField string // of CLUSTER SHARDS
+	portField string // name of the field for the port in CLUSTER SHARDS
 }
 
 // thisHubAsClusterNode returns the hub's ID and the address to which the client has connected.

@@ -185,8 +185,7 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// Dropping a message sets its topic to nil. The message remains in the messages slice until removeDroppedMessages
-// removes it.
+// A dropped message gets a nil topic. It remains in the slice messages until removeDroppedMessages removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -204,7 +203,7 @@ type replayBuffer struct {
 	advanced                 chan struct{} // closed when the next message arrives; nil if no replay waits for it
 	handedOver               bool          // after an upgrade, another process stores the messages
 
-	newestMu        sync.Mutex // guards the next three
+	newestMu        sync.Mutex // guards streamNewest and its error and time
 	streamNewest    Position   // cached result of Cluster.Newest
 	streamNewestErr error
 	streamNewestAt  time.Time
@@ -412,8 +411,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages at the beginning of the slice, or all if they take more than half of
-// it.
+// removeDroppedMessages removes dropped messages at the beginning of the slice. If more than half of the slice are
+// dropped messages, it removes all of them.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -431,7 +430,6 @@ func (m *replayBuffer) removeDroppedMessages() {
 	m.messages, m.head = kept, 0
 }
 
-// firstOrNextSeq returns the sequence number of the oldest stored message, or of the next message if none are stored.
 func (m *replayBuffer) firstOrNextSeq() uint64 {
 	if m.head < len(m.messages) {
 		return m.messages[m.head].seq
@@ -439,8 +437,8 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Some dropped messages, with a nil
-// topic, are among them.
+// messagesAndDropMarksAfter returns the messages with a sequence number above seq. They include some dropped messages,
+// which have a nil topic.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
@@ -452,8 +450,8 @@ func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
-// pattern. If the result is at most afterSeq, no such message after afterSeq was dropped.
+// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages that match a pattern.
+// If the result is at most afterSeq, none after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0
@@ -485,8 +483,8 @@ type ReplayStats struct {
 	// small enough to run at once. Replayed counts messages sent in replays. Gaps counts notices about messages that
 	// are no longer available. Refused counts clients that were told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients that sent an id that no node has issued. Stalled counts replays that stopped because the
-	// client did not read.
+	// Unissued counts clients that sent an id that no node has assigned. Stalled counts replays that stopped because
+	// the client did not read.
 	Unissued, Stalled int64
 }
 

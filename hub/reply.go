@@ -43,7 +43,6 @@ func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
 func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
 
-// writeBulksAndInts writes each string as a bulk string and each int as an integer.
 func (r *replyWriter) writeBulksAndInts(values ...any) {
 	for _, v := range values {
 		if n, isInt := v.(int); isInt {
@@ -147,7 +146,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 }
 
 // pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. An
-// error of makeReply closes c. It fails if too many replies are in progress.
+// error of makeReply closes c. The function fails if too many replies are in progress.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

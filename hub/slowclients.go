@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If it was closed because it was slow, its
-// unsent output counts as lost.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
+// its unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -48,7 +48,6 @@ type Slow struct {
 	Top []SlowClient
 }
 
-// SlowClient is a subscriber with unsent output or lost messages.
 type SlowClient struct {
 	ID   uint64 // as in tcp.Ref.ID and CLIENT LIST
 	Addr string // empty for a Unix socket
@@ -82,8 +81,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. After
-// it has returned, no further call follows.
+// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. When
+// it returns, no further call follows.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -52,7 +52,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the subscribers that receive a message (sent) or lose it (dropped), and the bytes of output.
+// deliveryCounts counts the subscribers to which a message was sent or for which it was dropped, and the bytes of
+// output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -79,7 +80,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 }
 
 // broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use. If encode
-// appends nothing, subscribers with this format receive nothing.
+// appends nothing, the subscribers with this format receive nothing.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

@@ -75,7 +75,6 @@ const closeGrace = time.Second
 // release the pool's goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, sched.NewGoroutines().Runnable) }
 
-// newPool implements New. countRunnable counts the goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -193,7 +192,6 @@ func (p *Pool) notifyDropped(j Job, reason error) {
 	}
 }
 
-// notifyShed calls Dropped for the jobs in *shed and empties *shed.
 func (p *Pool) notifyShed(shed *[]Task) {
 	for i := range *shed {
 		p.notifyDropped((*shed)[i].Job, ErrShed)

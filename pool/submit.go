@@ -50,7 +50,7 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries limits how often TrySubmit tries again if the pool has no queue. Meanwhile, a worker may return
+// returningWorkerTries limits how often TrySubmit tries again if the pool has no queue: a worker may be about to return
 // from its last job.
 const returningWorkerTries = 8
 

@@ -83,7 +83,6 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeOrStartWorkerIfQueued calls wakeOrStartWorker if jobs wait and no worker searches for them.
 func (p *Pool) wakeOrStartWorkerIfQueued() (called bool) {
 	if p.searching.Load() > 0 || !p.anyQueued() {
 		return false

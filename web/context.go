@@ -11,7 +11,7 @@ import (
 
 // requestContext is the context of a request. It ends when the connection closes or the handler has returned.
 type requestContext struct {
-	x          *exchange // only its mu may be used after the request
+	x          *exchange // after the request, only its field mu may be used
 	h          *HTTP
 	ref        tcp.Ref
 	ended      bool            // guarded by x.mu

@@ -58,8 +58,8 @@ func isDeflateResponse(extensions string) bool {
 
 const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 
-// deflateTail is appended to a compressed message before decompression. It consists of four bytes that the sender has
-// omitted, and an empty final block.
+// deflateTail is appended to a compressed message before decompression: four bytes that the sender has omitted, and an
+// empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -91,8 +91,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress decompresses the message p. It returns an error if the result exceeds maxBytes bytes. It may overwrite the
-// bytes between len(p) and cap(p). After use, the caller passes the result to recycleDecompressed.
+// decompress decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the bytes
+// between len(p) and cap(p). Pass the result to recycleDecompressed after use.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)

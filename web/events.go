@@ -124,8 +124,8 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
-// value becomes the connection's Value, and opened is called after the switch.
+// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and its output has been
+// sent. value becomes the connection's Value. opened is called after the switch.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -143,7 +143,6 @@ type eventStream struct{ events *Events }
 // Opened is never called, because the connection is already open when the stream begins.
 func (s eventStream) Opened(*tcp.Conn) {}
 
-// Received discards input of the client.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }

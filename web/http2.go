@@ -44,9 +44,9 @@ type http2Conn struct {
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and in begins with the HTTP/2
-// preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS is too
-// weak or the server drains, startHTTP2 closes c.
+// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and the input begins with the
+// HTTP/2 preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS
+// is too weak or the server drains, startHTTP2 closes c.
 func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	isPreface := bytes.HasPrefix(in, []byte(http2Preface)[:min(len(in), len(http2Preface))])
 	state := c.TLS()
@@ -176,8 +176,8 @@ func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails. The failure ends http.Server.Serve.
-// Close closes a connection that was not accepted.
+// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve. Close
+// closes a connection that was not accepted.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

@@ -23,7 +23,7 @@ type response struct {
 	conn *tcp.Conn // set if the handler runs on the connection's owner
 
 	header         http.Header
-	headerAtStatus http.Header // copy of header; nil unless Header is called between WriteHeader and writeHead
+	headerAtStatus http.Header // copy of header; nil unless the handler called Header between WriteHeader and writeHead
 	status         int
 	length         int64 // declared by the handler, or -1
 	written        int64
@@ -181,8 +181,8 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite checks whether the handler may write n more bytes of the body. It first calls WriteHeader if the
-// handler has not done so.
+// prepareBodyWrite returns an error if the handler must not write n more bytes of the body. It first calls WriteHeader
+// if the handler has not done so.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -253,7 +253,7 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize is the maximum number of bytes that a handler's goroutine passes to the connection at a time.
+// maxSendSize limits the bytes that a handler's goroutine passes to the connection at a time.
 const maxSendSize = 64 << 10
 
 // send sends head, followed by p. If too much earlier output is unsent, it waits until the peer has received enough.
@@ -302,12 +302,12 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minUncopiedWrite is the minimum length of p, in bytes, for writeWithoutCopy. For less output, a copy costs less than
-// the wait for the goroutine that owns the connection.
+// minUncopiedWrite is the minimum size of p, in bytes, for writeWithoutCopy. For less output, a copy costs less than
+// the wait for the connection's owner.
 const minUncopiedWrite = 16 << 10
 
-// writeWithoutCopy makes the goroutine that owns the connection send head and p without a copy, and waits until it has
-// done so. It returns false if earlier output is unsent, p is too short or the connection closes.
+// writeWithoutCopy makes the connection's owner send head and p without a copy, and waits until it has done so. It
+// returns false if earlier output is unsent, p is too short or the connection closes.
 func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	if len(p) < minUncopiedWrite {
 		return false
@@ -325,8 +325,8 @@ func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p if nothing else is unsent, or if at most maxUnsent bytes are unsent after the write.
-// Otherwise, and if the write fails, it returns false.
+// writeIfSpace writes head and p, unless output is already unsent and would exceed maxUnsent bytes together with them.
+// It returns false if it has not written them, or if the write fails.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -338,8 +338,8 @@ func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	return err == nil
 }
 
-// writeHead selects the framing of the body and writes the response head. firstData is the beginning of the body, or
-// the whole body in the state responseWhole.
+// writeHead selects the framing of the body and writes the response head. firstData is the beginning of the body; in
+// the state responseWhole, it is the whole body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	if w.headerAtStatus != nil {
@@ -459,8 +459,8 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the end of the body: by its length, by chunks or by the end of the
-// connection. The caller must omit skipFields from the head.
+// chooseBodyFraming selects whether the body ends after a length, with chunks or with the connection. The caller must
+// omit skipFields from the head.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

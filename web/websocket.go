@@ -20,11 +20,11 @@ import (
 // loops, the methods run on the loop of the socket and must not block. The arguments s and message are valid only
 // during the call.
 type SocketHandler interface {
-	// Opened is the first call.
+	// Opened is called first, when the socket opens.
 	Opened(s Socket)
 	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
-	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
+	// Closed is called last. The reason is a *CloseError if the peer has closed or violated the protocol,
 	// io.ErrUnexpectedEOF if it has ended without a close frame, nil after Socket.Close, or a reason of
 	// tcp.Handler.Closed.
 	Closed(s Socket, reason error)
@@ -95,8 +95,8 @@ type socketOptions struct {
 	client   bool // the socket was dialed: it sends masked frames and receives unmasked ones
 }
 
-// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. The connections that the same
-// WebSocket value has accepted share a negotiatedSocket if they have negotiated the same options.
+// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. Accepted connections of a WebSocket
+// that have negotiated the same options share one.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
@@ -270,8 +270,8 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	}
 }
 
-// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is invalid, status
-// and reason are the answer; otherwise status is 0.
+// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. For a valid request, status is 0.
+// Otherwise, status and reason are the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, reason string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -320,8 +320,7 @@ func (ws *WebSocket) passesOriginCheck(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for the options. It returns nil if ws does not support the subprotocol of the
-// options.
+// handlerFor returns the tcp.Handler for the options, or nil if ws does not support their subprotocol.
 func (ws *WebSocket) handlerFor(options socketOptions) (handlerOrNil *negotiatedSocket) {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -432,7 +431,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 }
 
 // checkMessageSize returns an error if the frame with the head h makes its message too long. receivedBytes is the size
-// of earlier frames of the message.
+// of the message's earlier frames.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -443,8 +442,8 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
 // validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. checker,
-// if set, has checked the beginning of p. cost is the amount of work, in the units of maxWorkPerCall. stillOpen is
-// false if the socket was closed because of the message.
+// if set, has checked the beginning of p. cost is the work, in the units of maxWorkPerCall. stillOpen is false if the
+// socket was closed.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

@@ -54,8 +54,8 @@ type Config struct {
 	// hub.Limits; they always accept up to 1,020 KiB. It is unused without Peers.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
-	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
-	// Hub.Replay, which rejects further messages. The defaults are 65,536 and 16 MiB.
+	// Further messages are lost and counted. The same limits apply to the queue for the stream of Hub.Replay, which
+	// rejects further messages. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
 	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects uses wildcards to
 	// subscribe to all topics. The default is 100,000.
@@ -100,7 +100,7 @@ const (
 	closeTimeout      = 2 * time.Second // to send waiting messages
 	maxOriginBytes    = 64
 	headerReserve     = 4 << 10        // space for headers in a message
-	sequenceHeader    = "Myriad"       // origin, era and sequence number of a message
+	sequenceHeader    = "Myriad"       // origin, era (see sequencer) and sequence number of a message
 	topicHeader       = "Myriad-Topic" // escaped name that is too long for a subject
 	serverMaxPayload  = 64 << 20
 )
@@ -110,7 +110,7 @@ const (
 type Node struct {
 	hub      *hub.Hub
 	config   Config
-	origin   string // random for each start, unless taken over
+	origin   string // random for each start, unless taken over from an old process
 	server   *natsd.Server
 	natsConn *nats.Conn
 
@@ -121,7 +121,7 @@ type Node struct {
 	publisher     *streamPublisher // publisher and stream are nil without Replay
 	stream        *replayStream
 
-	// These fields copy the state of nats.Conn, whose methods block while it connects.
+	// These fields copy the state of the nats.Conn, whose own methods block while it connects.
 	connected  atomic.Bool
 	maxPayload atomic.Int64 // of the last connected server
 

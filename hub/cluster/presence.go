@@ -27,8 +27,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// A node without announcements for forgetNodeAfter is removed. After forgetSequencesAfter, its sequence numbers may
-	// be removed.
+	// A node that sends no announcement for forgetNodeAfter is removed. After forgetSequencesAfter, its sequence
+	// numbers may be removed.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
@@ -41,14 +41,14 @@ type announcement struct {
 }
 
 // query asks another node about its topics. The fields determine the kind of answer:
-//   - If Of is set, the answer contains the number of subscribers of each name in Of.
+//   - If the list Of is set, the answer contains the number of subscribers of each name in the list.
 //   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
 //   - Otherwise, the answer lists the names that match Pattern.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
 	Pattern []byte
-	Most    int // limit of the names in bytes
+	Most    int // limit of the answer's names, in bytes
 	Largest int
 }
 

@@ -43,7 +43,8 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots.
+// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots. lastTokenOffset is the
+// offset of the last token in text.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -126,8 +127,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject for all topics that match a pattern, such as myriad.t.news.> for
-// news.a*.
+// subjectCoveringPattern returns a NATS subject that covers all topics that match a pattern, such as myriad.t.news.>
+// for news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

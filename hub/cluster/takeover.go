@@ -34,7 +34,6 @@ func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 // Config.Origin to the same identifier.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeToAllForTakeover subscribes the new process to all topics until Resume.
 func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)

@@ -20,7 +20,7 @@ type warningLimiter struct {
 
 type shownWarning struct {
 	shownAt    time.Time
-	suppressed int // repeats since
+	suppressed int // repeats of the line since it was last shown
 }
 
 const (
