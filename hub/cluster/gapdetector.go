@@ -101,8 +101,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. If isCovered
-// returns true, gaps still count, because another subscription covers the subject.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps
+// in subjects for which isCovered returns true still count, because another subscription covers these subjects.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

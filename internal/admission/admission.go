@@ -65,8 +65,7 @@ func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each
-// slot taken.
+// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -123,9 +122,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection. On success, it returns 0. If no token is available, it returns
-// the time until the next token, at most a second. The parameter now is the time since an instant that all callers
-// share. If now is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
+// TakeRateToken takes a token to accept one connection, and returns 0. If no token is available, it returns the time
+// until the next token, at most a second. The parameter now is the time since an instant that all callers share. If now
+// is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -133,15 +132,13 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is the number of units in one token. It is a billion, so a rate of n tokens per second is n units per
-// nanosecond.
+// unitsPerToken is the number of units in one token. A rate of n tokens per second is therefore n units per nanosecond.
 const unitsPerToken = int64(time.Second)
 
 // maxRate limits the tokens per second, so that sums of units fit into 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is the largest backward step of the clock that takeToken ignores. A larger step means that the clock was
-// reset.
+// maxClockLag is the largest backward step of the clock that is ignored. A larger step means that the clock was reset.
 const maxClockLag = time.Minute
 
 // tokenBucket is a token bucket (RFC 2697). A full bucket holds the tokens of one second.

@@ -39,7 +39,7 @@ const (
 // Peer is a connection to the Log of another process. Its creator must call ReceiveFrames on a separate goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.BroadcastOrQueue fails with
+	// closeWhenFull closes the connection if the peer does not keep up. Otherwise, Log.BroadcastOrQueue fails with
 	// ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast

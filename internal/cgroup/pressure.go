@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time in which a task of the process's control group (if unknown, of the system) has
-// waited for a CPU (PSI). ok is false if the kernel does not report pressure.
+// CPUPressure returns how long, in total, tasks of the process's control group have waited for a CPU (PSI). If the
+// group is unknown, all tasks of the system count. ok is false if the kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {

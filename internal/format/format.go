@@ -149,8 +149,8 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the largest unit that is at most v. If all units are larger than v, it uses the last one.
-// The units are in descending order.
+// formatScaled formats v in the largest unit that is at most v, or else in the last one. The units are in descending
+// order.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

@@ -93,15 +93,15 @@ type rateTable struct {
 
 type entry struct {
 	written    time.Time
-	suppressed int64 // messages suppressed since written
+	suppressed int64 // number of messages suppressed since one was last written
 }
 
 func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed is the number of equal messages that were suppressed
-// since the last one was written.
+// admitMessage reports whether m may be written now. suppressed counts the equal messages that were suppressed since
+// one was last written.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

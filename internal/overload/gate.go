@@ -47,22 +47,22 @@ const (
 type Gate struct {
 	mode       atomic.Uint32 // bits such as probing; with 0, Admit admits every request unmeasured
 	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
-	ratioCause atomic.Uint32 // Reason
+	ratioCause atomic.Uint32 // Reason for shedding by ratio
 	now        func() time.Duration
-	requested  chan struct{} // see Requested
+	requested  chan struct{} // result of Requested
 	_          [128]byte     // the fields above are read for each request
 
 	waiting   atomic.Int64 // measured requests between Admit and Start
 	credits   atomic.Int64 // limit of the field waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured is the number of requests without a Ticket that have started since the last Tick, while the Gate
-	// measured all new requests.
+	// unmeasured counts the requests without a Ticket that have started since the last Tick, while the Gate measured
+	// all new requests.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
-	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait
-	// idle is the time in ns, since the last Tick, in which no request waited. Each such period counts from
-	// startInterval on.
+	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait now
+	// idle is the time in ns, since the last Tick, in which no request waited. The first startInterval of each such
+	// period does not count. startInterval is the mean time in ns between two starts.
 	idle, startInterval atomic.Int64
 	delays              meanTracker // of requests that have started since the last tick
 	services            meanTracker // times from Start to Done
@@ -146,8 +146,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitBySharesOrIfNoneWaits reports whether the fair shares admit a request, or else counts it as shed. If no request
-// waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
+// admitBySharesOrIfNoneWaits reports whether a request passes the fair shares. If not, it counts the request as shed.
+// If no request waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	reason := ByQueueDelay
 	if mode&dicing != 0 {
@@ -161,8 +161,8 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission that setShedRatio has set, in units of 1/certain. It is the same
-// for all sources and ignores the credits.
+// flatProbability returns the probability of admission that setShedRatio has set; the constant certain means 1. It is
+// the same for all sources and ignores the credits.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -240,19 +240,19 @@ const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
 	// The target of the queue delay is the mean time for which requests run, but at least MinTarget (default:
-	// minTarget) and at most maxTarget. If requests arrive in bursts, workers could find the queue empty between two
-	// bursts. The minimum therefore grows by up to idleTarget, in proportion to the share of time in which this
-	// happens, up to maxIdle. While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
+	// minTarget) and at most maxTarget. If requests arrive in bursts, workers may find the queue empty in between. The
+	// minimum therefore grows with the share of time in which they do, by idleTarget if the share is maxIdle or more.
+	// While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
 	minTarget, maxTarget = 2 * time.Millisecond, 100 * time.Millisecond
 	idleTarget           = 3 * time.Millisecond
 	maxIdle              = 0.05
-	idleSmoothing        = 8 // ticks
+	idleSmoothing        = 8 // number of ticks over which idleShare is averaged
 	growthInterval       = 100 * time.Millisecond
 	// A queue counts as growing if its length reaches growth times the length after its first interval. It also counts
 	// as growing if arrivals exceed starts by the share fastGrowth in two consecutive intervals.
 	growth, fastGrowth = 1.5, 0.2
 	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
-	quietTime          = time.Second // time without shedding (limiting) or above-target delays (counting) that ends a state
+	quietTime          = time.Second // ends limiting after so long without shedding, and counting without high delays
 	decrease           = 0.4         // decrease of the credits if the delay is twice the target
 	maxCredits         = 1 << 20
 )

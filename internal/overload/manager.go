@@ -53,14 +53,14 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below endShare times
-// the threshold for the duration endTime.
+// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below the product of
+// threshold and endShare for endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
 	buffersToPause = 0.6
 	endShare       = 0.9
-	lagTime        = 300 * time.Millisecond // for which the lag must last
+	lagTime        = 300 * time.Millisecond // how long the lag must last
 	endTime        = time.Second            // how long an action continues after its signal has ended
 	refuseAfter    = 5 * time.Second        // how long PauseAccepts lasts before RefuseConns begins
 	minCPUPressure = 0.1
@@ -89,14 +89,14 @@ type Manager struct {
 	connShares      fairShares
 	connProbability atomic.Uint32 // of admitting a connection while RefuseConns is active, regardless of its source
 
-	since     [NumActions]time.Duration // when an active action began; for others, when the signal began
+	since     [NumActions]time.Duration // when an active action began; for an inactive one, when its signal began
 	quietAt   [NumActions]time.Duration // when an active action's signal was last present
 	signalled [NumActions]bool
 	lag       lagController
 	lowMemory bool // requests are shed because of memory
 }
 
-// NewManager returns a Manager that uses the clock now. The clock must never return 0.
+// NewManager returns a Manager whose clock is the function now. The clock must never return 0.
 func NewManager(now func() time.Duration) *Manager {
 	m := new(Manager)
 	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
@@ -248,14 +248,14 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 // lagTarget. It begins when the lag has exceeded lagToShed for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
-	highSince        time.Duration // since when the lag is high; 0 if it is not
+	highSince        time.Duration // since when the lag has been high; 0 if it is not
 	lastAt           time.Duration
 }
 
 const (
 	lagTarget   = 100 * time.Millisecond
 	lagToShed   = 250 * time.Millisecond
-	lagShedTime = time.Second // for which lagToShed must be exceeded
+	lagShedTime = time.Second // how long lagToShed must be exceeded
 	maxRatio    = 0.95
 	// gainP and gainI are the proportional and the integral gain of the PID controller; its derivative gain is 0. The
 	// error is the relative excess of the lag over lagTarget, from -1 to maxError.

@@ -60,7 +60,8 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	return h, lengthIfComplete, nil
 }
 
-// checkPrefixOrIncomplete returns errIncomplete if b is only the beginning of prefix.
+// checkPrefixOrIncomplete returns an error if b does not begin with prefix: errIncomplete if more bytes could complete
+// the prefix, and otherwise an error that names what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

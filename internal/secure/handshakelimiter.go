@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server waits for a client's input if other handshakes are queued.
+// stallTimeout is how long a server waits for a client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
@@ -30,8 +30,8 @@ type HandshakeLimiter struct {
 	mu         sync.Mutex
 	maxRunning int
 	running    int
-	evicting   int       // how many of running are being evicted
-	queue      list.List // a *handshake is at most in one of the lists
+	evicting   int       // number of running handshakes that are being evicted
+	queue      list.List // a handshake is in at most one of these lists
 	stalled    list.List
 }
 

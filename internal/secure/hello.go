@@ -17,8 +17,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the input so far contains a complete ClientHello. in must begin with the input of the
-// previous call.
+// scanHello reports whether the input so far contains a complete ClientHello. The input must begin with the input of
+// the previous call.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -118,7 +118,7 @@ func checkTLSPrefix(in []byte) error {
 const maxSmallBody = 576 - headerLen
 
 // splitHelloIntoSmallRecords splits the ClientHello at the beginning of the input into small records, which save memory
-// of crypto/tls, unless another message follows in the last record.
+// of crypto/tls. If another message follows in the last record, it returns the input unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

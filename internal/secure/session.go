@@ -43,7 +43,7 @@ type Session struct {
 	partial       []byte // input of earlier calls; crypto/tls has read its first partialOffset bytes
 	err           error  // if not nil, Read returns it
 	partialOffset int32
-	recordLeft    int32 // unread bytes of the current record; they are next in partial or input
+	recordLeft    int32 // unread bytes of the current record, which come next in partial or input
 
 	largestRecord int32 // bytes of the largest record so far
 

@@ -11,8 +11,8 @@ import (
 // it. Afterwards, only the session's owner uses it.
 type transport Session
 
-// Read returns bytes of the next complete record. Without one, it blocks during the handshake and returns ErrAgain
-// afterwards.
+// Read returns bytes of the next complete record. If there is none, Read blocks during the handshake and returns
+// ErrAgain afterwards.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)

@@ -48,8 +48,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors in as many messages as necessary, all with the same text. The caller must still
-// close the descriptors.
+// SendFDsInChunks sends descriptors in as many messages as necessary. Each message has the same text. The caller must
+// still close the descriptors.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -103,7 +103,7 @@ func DupFD(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// WriteToNewMemoryFile returns a memory file (memfd_create) with content. The file offset is at the end.
+// WriteToNewMemoryFile returns a memory file (memfd_create) with the given content. The file offset is at the end.
 func WriteToNewMemoryFile(content []byte) (fd int32, err error) {
 	own, err := unix.MemfdCreate("records", unix.MFD_CLOEXEC)
 	if err != nil {

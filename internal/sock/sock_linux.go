@@ -43,8 +43,8 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends first, which must not be empty, and up to 63 further buffers in one system call, without blocking.
-// It returns the number of bytes sent.
+// SendBuffers sends up to 64 buffers in one system call, without blocking. The first one must not be empty. SendBuffers
+// returns the number of bytes sent.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

@@ -151,7 +151,7 @@ func (e Eventfd) isUsableByCallingThread() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard is the
+// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard the
 // maximum to which the process may raise it.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit

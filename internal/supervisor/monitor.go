@@ -128,8 +128,8 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a failure of a worker that has ended before it served. If all workers have
-// failed too often in a row, it sets s.err.
+// countFailureAndSetErrIfAllFail counts a failure of a worker that ended before it served. If all workers have failed
+// too often in a row, it sets s.err and returns true.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,7 +44,7 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 }
 
 // requestPauseStateResend makes the relay send the current pause or resume command to all workers again, for a new
-// worker. The request is dropped if the new worker, unlessEnded, ends first, or if the supervisor drains.
+// worker. It waits for space in the queue, until that worker ends (unlessEnded) or the supervisor drains.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:

@@ -49,7 +49,7 @@ type process interface {
 	serving() <-chan struct{} // closed when the process accepts connections
 	stopped() <-chan struct{} // closed when it has stopped serving
 	ended() <-chan struct{}   // closed when it has exited and was reaped
-	err() error               // its exit status once ended is closed; nil for exit code 0
+	err() error               // exit status once ended is closed; nil for exit code 0
 	requestDrainWithSIGTERMUnlessServing()
 	kill()
 	enqueueFrameOrSkipUnlessServing(frame []byte) error // called only by the relay
@@ -88,7 +88,7 @@ type Supervisor struct {
 	allServed chan struct{} // closed when all workers have begun to serve
 	started   chan struct{} // closed with allServed or draining
 	draining  chan struct{} // closed when workers are to drain
-	killing   chan struct{} // closed when they are to be killed
+	killing   chan struct{} // closed when workers are to be killed
 	done      chan struct{} // closed when everything has ended
 
 	messages chan []byte // frames for the relay
@@ -101,14 +101,14 @@ type Supervisor struct {
 	page     []byte         // nil when everything has ended
 	ended    endedCounters
 	workers  []workerState
-	err      error // why it gave up
+	err      error // why the supervisor gave up
 }
 
 type workerState struct {
 	process   process       // nil if none runs
 	collected chan struct{} // closed when the process has ended and its counters are added
 	lostConns int64         // connections that were open when its processes ended
-	served    bool          // at least once
+	served    bool          // has served at least once
 	failures  int           // consecutive runs that ended before serving
 }
 
@@ -235,8 +235,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum of the counters of all workers, including ended workers. Connections that were open in ended
-// workers are not counted. A worker's counters may lag by up to publishEvery.
+// Counters returns the sum of the counters of all workers, including ended workers. It does not count connections that
+// were open in ended workers. A worker's counters may lag by up to publishEvery.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 )
 
 // Identity returns a server configuration with a certificate for example.com, and a client configuration that trusts
-// it.
+// this certificate.
 var Identity = sync.OnceValues(func() (server, client *tls.Config) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()

@@ -118,8 +118,8 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// PredecessorActivationSockets returns the names of the service manager's sockets that the old process has passed on,
-// and the sockets. Only one call is allowed. The caller must close the sockets.
+// PredecessorActivationSockets returns the service manager's sockets that the old process has passed on, and their
+// names. Only one call is allowed. The caller must close the sockets.
 func PredecessorActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -203,8 +203,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. If err means that
-// the old process has exited, it instead reports to the first process that this process serves, and returns nil.
+// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. But if err means
+// that the old process has exited, it reports to the first process that this process serves, and returns nil.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()

@@ -54,8 +54,8 @@ func ReportOwnPIDServing() {
 	}
 }
 
-// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
-// the first process. It does nothing in the first process, or if no process reads reports.
+// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the exit
+// status to the first process. It does nothing in the first process, or if no process reads reports.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -151,8 +151,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil
-// only for status 0.
+// waitReportedExitError waits for a report of the exit status of process pid. It returns nil only for status 0, and an
+// error if no report arrives within exitReportTimeout.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()

@@ -34,7 +34,7 @@ type Successor struct {
 	cmd          *exec.Cmd
 	replyTimeout time.Duration // limit for each reply
 	exited       chan struct{} // closed when the process has exited
-	exitErr      error         // its exit status, once exited is closed
+	exitErr      error         // exit status, once exited is closed
 }
 
 // StartSuccessor starts cmd as the new process. It adds an environment variable and a descriptor to cmd. replyTimeout
@@ -151,8 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed returns err or, if err means that the socket was closed and the new process exits within
-// replyTimeout, an error with the exit status.
+// waitAndAddExitStatusIfClosed returns err. But if err means that the socket was closed, it waits up to replyTimeout
+// for the new process to exit, and adds the exit status.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err

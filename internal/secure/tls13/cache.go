@@ -15,7 +15,7 @@ type CipherCache struct {
 
 	mu       sync.Mutex // guards the fields below
 	timer    *time.Timer
-	isArmed  atomic.Bool // also read without the lock
+	isArmed  atomic.Bool // may also be read without the lock
 	isClosed bool
 }
 
@@ -59,8 +59,7 @@ func (cc *CipherCache) lookup(secret *[32]byte, isClient bool) *directionCipher 
 	return nil
 }
 
-// put adds c to the cache. The secret selects a set of entries. If that set is full, c replaces one of the ciphers in
-// it.
+// put adds c to the cache. If the set of entries for the secret is full, c replaces a cipher in this set.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // loops if Close is called between the two calls

@@ -104,7 +104,7 @@ const (
 )
 
 type rareState struct {
-	tails   [2][16]byte // for SHA-384, the last 16 bytes of the secrets of read and write
+	tails   [2][16]byte // for SHA-384, the last 16 bytes of the secrets of the fields read and write
 	partial []byte      // the first part of an incomplete record
 }
 
@@ -151,7 +151,8 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// sendAlertAndBreak sends alert to a peer that has violated the protocol, breaks the connection and returns the error.
+// sendAlertAndBreak sends an alert, unless CloseWrite was called, breaks the connection and returns the alert as error.
+// the error.
 func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
 		c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertFatal, byte(alert)})
