@@ -76,8 +76,7 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 	return s, nil
 }
 
-// reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It fails if the user has
-// lost the right to one of them.
+// reauthorizeAndRestoreSubscriptions restores the saved subscriptions. It fails if the user may not have one of them.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	// A pattern may cost more than in the old process, but must not be rejected.
@@ -150,8 +149,7 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack messages that the new
-// process stores.
+// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack stored messages.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

@@ -287,8 +287,7 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 }
 
 // replayLimiters limits concurrent replays. A replay holds a slot of the semaphore early until this node has all
-// messages up to the client's position, and afterwards a slot of queue. While it runs steps, it also holds a slot of
-// turns.
+// messages up to the client's position, and then a slot of queue. While it runs steps, it also holds a slot of turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -328,8 +327,7 @@ func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed at the next message, or nil if the node has reached
-// pos.
+// nextMessageChanUnlessReached returns a channel that the next message closes, or nil if the node has reached pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -364,8 +362,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has loaded the stream up to pos. A pos of another stream counts as reached.
-// The caller must hold mu.
+// reachedLocked reports whether this node has the stream up to pos, or pos belongs to another stream. Hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -480,8 +477,7 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, unless its output queue is
-// full.
+// trySendPendingAndJoinGroups sends the prepared output and joins the groups, unless the client's output queue is full.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -10,12 +10,12 @@ import (
 // concurrent use. Event loops call the methods, so a method may block only if its comment says so.
 type Cluster interface {
 	// PublishOrCountLost queues a message for the other hubs. It must not keep a reference to message. It fails only if
-	// the message is too long. If the queue is full, the message is lost and counted in ClusterStats.Unsent. kind is
-	// Topic or Sharded.
+	// the message is too long. If the queue is full, it counts the message in ClusterStats.Unsent. kind is Topic or
+	// Sharded.
 	PublishOrCountLost(kind Kind, topic string, message []byte) (tooLong error)
-	// QueueForReplay queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
-	// stream has stored the message. QueueForReplay must not keep a reference to message. It fails if the message is
-	// too long or the queue is full.
+	// QueueForReplay queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the stream
+	// has stored it. QueueForReplay must not keep a reference to message. It fails if the message is too long or the
+	// queue is full.
 	QueueForReplay(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
@@ -55,8 +55,7 @@ type ClusterStats struct {
 	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections to NATS.
 	Connected   bool
 	Disconnects int64
-	// Subjects is the current number of subscribed NATS subjects. All reports whether the node uses wildcard subjects
-	// that cover all topics.
+	// Subjects is the number of subscribed NATS subjects. All reports whether wildcard subjects cover all topics.
 	Subjects int64
 	All      bool
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
@@ -103,8 +102,7 @@ func Matcher(pattern string) func(topic string) bool { return compileGlob(patter
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns names on other hubs that match pattern, of at most maxBytes in total. omitted counts the
-// others.
+// namesOnOtherHubs returns names on other hubs that match pattern, of at most maxBytes. omitted counts the others.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

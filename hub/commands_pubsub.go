@@ -65,8 +65,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes the client from the names in the command. Without names, it ends all subscriptions of
-// this kind.
+// handleUnsubscribe ends the subscriptions to the names in the command or, without names, all of this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {
@@ -98,8 +97,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// confirmSubscription tells the client that a subscription has succeeded. Call it before messages of the topic can
-// arrive.
+// confirmSubscription confirms a subscription to the client. Call it before messages of the topic can arrive.
 func (b *commandBatch) confirmSubscription(subscriptionCount int) {
 	b.writeConfirmation(subscriptionCount)
 	if b.repliesInMessageOrder {
@@ -122,8 +120,7 @@ func (b *commandBatch) argsAlreadyDone() int {
 }
 
 // flushIfFullAndYieldIfOverBudget sends the replies if their buffer is full. If the batch's budget is used up, it
-// interrupts the command after argsDone arguments, and a later batch continues. If stop is true, the caller must
-// return.
+// interrupts the command after argsDone arguments, for a later batch. If stop is true, the caller must return.
 func (b *commandBatch) flushIfFullAndYieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -173,8 +170,7 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 // maxTopicsOnLoop is the number of topics up to which an event loop searches them, instead of another goroutine.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub. If the names exceed
-// maxBytes, it writes an error.
+// writeTopicListOrError writes the names that match pattern and have subscribers, or an error if they exceed maxBytes.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)

@@ -67,8 +67,7 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading, and closes the connection
-// after failedLoginCloseDelay.
+// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading and closes after a delay.
 func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

@@ -149,8 +149,7 @@ const (
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// Every matchUnitsPerWork units of pattern matching and every patternBytesPerWork bytes of a compiled pattern cost
-	// 1.
+	// Every matchUnitsPerWork units of pattern matching and patternBytesPerWork bytes of a compiled pattern cost 1.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
 	// maxPooledArgs is the largest capacity of an argument slice that returns to the pool.
@@ -306,8 +305,7 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent. Otherwise, the client would take the next
-// reply for the unsent one.
+// closeOnSendError closes the connection, because the client would take the next reply for the one that was not sent.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -328,8 +326,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command, or queues it in a transaction. If finished is false, a later batch must continue
-// it.
+// runCommand runs the parsed command or queues it in a transaction. If it is not finished, a later batch continues.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++

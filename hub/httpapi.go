@@ -52,8 +52,7 @@ type httpAPI struct {
 
 const (
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. httpScanWait limits how long further
-	// requests wait.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for httpScanWait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
 	// The default and the maximum of a topic list's limit parameter.
@@ -182,8 +181,7 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// allowOriginAfterCheck permits the web page that sent the request to read the response. The caller must have checked
-// the page's origin.
+// allowOriginAfterCheck permits the requesting web page to read the response. First check the page's origin.
 func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -206,8 +204,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateOrInitialUser returns the user whose credentials the request contains. Without credentials, it returns
-// the connection's initial user.
+// authenticateOrInitialUser returns the user of the request's credentials or, without any, the initial user.
 func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -393,8 +390,7 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for the whole cluster. total may count topics of several hubs more
-// than once.
+// largestClusterTopics is like largestLocalTopics for the cluster. total may count topics more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {

@@ -54,8 +54,7 @@ type Hub struct {
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
 }
 
-// Check returns an error if a field of h is invalid. The error wraps tcp.ErrBadConfig. Call Check before h serves
-// clients.
+// Check returns an error that wraps tcp.ErrBadConfig if a field of h is invalid. Call it before h serves clients.
 func (h *Hub) Check() error {
 	if err := h.Limits.validate(); err != nil {
 		return err

@@ -174,8 +174,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages replaces the stored messages by those that saveKeptMessages has written. If it has written none,
-// they remain.
+// restoreKeptMessages replaces the stored messages by those that saveKeptMessages has written, if there are any.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

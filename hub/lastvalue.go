@@ -46,8 +46,7 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message, unless it alone exceeds the limit, and evicts the least recently
-// used topics beyond the limits.
+// storeNewestAndEvict stores a topic's newest message if it fits, and evicts the least recently used topics.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,19 +25,16 @@ import (
 // Cluster.QueueForReplay). Every node has a copy of the stream in memory.
 type Replay struct {
 	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
-	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all
-	// topics.
+	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. "*" selects all topics.
 	Topics []string
 	// MaxBytes, MaxMessages and MaxAge limit the messages that are stored in the stream and in the memory of each node.
 	// A message's size includes its topic's name and 100 bytes of overhead. In memory, each topic with messages counts
-	// as 112 more bytes. When a limit is exceeded, the oldest messages are dropped. Expired messages are dropped when a
-	// message is published or a client subscribes. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge
-	// is 1 s.
+	// as 112 more bytes. Beyond a limit, the oldest messages are dropped. Expired messages are dropped when a message
+	// is published or a client subscribes. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory. When a limit is exceeded, the
-	// topic's oldest messages are dropped. These limits do not apply to the NATS stream of a Cluster. The default is 0:
-	// only the limits above apply.
+	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory, but not in the NATS stream of
+	// a Cluster. Beyond a limit, the topic's oldest messages are dropped. The default 0 means no limit per topic.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
 	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
 	// count. Up to 64 * MaxReplays further clients wait. Any others are rejected and must try again. If a client does
@@ -130,8 +127,7 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// KeepsAll reports whether the messages of a topic are stored. For a pattern, it reports whether the messages of all
-// matching topics are stored.
+// KeepsAll reports whether the messages of a topic, or of all topics that match a pattern, are stored.
 func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, topicOrPattern)
@@ -250,9 +246,8 @@ type KeptMessage struct {
 	Old bool
 }
 
-// Begin discards all stored messages and starts a new stream. firstSeq is the sequence number of the first message.
-// Clients that resume must wait until SetLoaded is called. Only an implementation of Cluster may call Begin and
-// SetLoaded.
+// Begin discards all stored messages and starts a new stream. firstSeq is the first message's sequence number. Clients
+// that resume must wait until SetLoaded is called. Only an implementation of Cluster may call Begin and SetLoaded.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -345,8 +340,7 @@ func (r *Replay) DropExpired(now time.Time) {
 	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages until the limits are met. maxExpired limits the messages dropped only
-// because of MaxAge.
+// dropBeyondLimits drops the oldest messages beyond the limits. maxExpired limits those dropped only for MaxAge.
 func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -437,8 +431,7 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. They include some dropped messages,
-// which have a nil topic.
+// messagesAndDropMarksAfter returns the messages after seq. Some dropped ones, with a nil topic, are among them.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

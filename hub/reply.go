@@ -26,7 +26,7 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements or, to a RESP2 client, of an array with resp2Count
+// writeRESP3Header writes the header of a RESP3 type with n elements or, in RESP2, of an array with resp2Count
 // elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
@@ -119,9 +119,9 @@ const (
 
 var errTooManyScans = errors.New("too many list requests; try again later")
 
-// replyInBackground pauses the connection and calls makeReply on another goroutine to write the reply. An error of
-// makeReply closes the connection after the reply. In a transaction, or if too many replies are in progress, the reply
-// is an error.
+// replyInBackground pauses the connection while another goroutine calls makeReply to write the reply. If makeReply
+// fails, the connection closes after the reply. In a transaction or with too many replies in progress, the reply is an
+// error.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")

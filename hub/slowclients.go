@@ -37,14 +37,13 @@ var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try
 
 // Slow describes the slow subscribers that Hub.Slow has found.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Waiting counts the clients with unsent output. Behind counts
-	// the clients with so much unsent output that the server does not read from them (see tcp.Limits.HighWater). Missed
-	// counts the clients that have lost messages under the SlowConsumer policy DropMessage. Bytes is the total unsent
+	// Clients is the number of clients with subscriptions. Waiting counts clients with unsent output. Behind counts
+	// clients with so much unsent output that the server does not read from them (see tcp.Limits.HighWater). Missed
+	// counts clients that have lost messages under the SlowConsumer policy DropMessage. Bytes is the total unsent
 	// output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists up to ten clients with the most unsent output. Among clients with equal output, those with more lost
-	// messages come first.
+	// Top lists up to ten clients with the most unsent output and, if it is equal, with the most lost messages.
 	Top []SlowClient
 }
 

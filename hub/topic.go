@@ -20,8 +20,7 @@ const (
 type topic struct {
 	name string
 
-	// firstGroup contains the subscribers with firstFormat. otherGroups contains those with other formats. Groups are
-	// never removed.
+	// firstGroup contains the subscribers with firstFormat, and otherGroups all others. Groups are never removed.
 	firstGroup  tcp.Group
 	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
 	slotHash    uint32 // determines its slot in the table
@@ -52,8 +51,7 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the subscribers to which a message was sent or for which it was dropped, and the bytes of
-// output.
+// deliveryCounts counts messages sent to and dropped for subscribers, and the bytes of output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {

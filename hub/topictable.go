@@ -98,8 +98,7 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0, because 0 marks a
-// free slot.
+// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0 (a free slot).
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }

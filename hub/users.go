@@ -37,8 +37,7 @@ type roster struct {
 
 type passwordHash [sha256.Size]byte
 
-// ReadUsers reads users from a Redis ACL file. The file may contain at most 64 MiB and 1,000,000 users. Errors include
-// the line number.
+// ReadUsers reads users from a Redis ACL file of at most 64 MiB and 1,000,000 users. Errors include the line number.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
@@ -124,8 +123,7 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. A pattern needs an ACL rule with exactly
-// this pattern.
+// maySubscribe reports whether the user may subscribe. A pattern needs an ACL rule with exactly this pattern.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool {
 		if kind == Pattern {

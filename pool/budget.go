@@ -21,8 +21,8 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater and lowWater are percentages of the limit. Above highWater, the number of workers decreases. Below
-	// lowWater, it may increase again.
+	// highWater and lowWater are percentages of the limit. Above the first, workers end; below the second, more may
+	// start.
 	highWater, lowWater = 70, 60
 	// maxFutile is the maximum number of consecutive reductions without effect (less than 5%).
 	maxFutile = 2

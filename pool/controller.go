@@ -36,7 +36,7 @@ type controller struct {
 }
 
 // Periods of the controller, in nanoseconds. It ticks every fastPeriod while jobs wait, and for stayFast afterwards.
-// While jobs only run, it ticks every slowPeriod. Without jobs, it ticks every trimPeriod until only Config.Min workers
+// While jobs run, it ticks every slowPeriod. Without jobs, it ticks every trimPeriod until only Config.Min workers
 // remain.
 const (
 	fastPeriod   = int64(time.Millisecond)
@@ -89,8 +89,7 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle of the controller. nextPeriod is the time until the next one, in nanoseconds; 0 means until the
-// controller is woken.
+// tick runs one cycle of the controller. nextPeriod is the time until the next one in ns, or 0 to wait for a wakeup.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -202,8 +201,7 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 const (
 	// initialPerProc is the initial and minimum limit of workers per processor.
 	initialPerProc = 2
-	// The limit of workers decreases when, for crowdedFor, more than crowdedPerProc goroutines have waited for each
-	// processor.
+	// The limit of workers decreases after crowdedFor with more than crowdedPerProc waiting goroutines per processor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
 	// It also decreases when, for noneBlockedFor, running jobs have waited only for processors.

@@ -62,8 +62,7 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if the shard has space for it. extraCapacity raises the limit for this call. The caller holds
-// s.mu.
+// enqueue adds a job if there is space. extraCapacity raises the limit for this call. The caller holds s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false

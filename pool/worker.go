@@ -118,8 +118,7 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob moves a job from the queue, if any, to w.job. It may also shed jobs, wake another worker, and wake a
-// waiting Submit.
+// takeQueuedJob moves a queued job, if any, to w.job. It may also shed jobs and wake a worker or waiting Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -184,8 +183,7 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a queued job, and parks the worker if there is none. It returns false if the worker must
-// exit.
+// searchThenPark searches for a queued job, or else parks the worker. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
@@ -251,8 +249,7 @@ func (w *worker) countOutcomeAndStopSearching() {
 	w.stopSearching()
 }
 
-// contextOrDropIfExpired returns the context for t's job. If t.Ctx has ended, it drops the job and returns nil. t.Ctx
-// must not be nil.
+// contextOrDropIfExpired returns the context for t's job, or drops the job and returns nil if t.Ctx has ended.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.last.expired = 1

@@ -65,8 +65,7 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// wholeChunkedBodyLength returns the encoded length of the chunked body at the beginning of the input, or 0 if the body
-// is incomplete or invalid.
+// wholeChunkedBodyLength returns the encoded length of the chunked body in the input, or 0 if incomplete or invalid.
 func wholeChunkedBodyLength(in []byte) (lengthOrZero int) {
 	for f := newBodyDecoder(-1); !f.done; {
 		_, used, err := f.nextData(in[lengthOrZero:], len(in))
@@ -132,8 +131,7 @@ func (f *bodyDecoder) parseTrailer(in []byte) (noData []byte, used int, _ error)
 // maxUnreadBody is the number of buffered body bytes at which the server stops reading until the handler has read some.
 const maxUnreadBody = 64 << 10
 
-// requestBody is the body of a request. The goroutine that owns the connection fills it, and the handler reads it. x.mu
-// guards all fields except x.
+// requestBody is a request's body. The connection's owner fills it for the handler. x.mu guards all fields except x.
 type requestBody struct {
 	x *exchange
 

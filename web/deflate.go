@@ -58,8 +58,7 @@ func isDeflateResponse(extensions string) bool {
 
 const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 
-// deflateTail is appended to a compressed message before decompression: four bytes that the sender has omitted, and an
-// empty final block.
+// deflateTail is appended before decompression: four bytes that the sender has omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {

@@ -42,8 +42,7 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoopIfItRunsJobs queues x and the pipelined requests after x as a job of c's event loop. It returns false if
-// the loop can't run jobs.
+// queueOnLoopIfItRunsJobs queues x and the requests after it as a job of c's event loop, if it can run jobs.
 func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
@@ -52,15 +51,13 @@ func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	return core(c).QueueLoopJob(x.job, n)
 }
 
-// call runs f on the event loop and sends the output of f. If the handler does not run on the loop, call returns false
-// and does not run f.
+// call runs f on the event loop and sends its output. It returns false if the handler does not run on the loop.
 func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 	return h.hold != nil && h.hold.Call(h.ref, func(c *engine.Conn) { f((*tcp.Conn)(c)) })
 }
 
-// sendReadyResponsesOnLoop calls sendReadyResponses on the event loop, which sends the responses of pipelined requests
-// together. It returns false and does nothing if the handler no longer runs on the loop, or if another tcp.Handler
-// takes over the connection.
+// sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. It returns false and does nothing if the handler
+// no longer runs on the loop, or if another tcp.Handler takes over the connection.
 func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
@@ -106,8 +103,7 @@ func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
 	return idleTimeout
 }
 
-// canReceiveDirectly reports whether receiveDirectly may be used once c is paused. Call it only in a call of c's
-// handler that uses all input.
+// canReceiveDirectly reports whether receiveDirectly may be used once c is paused and its handler has used all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
 
 // receiveDirectly receives from the socket of a paused connection on the caller's goroutine, without blocking. It
@@ -207,8 +203,7 @@ func maxUnsent(c *tcp.Conn) int { return core(c).Limits().MaxUnsent }
 // maxMessage returns the effective value of tcp.Limits.MaxMessage for c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }
 
-// clock returns the time at which the current iteration of c's event loop began. The time is relative to an arbitrary
-// start.
+// clock returns when c's event loop began its current iteration, relative to an arbitrary start.
 func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
 
 // readCount returns a number that changes whenever c's event loop reads from any connection.

@@ -70,10 +70,10 @@ type Events struct {
 	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, reason error)
 	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
-	// HTTP.Endpoints. In the new process, Restore is called instead of Opened.
+	// HTTP.Endpoints. There, Restore is called instead of Opened.
 	//
 	// If Save is nil, streams with a Value stay in the old process. If Opened is set and Restore is nil, all streams
-	// stay in the old process.
+	// do.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }

@@ -74,8 +74,7 @@ type handlerObjects struct {
 	request http.Request // its context is ctx
 }
 
-// maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection open. net/http
-// has the same limit.
+// maxDiscardedBody is how many unread body bytes are discarded to keep a connection open, as in net/http.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
@@ -150,10 +149,10 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. If admitted is false
-// or the pool rejects the requests, it answers them with 503. body is the part of x's body that has arrived, and
-// isWhole means that nothing is missing. usedBytes counts the bytes of body that were used. t is the overload manager's
-// ticket for the requests.
+// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
+// 503 if admitted is false or the pool rejects them. body is the part of x's body that has arrived, and isWhole means
+// that nothing is missing. usedBytes counts the used bytes of body. t is the overload manager's ticket for the
+// requests.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
@@ -321,8 +320,7 @@ func (x *exchange) cancelThisAndFollowing() {
 	}
 }
 
-// cancelRequestAndCloseBody cancels the request's context, closes its body and stops its deadlines. The caller holds
-// x.mu.
+// cancelRequestAndCloseBody cancels the context, closes the body and stops the deadlines. The caller holds x.mu.
 func (x *exchange) cancelRequestAndCloseBody() {
 	x.body.readDeadline.stopTimerAndCancelContext()
 	x.res.writeDeadline.stopTimerAndCancelContext()
@@ -378,9 +376,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// activateIfPipelined marks a pipelined exchange as active before its handler sends output. The rest of an active
-// exchange's response is posted to the connection's owner, behind that output. Otherwise, the owner would send the rest
-// too early.
+// activateIfPipelined marks a pipelined exchange as active before its handler sends output. The rest of the response is
+// then posted to the connection's owner, behind that output. Otherwise, the owner would send it too early.
 func (x *exchange) activateIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

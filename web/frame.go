@@ -31,8 +31,7 @@ const (
 )
 
 // Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
-// example with tcp.Ref.Send or tcp.Group.Broadcast. Use a [Group] to send compressed messages. A client must send the
-// result of MaskFrame instead.
+// example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must apply MaskFrame.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
@@ -48,8 +47,7 @@ func MaskFrame(frame []byte) []byte {
 	return appendMaskedFrame(nil, h.First, frame[h.Len:])
 }
 
-// appendMaskedFrame appends a client's frame with a random mask. The mask is unpredictable, as RFC 6455, section 5.3,
-// requires.
+// appendMaskedFrame appends a client's frame with an unpredictable mask, as RFC 6455, section 5.3, requires.
 func appendMaskedFrame(b []byte, first byte, payload []byte) []byte {
 	var mask [4]byte
 	binary.NativeEndian.PutUint32(mask[:], rand.Uint32())
@@ -95,8 +93,7 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends masked bytes of a frame's payload to b, without their mask. maskOffset is their position in
-// the payload.
+// appendUnmasked appends masked payload bytes to b, without their mask. maskOffset is their position in the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]

@@ -40,8 +40,7 @@ var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the HTTP head at the beginning of the input, or 0 if the head is incomplete.
 // The length includes the final blank line and an empty line before the head, if any. The first alreadySearched bytes
-// do not contain the end of the head. A head of more than maxBytes bytes is an error, and so is a line that ends with
-// LF alone.
+// do not contain the end. A head of more than maxBytes bytes is an error, and so is a line that ends with LF alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -123,8 +122,7 @@ type headField struct{ key, value string }
 
 const maxRepeatedHead = 1 << 10
 
-// findPattern returns the result of mux.Handler for the request of x. For a repeated head, it returns the cached
-// result.
+// findPattern returns the result of mux.Handler for the request of x, which is cached for repeated heads.
 func (x *exchange) findPattern(mux *http.ServeMux) (h http.Handler, pattern string) {
 	l := x.headMemory.last
 	if l != nil && x.headMemory.repeated && l.ref == x.ref && l.reads == x.reads && l.mux == mux {
@@ -233,8 +231,7 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	return h, h.validateAndCompleteRequest(r)
 }
 
-// cutLine returns the first line of text, without its line end, and the text after that line. Every line must end with
-// \r\n.
+// cutLine returns the first line of text, without its line end, and the rest. Every line must end with \r\n.
 func cutLine(text string) (line, rest string) {
 	i := strings.IndexByte(text, '\n')
 	if i < 1 {
@@ -286,8 +283,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL parses a target that consists of a path without escapes and an optional query. It returns nil for
-// any other target.
+// parseUnescapedURL parses a path without escapes and an optional query. It returns nil for any other target.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -444,8 +440,7 @@ func trimBlanks(s string) string {
 	return s
 }
 
-// equalFold reports whether two ASCII strings are equal if case is ignored. Unlike strings.EqualFold, it does not treat
-// the Kelvin sign as k.
+// equalFold compares ASCII strings, ignoring case. Unlike for strings.EqualFold, the Kelvin sign does not equal k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

@@ -43,9 +43,8 @@ type HTTP struct {
 	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
 	// queued requests, and sheds nothing.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
-	// header is answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the
-	// server.
+	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A larger header is answered
+	// with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
 	// the time from a response to the next request. A connection that exceeds a limit is closed, up to 10 ms late. By
@@ -54,8 +53,8 @@ type HTTP struct {
 	// shortens idle timeouts, connections that become idle get an eighth of IdleTimeout.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
-	// time from the same moment or, if later, the end of the previous response, to the end of the response. Neither
-	// applies to Quick handlers. By default there is no limit. A handler can set its own limits with
+	// time from the same moment or, if later, the end of the previous response, to the end of the response. Quick
+	// handlers have neither. By default there is no limit. A handler can set its own limits with
 	// http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
 	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
@@ -64,21 +63,17 @@ type HTTP struct {
 	// Over HTTP/2, handlers run on goroutines of net/http instead of Pool, and Quick has no effect. Ref returns false,
 	// because requests share the connection. The fields of HTTP and the limits of the server apply.
 	DisableHTTP2 bool
-	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface (prior
-	// knowledge).
+	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface.
 	UnencryptedHTTP2 bool
 	// HTTP2 configures HTTP/2 connections. The default is net/http's configuration. If SendPingTimeout is 0,
 	// Server.Heartbeat.Interval is used.
 	HTTP2 *http.HTTP2Config
-	// ErrorLog receives messages about panics and mistakes of handlers. The default is the standard logger of package
-	// log.
+	// ErrorLog receives messages about panics and mistakes of handlers. The default is package log's standard logger.
 	ErrorLog *log.Logger
 	// Endpoints are WebSockets and Events within Handler. tcp.Server.Upgrade moves their connections to the new
 	// process, where Endpoints must contain the same names. A connection with a Value moves only if the Value is saved;
-	// see SocketMigrator and Events.Save.
-	//
-	// Connections of all other WebSockets and Events stay in the old process and are drained. The default is no
-	// endpoints.
+	// see SocketMigrator and Events.Save. Connections of all other WebSockets and Events stay in the old process and
+	// are drained.
 	Endpoints map[string]Endpoint
 
 	routes routeTable
@@ -402,8 +397,7 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 to the configured protocols. If DisableHTTP2 is not set, it
-// also adds HTTP/2.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 and, unless DisableHTTP2 is set, HTTP/2.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	if !h.DisableHTTP2 {
@@ -440,9 +434,9 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. Unmarked handlers run
-// on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics if
-// h is nil.
+// Blocking marks h as a handler that often waits or computes for long, and always runs on the pool. Unmarked handlers
+// run on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics
+// if h is nil.
 func Blocking(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Blocking: the http.Handler is nil; expected a handler")

@@ -23,8 +23,7 @@ import (
 // the NetConn. HTTP.http2Mu guards HTTP.http2Servers and the connection counts in it. The goroutine of
 // http2Server.drain ends when the last connection of its server has closed.
 
-// http2Server serves the HTTP/2 connections of one tcp.Server. It is not shared, because draining it must not affect
-// other servers.
+// http2Server serves the HTTP/2 connections of one tcp.Server, because draining must not affect other servers.
 type http2Server struct {
 	http.Server
 	conns     int
@@ -83,8 +82,7 @@ const (
 	inadequateSecurity = 12
 )
 
-// sendGoAwayAndClose sends a GOAWAY with the given code and closes c. The GOAWAY tells the client that no request was
-// processed.
+// sendGoAwayAndClose sends a GOAWAY with the given code, which says that no request was processed, and closes c.
 func sendGoAwayAndClose(c *tcp.Conn, code byte) {
 	_, _ = c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code})
 	_ = c.Close()

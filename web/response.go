@@ -72,8 +72,7 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// bodyBufferSize is the size in bytes of the buffer for a response body. As in net/http, a body that fits into the
-// buffer gets a Content-Length.
+// bodyBufferSize is the size of the buffer for a response body. A body that fits gets a Content-Length, as in net/http.
 const bodyBufferSize = 2048
 
 // flushSize is the maximum number of output bytes that are buffered before they are sent.
@@ -181,8 +180,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite returns an error if the handler must not write n more bytes of the body. It first calls WriteHeader
-// if the handler has not done so.
+// prepareBodyWrite calls WriteHeader if necessary, and returns an error if n more body bytes are not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -417,9 +415,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. If
-// the last response began in the same way, it copies the text that headStart has saved. present is a result of
-// appendSortedFields.
+// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. If the
+// last response began in the same way, it copies that text from headStart. present is a result of appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart
@@ -443,8 +440,8 @@ func (w *response) appendStatusAndFields(fields []headerField, present, skip fie
 	}
 }
 
-// isDateCurrent reports whether the date of s is recent enough. Pass c only on the goroutine that owns the connection,
-// and nil on other goroutines.
+// isDateCurrent reports whether the date of s is recent enough. Only the connection's owner may pass c; others pass
+// nil.
 func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
 	if c == nil {
 		return s.date == currentHTTPDate()
@@ -459,8 +456,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects whether the body ends after a length, with chunks or with the connection. The caller must
-// omit skipFields from the head.
+// chooseBodyFraming selects how the body ends: by length, chunks or connection end. The caller must omit skipFields.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

@@ -53,8 +53,7 @@ type routeTable struct {
 	startOnLoop bool // for tests
 }
 
-// getOrAdd returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
-// maxRoutes other routes.
+// getOrAdd returns the route of a pattern, adding it if necessary, or nil if there are already maxRoutes routes.
 func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)

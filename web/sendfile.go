@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. If src is a regular file or an io.LimitedReader of one, the kernel can send the
-// data.
+// ReadFrom implements io.ReaderFrom. The kernel can send a regular file or an io.LimitedReader of one.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -50,8 +49,7 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is a part of a file at the end of a response. The connection's owner sends it after the handler has
-// returned.
+// trailingFile is a part of a file at the end of a response. The owner sends it after the handler has returned.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64

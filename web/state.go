@@ -40,8 +40,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state of x. It logs a forbidden transition, but still makes it. After x was dispatched, the
-// caller must hold x.mu.
+// setState changes the state of x, and logs a forbidden transition. After dispatch, the caller must hold x.mu.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.logForbiddenTransition(x.state, newState)

@@ -70,16 +70,14 @@ type Config struct {
 
 // Peers configures hubs that form a cluster. Each hub embeds a NATS server.
 type Peers struct {
-	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
-	// server, if it differs from Addr.
+	// Addr is the host and port to listen on for other servers. Advertise is the address that they use, if it differs.
 	Addr, Advertise string
 	// Join lists addresses of other servers in the cluster. One reachable server is enough, because it announces all
 	// others. With Hub.Replay, list all other servers; at least two are required.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS encrypts the connections between servers. Accepting and connecting servers use the same configuration. The
-	// default nil means no encryption.
+	// TLS configures encryption between servers, for accepting and connecting. The default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
 	// be persistent. Each node needs a directory of its own. Dir is required if Hub.Replay is set, and unused
@@ -105,8 +103,7 @@ const (
 	serverMaxPayload  = 64 << 20
 )
 
-// Node connects a hub to a cluster. Messages from the same publisher arrive in order. Methods are safe for concurrent
-// use.
+// Node connects a hub to a cluster. Messages of one publisher arrive in order. Methods are safe for concurrent use.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -420,8 +417,7 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close stops the node within a few seconds. A connected node first sends its queued messages. Afterwards, the hub
-// continues without a cluster.
+// Close stops the node within a few seconds. If connected, it first sends queued messages. The hub continues alone.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()

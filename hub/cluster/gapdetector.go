@@ -18,8 +18,7 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source: a node in one era, during which its numbers do not
-// restart.
+// sourceSequence is the last sequence number received from a source: a node in an era, in which numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -42,8 +41,7 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records a received message. missing counts messages lost just before it. duplicate means that number
-// is not above the last number.
+// recordSequence records a message. missing counts the messages lost just before it. duplicate means an old number.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

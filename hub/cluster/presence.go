@@ -27,8 +27,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// A node that sends no announcement for forgetNodeAfter is removed. After forgetSequencesAfter, its sequence
-	// numbers may be removed.
+	// A node is removed after forgetNodeAfter without announcements, and its sequence numbers after
+	// forgetSequencesAfter.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )

@@ -44,8 +44,7 @@ const (
 	maxPulledMessages   = 512
 	streamRetryDelay    = 250 * time.Millisecond
 	maxReplicas         = 5
-	// maxTruncatedTries is the number of tries after which the node accepts that the stream has lost its newest
-	// messages.
+	// maxTruncatedTries limits the tries before the node accepts that the stream has lost its newest messages.
 	maxTruncatedTries = 40
 	// loadCheckDelay is how long a node loads old messages before it checks whether they still exist.
 	loadCheckDelay = 10 * time.Second

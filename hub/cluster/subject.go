@@ -83,8 +83,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic. ok is false if the subject contains a hash or is not that of
-// a topic.
+// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not of a topic.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -127,8 +126,7 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject that covers all topics that match a pattern, such as myriad.t.news.>
-// for news.a*.
+// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern: myriad.t.news.> for news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

@@ -281,8 +281,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits a few seconds at most until NATS applies new subscriptions, and sets
-// subs.replacedAt.
+// waitUntilSubscriptionsApply waits up to a few seconds until NATS applies changes, and sets subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {

@@ -127,8 +127,7 @@ func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. If there is no space,
-// it waits.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards it to all peers. It waits for space.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
@@ -173,8 +172,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster until endBroadcastAndWakePause. It returns
-// false if the log is paused.
+// beginBroadcastUnlessPaused counts the caller as active until endBroadcastAndWakePause, unless the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true

@@ -35,8 +35,7 @@ type Limits struct {
 	Tasks Limit
 }
 
-// ReadLimits reads the control group limits of the process with the ID pid. It finds only control groups that are
-// mounted below /sys/fs/cgroup.
+// ReadLimits reads the control group limits of the process pid. The groups must be mounted below /sys/fs/cgroup.
 func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
 // readLimits implements ReadLimits. root is empty except in tests. pidOrSelf is a process ID or "self".

@@ -20,8 +20,7 @@ func CPUPressure() (total time.Duration, ok bool) {
 	return parsePressureTotal(string(text))
 }
 
-// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". The total in the text is
-// in µs.
+// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". total is in µs.
 func parsePressureTotal(text string) (total time.Duration, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")
 	_, digits, found := strings.Cut(line, "total=")

@@ -100,8 +100,7 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed counts the equal messages that were suppressed since
-// one was last written.
+// admitMessage reports whether m may be written now. suppressed counts equal messages since one was last written.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

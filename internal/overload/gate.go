@@ -56,8 +56,8 @@ type Gate struct {
 	credits   atomic.Int64 // limit of the field waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured counts the requests without a Ticket that have started since the last Tick, while the Gate measured
-	// all new requests.
+	// unmeasured counts the requests without a Ticket that have started since the last Tick while all were to be
+	// measured.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
 	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait now
@@ -99,9 +99,8 @@ type Ticket struct {
 	priority          Priority
 }
 
-// Admit reports whether a request from source with priority p is admitted. For an admitted request, the caller must
-// call either Start and then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further
-// calls.
+// Admit reports whether a request from source with priority p is admitted. If so, the caller must call either Start and
+// then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -170,8 +169,7 @@ func (g *Gate) flatProbability(mode uint32) uint32 {
 	return certain
 }
 
-// Start reports whether an admitted request may run. If the request has waited too long, Start returns false and ends
-// its Ticket.
+// Start reports whether an admitted request may run. If not, it has waited too long, and its Ticket has ended.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {
@@ -280,12 +278,10 @@ type queueController struct {
 	lastShed    int64
 }
 
-// Requested returns a channel that signals that a request was measured. After a signal, call Tick when BusyPeriod has
-// passed.
+// Requested returns a channel that signals a measured request. After a signal, call Tick when BusyPeriod has passed.
 func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
-// Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. untilNext is the time until
-// Tick must be called again.
+// Tick updates the mode and the credits of the Gate. now is the Gate's time. Call Tick again after untilNext.
 func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
@@ -333,9 +329,8 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. The time
-// without waiting requests counts only beyond the mean time between two starts, at which a worker normally asks for its
-// next request.
+// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. Time
+// without waiting requests counts only as far as it exceeds the mean time between two starts.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {
@@ -366,8 +361,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 }
 
 // endIntervalAndLimitIfGrowing evaluates the interval that ends at now. If the queue grows or the delay exceeds
-// maxDelay, the Gate begins to limit requests. If the delay has been within the target for quietTime, the Gate stops
-// counting requests.
+// maxDelay, the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops
+// counting.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0

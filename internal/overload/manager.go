@@ -106,9 +106,9 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection from source may be accepted under the current load. If the event loops
-// lag, RefuseConns admits one in lagConnDivisor connections, shared fairly among their sources. If memory is short, it
-// admits none.
+// AdmitConn reports whether a new connection from source may be accepted under the current load. If event loops lag,
+// RefuseConns admits one in lagConnDivisor connections, shared fairly among sources. If memory is short, it admits
+// none.
 func (m *Manager) AdmitConn(source netip.Addr) bool {
 	if !m.IsActive(RefuseConns) {
 		return true
@@ -117,20 +117,18 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether a connection from a proxy may be accepted. When the client's address is known, call
-// AdmitConn.
+// AdmitProxy reports whether to accept a connection from a proxy. Call AdmitConn when the client's address is known.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
-// SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
-// longest matching prefix applies. Addresses of weight 0 are exempt from fair shares. Call SetSourceWeights before all
-// other methods.
+// SetSourceWeights sets the weight of each address in a prefix: the number of sources that it counts as. The longest
+// matching prefix applies. Weight 0 exempts an address from fair shares. Call SetSourceWeights before all other
+// methods.
 func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.shares.weights = newSourceWeights(validWeights)
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. The result
-// is max, or less under overload.
+// UnsentHighWater returns the unsent bytes above which a connection is not read: max, or less under overload.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -138,8 +136,7 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// TotalBufferLimit returns the limit, in bytes, of the memory of all buffers together. It returns max, or less under
-// overload.
+// TotalBufferLimit returns the limit of the memory of all buffers in bytes: max, or less under overload.
 func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
@@ -155,8 +152,7 @@ func (m *Manager) PausesAccepts() bool {
 	return m.active.Load()&(1<<PauseAccepts|1<<RefuseConns) == 1<<PauseAccepts
 }
 
-// Update turns actions on or off according to s, a sample taken at now. It reports whether an action has begun or
-// ended.
+// Update turns actions on or off according to s, a sample taken at now. It reports whether an action has changed.
 func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	before := m.active.Load()
 	lag := s.Lag
@@ -281,8 +277,7 @@ func (c *lagController) nextShedRatio(now, lag time.Duration) (ratio float64) {
 	return c.ratio
 }
 
-// updateShedRatio sets the probability of shedding requests that are not critical. If memory is short, the
-// probability is 1.
+// updateShedRatio sets the probability of shedding requests that are not critical: 1 if memory is short.
 func (m *Manager) updateShedRatio(now, lag time.Duration, memory float64) {
 	ratio, level := m.lag.nextShedRatio(now, lag), memoryLevels[ShedRequests]
 	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {

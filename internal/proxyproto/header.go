@@ -25,9 +25,8 @@ const (
 )
 
 type Header struct {
-	// Source is the client's address, and Destination the address to which the client has connected, both without
-	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
-	// invalid.
+	// Source is the client's address, and Destination the address to which the client has connected, without zones.
+	// IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are invalid.
 	Source, Destination netip.AddrPort
 	// Local means that the header contains no addresses. Use the addresses of the transport connection instead.
 	Local bool
@@ -37,8 +36,8 @@ type Header struct {
 
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b and returns its length. If the header is incomplete, lengthIfComplete is 0
-// and err is nil; call Parse again with more bytes.
+// Parse parses the header at the start of b and returns its length. If the header is incomplete, it returns 0 and no
+// error; call it again with more bytes.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).

@@ -60,8 +60,7 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. A server starts or queues the handshake once the ClientHello is
-// complete.
+// appendInputAndStartOnHello appends p to the input. A complete ClientHello starts or queues a server's handshake.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err

@@ -53,8 +53,7 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait blocks until the goroutines of all handshakes have ended. Abort all unfinished sessions first. No session may be
-// created or fed afterwards.
+// Wait blocks until the goroutines of all handshakes have ended. First abort all sessions, and create no more.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {

@@ -17,8 +17,7 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the input so far contains a complete ClientHello. The input must begin with the input of
-// the previous call.
+// scanHello reports whether the input contains a complete ClientHello. It must begin with the previous call's input.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err

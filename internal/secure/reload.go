@@ -14,8 +14,8 @@ import (
 
 const checkInterval = time.Second
 
-// Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its method
-// GetCertificate as GetCertificate of a [tls.Config]. A Reloader is safe for concurrent use.
+// Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its GetCertificate in
+// a [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If loading fails, it logs the error once and
 // keeps the old certificate.
@@ -67,8 +67,7 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return leafExpiryOrZero(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if a file has changed or force is true. attempted is false if it has not
-// tried.
+// loadIfChanged loads the certificate and key if a file has changed or force is true. Otherwise, attempted is false.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

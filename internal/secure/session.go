@@ -243,9 +243,8 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// MarkInputEnded records that no more ciphertext will arrive. During the handshake, the next AdvanceHandshake returns
-// an error. After the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without
-// close_notify.
+// MarkInputEnded records that no more ciphertext will arrive. During the handshake, AdvanceHandshake then fails. After
+// the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without close_notify.
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {

@@ -11,8 +11,7 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are session ticket keys in memory that several processes share. They are safe for concurrent use by
-// goroutines and processes.
+// SharedTicketKeys are session ticket keys in memory. Goroutines and processes may use them concurrently.
 type SharedTicketKeys struct{ page *ticketPage }
 
 // ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader must retry

@@ -24,8 +24,7 @@ type TicketKeyRing struct {
 	keys []TicketKey // newest first
 }
 
-// TicketKey is a key that encrypts session tickets. Anyone who has the key can decrypt resumed sessions, so keep it
-// secret.
+// TicketKey is a key that encrypts session tickets. Keep it secret: anyone who has it can decrypt resumed sessions.
 type TicketKey struct {
 	Key  []byte // 32 bytes
 	Made time.Time
@@ -66,8 +65,7 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. If that cannot be determined, it
-// returns true.
+// hasTicketKeysOrUnknown reports whether the user has set ticket keys in cfg. If that is unknown, it returns true.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")

@@ -5,8 +5,7 @@ import "fmt"
 // ReservedDescriptors is the number of descriptors reserved for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor number that a thread with a private descriptor table opens. See
-// UnshareDescriptorTable.
+// FirstPrivateFD is the lowest descriptor that a thread opens in a private table. See UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 const defaultMaxConns = 1 << 20

@@ -79,8 +79,7 @@ type ConnInfo struct {
 	Local, Remote netip.AddrPort
 	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.
 	BytesIn, BytesOut int64
-	// Unread is the number of received bytes that the program has not read. Unsent is the number of written bytes that
-	// the peer has not acknowledged.
+	// Unread counts received bytes that the program has not read. Unsent counts written bytes without acknowledgement.
 	Unread, Unsent int64
 	// SinceInput is the time since the peer last sent data; RTT is the round-trip time.
 	SinceInput, RTT time.Duration

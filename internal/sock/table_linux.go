@@ -174,8 +174,7 @@ type ThreadUsage struct {
 	Sleeps int64
 }
 
-// CurrentThreadUsage returns the CPU time and the number of sleeps of the calling thread. The goroutine must be locked
-// to the thread.
+// CurrentThreadUsage returns the usage of the calling thread, to which the goroutine must be locked.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)                                               // a valid call does not fail

@@ -71,8 +71,7 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds an ended worker's counters to ended. openConns is the number of connections that were open in
-// the worker.
+// addToEndedAndClear adds a worker's counters to ended. openConns is the number of connections that were open.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

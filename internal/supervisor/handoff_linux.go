@@ -75,8 +75,7 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because the supervisor and its workers never shut down listeners.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections is added to
-// sum.Unconfirmed.
+// ExportConns implements engine.Migrator. If a worker dies, its last known connections count as sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsConcurrently(channels, func(index int, w workerState, part []*os.File) error {

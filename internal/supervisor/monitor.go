@@ -51,8 +51,7 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err, the error of a worker that ended during a drain, unless the supervisor has killed the
-// worker.
+// logIfDrainFailed logs the error of a worker that ended during a drain, unless the supervisor has killed it.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return

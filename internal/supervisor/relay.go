@@ -18,14 +18,12 @@ func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. After the start of a drain,
-// PauseAccept fails.
+// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. It fails during a drain.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// QueueCloseOfPeerConns implements engine.Engine. It closes the connections from a peer in all workers, including
-// workers that drain.
+// QueueCloseOfPeerConns implements engine.Engine. It closes a peer's connections in all workers, even draining ones.
 func (s *Supervisor) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }

@@ -22,8 +22,7 @@ type Conn struct {
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if addrOrSocketPath contains a slash. The connection is closed at
-// the end of the test.
+// Dial connects to a TCP address, or to a unix socket if the argument has a slash, until the end of the test.
 func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"

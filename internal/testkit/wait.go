@@ -9,7 +9,7 @@ import (
 // Timeout is the time for which a test waits for a condition before it fails.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until condition returns true. After Timeout it fails the test; failure is the message. Call it on the
+// WaitFor waits until condition returns true. After Timeout, it fails the test; failure is the message. Call it on the
 // test's goroutine.
 func WaitFor(t testing.TB, failure string, condition func() bool) {
 	t.Helper()

@@ -20,8 +20,7 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection between a supervisor and a worker. The worker process must inherit workerEnd;
-// see InheritOrderConn.
+// NewOrderConnPair connects a supervisor and a worker, which must inherit workerEnd; see InheritOrderConn.
 func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {

@@ -233,6 +233,5 @@ func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	}
 }
 
-// Close closes the connection to the old process. AnswerItsLivenessChecksUntilDone and AnnounceReadyAndTakeOver then
-// return.
+// Close closes the connection to the old process, which ends the calls of other methods.
 func (p *Predecessor) Close() { _ = p.file.Close() }

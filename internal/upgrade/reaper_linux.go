@@ -46,8 +46,7 @@ func EnableKeepRunningIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. If the first process does not keep running
-// after upgrades, it does nothing.
+// ReportOwnPIDServing reports to the first process, if it keeps running after upgrades, that this process serves.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
@@ -99,8 +98,7 @@ func signalsToRelay() []os.Signal {
 	return signals
 }
 
-// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after another
-// process has taken over.
+// Reaper relays signals to the serving process and reaps children. The first process needs it once it was replaced.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
@@ -170,8 +168,7 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits reaps all children of this process until the serving process has exited. It returns an error if
-// the exit code is not 0.
+// ReapUntilServerExits reaps all children until the serving process has exited. It fails unless the exit code is 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

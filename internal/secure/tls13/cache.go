@@ -25,8 +25,7 @@ const (
 	cachePeriod = 5 * time.Second
 )
 
-// cachedCipher is the cipher of one direction of one end of a connection. Only the owner of this end uses the field
-// cipher.
+// cachedCipher is the cipher of one direction of one end of a connection. Only this end's owner uses the field cipher.
 type cachedCipher struct {
 	cipherID
 	cipher *directionCipher

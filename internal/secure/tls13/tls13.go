@@ -49,8 +49,7 @@ const (
 // maxIdleRecords is the maximum number of consecutive records without application data, as in BoringSSL and rustls.
 const maxIdleRecords = 32
 
-// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the key for sending (RFC 8446, section
-// 5.5).
+// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the sending key (RFC 8446, section 5.5).
 const maxRecordsPerKey = 1 << 24
 
 // maxMessage limits the size in bytes of a NewSessionTicket message, as in crypto/tls.
@@ -151,8 +150,7 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// sendAlertAndBreak sends an alert, unless CloseWrite was called, breaks the connection and returns the alert as error.
-// the error.
+// sendAlertAndBreak sends an alert, unless CloseWrite was called. It breaks the connection and returns the alert.
 func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
 		c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertFatal, byte(alert)})

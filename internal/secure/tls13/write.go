@@ -14,8 +14,7 @@ const (
 	updateRequested    = 1
 )
 
-// Write encrypts plaintext and appends the records to out. It fails if the connection is broken or CloseWrite was
-// called.
+// Write encrypts plaintext and appends the records to out. It fails on a broken connection or after CloseWrite.
 func (c *Conn) Write(out Output, plaintext []byte) error {
 	switch {
 	case c.is(broken):
