@@ -70,8 +70,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
-// As in Redis, sharded topics are counted separately.
+// subscriptionCountForConfirmation returns the number of subscriptions for a reply. As in Redis, sharded topics count
+// separately.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)

@@ -189,7 +189,6 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 	return err
 }
 
-// saveEventStream implements web.Events.Save.
 func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
 	if err := api.hub.checkClientReceivedAllKept(client); err != nil {
@@ -198,7 +197,6 @@ func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	return (&savedClient{client: *client}).appendState(dst), nil
 }
 
-// restoreEventStream implements web.Events.Restore.
 func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
 	saved, err := api.hub.decodeSavedClientAndFindUser(state, formatEvents, formatEvents)
 	client := saved.copyClient()

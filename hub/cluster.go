@@ -20,7 +20,6 @@ type Cluster interface {
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
 	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or lost its last.
-	// Hub.Subscribers returns the current number.
 	Changed(kind Kind, name string)
 	// Subscribers returns the number of subscribers on the other hubs for each name. It may block until ctx ends. Hubs
 	// that have not answered by then are not counted.
@@ -61,8 +60,7 @@ type ClusterStats struct {
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
 	// to send. Unsent counts messages that were lost instead, for example because the queue was full.
 	Sent, Waiting, WaitingBytes, Unsent int64
-	// Received counts messages from other nodes. Duplicates counts further copies of a message. They arrive through
-	// other subscriptions and are not delivered.
+	// Received counts messages from other nodes. Duplicates counts further copies, which are not delivered.
 	Received, Duplicates int64
 	// Lost counts messages from other nodes that did not arrive.
 	Lost int64
@@ -96,8 +94,7 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
-// Matcher compiles a pattern with the syntax of PSUBSCRIBE. The returned function reports whether a topic matches the
-// pattern, and is safe for concurrent use.
+// Matcher compiles a PSUBSCRIBE pattern. The result reports whether a topic matches, and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond

@@ -167,7 +167,7 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the number of topics up to which an event loop searches them, instead of another goroutine.
+// maxTopicsOnLoop limits the topics that an event loop searches. Beyond that, another goroutine does so.
 const maxTopicsOnLoop = 1000
 
 // writeTopicListOrError writes the names that match pattern and have subscribers, or an error if they exceed maxBytes.

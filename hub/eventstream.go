@@ -82,7 +82,6 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client.
 func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

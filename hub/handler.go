@@ -359,7 +359,6 @@ func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
 	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 }
 
-// lookUpPermittedCommand returns the parsed command, or an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

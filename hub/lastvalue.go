@@ -32,8 +32,7 @@ func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share it. Hold it while
-// sending a message and while adding a subscriber.
+// topicLock returns the mutex that orders a topic's messages. Hold it while sending and while adding a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }

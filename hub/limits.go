@@ -16,8 +16,7 @@ type Limits struct {
 	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns and to
-	// sharded topics. The default is 10,000,000.
+	// MaxTopics limits, separately for each kind, the topics or patterns with subscribers. The default is 10,000,000.
 	MaxTopics int
 	// MaxName limits the length of a topic name or a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int

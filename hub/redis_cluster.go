@@ -21,7 +21,6 @@ type clusterNode struct {
 	portField string // name of the field for the port in CLUSTER SHARDS
 }
 
-// thisHubAsClusterNode returns the hub's ID and the address to which the client has connected.
 func (b *commandBatch) thisHubAsClusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))

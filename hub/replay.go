@@ -218,7 +218,6 @@ type keptMessage struct {
 	data  []byte
 }
 
-// keptTopic is a topic with stored messages.
 type keptTopic struct {
 	name           string
 	oldest, newest *keptMessage
@@ -405,8 +404,7 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages at the beginning of the slice. If more than half of the slice are
-// dropped messages, it removes all of them.
+// removeDroppedMessages removes dropped messages at the slice's beginning or, if they are more than half, everywhere.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil

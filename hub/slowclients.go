@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If the client was closed for being slow,
-// its unsent output counts as lost.
+// countLostIfSlowThenUnsubscribe ends a closed client's subscriptions. A slow client's unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {

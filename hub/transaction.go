@@ -24,8 +24,7 @@ type transaction struct {
 	tooLong        bool // the next command exceeds the size limit and gets an error
 }
 
-// transactionReserve is the part of a transaction's size limit, in bytes, that queued commands cannot use. It remains
-// for the beginning of the next command.
+// transactionReserve is the number of bytes that queued commands leave free for the beginning of the next command.
 const transactionReserve = 64
 
 // reservedBytes returns the part of the transaction's size limit that the next command cannot use. tx may be nil.

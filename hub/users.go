@@ -99,7 +99,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account, or nil if it is off or removed. u may be nil.
+// activeAccount returns the user's account, or nil if the account is off or removed. u may be nil.
 func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil

@@ -26,7 +26,7 @@ const (
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine may use the fields or, after popParked, its caller.
+// worker is a goroutine that runs jobs. Only this goroutine, or the caller of popParked, may use the fields.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit

@@ -69,7 +69,6 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compress compresses a message into the payload of a permessage-deflate frame.
 func compress(message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)

@@ -48,8 +48,7 @@ type DialFailedHandler interface {
 	DialFailed(d SocketDial, err error)
 }
 
-// HandshakeError reports that a server has rejected a WebSocket handshake or sent an invalid response. Redirects are
-// not followed and count as rejections.
+// HandshakeError reports a rejected WebSocket handshake or an invalid response. Redirects count as rejections.
 type HandshakeError struct {
 	// Status and Header are the status code and the fields of the response. If it is not HTTP, Status is 0.
 	Status int

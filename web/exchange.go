@@ -212,7 +212,6 @@ const (
 	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
-// estimateOwnMemory returns the estimated memory in bytes that x needs on a worker.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {

@@ -417,7 +417,6 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// canonicalKeyIfValid returns the canonical form of the name of a field, or "" if the name is invalid.
 func canonicalKeyIfValid(name string) (keyOrEmpty string) {
 	switch name {
 	case "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",

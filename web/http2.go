@@ -139,7 +139,6 @@ func (s *http2Server) configureHTTP2(h *HTTP, ts *tcp.Server) {
 
 type http2Key struct{}
 
-// http2ConnOf returns the HTTP/2 connection of r, or nil if r does not use HTTP/2.
 func http2ConnOf(r *http.Request) *http2Conn {
 	hc, _ := r.Context().Value(http2Key{}).(*http2Conn)
 	return hc

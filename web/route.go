@@ -117,7 +117,7 @@ func (r *route) recordSlowCallOrMove(reason string) {
 	}
 }
 
-// scoreOfLongCall returns the number of quick calls that offset a call with the duration took.
+// scoreOfLongCall returns the number of quick calls that offset a call of this duration.
 func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }

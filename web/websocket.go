@@ -315,7 +315,6 @@ func (ws *WebSocket) passesOriginCheck(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for the options, or nil if ws does not support their subprotocol.
 func (ws *WebSocket) handlerFor(options socketOptions) (handlerOrNil *negotiatedSocket) {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)

@@ -116,7 +116,6 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement tells other nodes that this node is present or leaves.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),

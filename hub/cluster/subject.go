@@ -43,8 +43,7 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots. lastTokenOffset is the
-// offset of the last token in text.
+// escapeName encodes a topic name or a prefix as NATS subject tokens. lastTokenOffset is where the last token begins.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1

@@ -58,7 +58,6 @@ type Cluster struct {
 }
 
 const (
-	// clusterName and clusterUser are the same in all clusters.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 

@@ -24,8 +24,8 @@ type Config struct {
 	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
 	// may be accepted at once. The maximum is 1,000,000,000.
 	Rate int
-	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// See the type Prefixes for how prefixes match.
+	// Deny contains the addresses to reject. If Allow is not empty, addresses outside Allow are rejected, too; see
+	// Prefixes.
 	Allow, Deny []netip.Prefix
 }
 
@@ -58,8 +58,7 @@ func NewController(validConfig Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes one of the MaxConns slots for a connection. It returns false if all slots are in use or reserved.
-// Concurrent calls never exceed MaxConns.
+// AcquireConn takes one of the MaxConns slots. It returns false if all slots, including reserved ones, are taken.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.

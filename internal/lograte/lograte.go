@@ -20,9 +20,9 @@ const (
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next. It passes equal records only once per Interval. Records are
-// equal if they have the same level, the same message, and the same values of the attributes with distinguishingKeys.
-// Attributes in groups do not distinguish records.
+// NewHandler returns a handler that passes records to the handler next. It passes equal records only once per Interval.
+// Records are equal if they have the same level, the same message, and the same values of the attributes with
+// distinguishingKeys. Attributes in groups do not distinguish records.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }

@@ -160,8 +160,8 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission that setShedRatio has set; the constant certain means 1. It is
-// the same for all sources and ignores the credits.
+// flatProbability returns the probability of admission from setShedRatio, for all sources. The constant certain means
+// 1.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -207,7 +207,7 @@ func (g *Gate) Abandon(t *Ticket) {
 	}
 }
 
-// Shed returns the number of requests shed for reason.
+// Shed returns the number of requests shed for the given reason.
 func (g *Gate) Shed(reason Reason) int64 { return g.shed[reason].Load() }
 
 // QueueDelay returns the queue delay that the last Tick measured.
@@ -226,7 +226,7 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio makes the Gate shed requests with the probability ratio, for reason. A ratio of 0 ends this.
+// setShedRatio makes the Gate shed requests with the given probability, for the given reason. A ratio of 0 ends this.
 func (g *Gate) setShedRatio(ratio float64, reason Reason) {
 	g.ratioCause.Store(uint32(reason))
 	g.ratio.Store(uint32(ratio * (1 << 16)))

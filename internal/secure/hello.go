@@ -83,7 +83,6 @@ const (
 	alertProtocolVersion   = 70
 )
 
-// alertRecord returns an unencrypted TLS record that contains the alert.
 func (e *helloError) alertRecord() []byte {
 	const typeAlert, fatal = 21, 2
 	return []byte{typeAlert, 3, 3, 0, 2, fatal, e.alert}
@@ -101,7 +100,6 @@ func looksLikeHTTP(in []byte) bool {
 	return false
 }
 
-// checkTLSPrefix returns an error if the input cannot be the beginning of a TLS connection.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil

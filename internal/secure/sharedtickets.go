@@ -30,8 +30,8 @@ const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 // maxTicketReads limits the attempts to read keys while they change.
 const maxTicketReads = 1000
 
-// NewSharedTicketKeys returns the keys stored in memory. memory must be aligned to 8 bytes and have at least
-// SharedTicketKeysSize bytes. New memory must be zero.
+// NewSharedTicketKeys returns the keys stored in the given memory, which must be aligned to 8 bytes, have at least
+// SharedTicketKeysSize bytes, and initially be zero.
 func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }

@@ -150,7 +150,6 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the unexported exporter field of state, if any.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {

@@ -79,7 +79,6 @@ func (t *TicketKeyRing) RenewIfDue() {
 	}
 }
 
-// refreshKeysAndConfig renews the keys if necessary and sets them in the configuration.
 func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

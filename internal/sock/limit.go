@@ -58,7 +58,6 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns the number of connections that fit into the descriptor table of one loop.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }

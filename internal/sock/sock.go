@@ -15,8 +15,8 @@ type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT: the kernel accepts no output while more than NotSentLowat bytes are unsent.
-	// The value 0 selects the kernel's default.
+	// NotSentLowat is TCP_NOTSENT_LOWAT: the unsent bytes above which output is not accepted; 0 is the kernel's
+	// default.
 	NotSentLowat int
 	// Delay leaves Nagle's algorithm on: TCP_NODELAY is not set.
 	Delay bool

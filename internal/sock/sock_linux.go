@@ -43,8 +43,7 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends up to 64 buffers in one system call, without blocking. The first one must not be empty. SendBuffers
-// returns the number of bytes sent.
+// SendBuffers sends up to 64 buffers in one system call, without blocking. The first one must not be empty.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)

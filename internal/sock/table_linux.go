@@ -94,7 +94,6 @@ var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)

@@ -12,7 +12,7 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters in memory that the worker shares with the supervisor.
+// counterBlock holds a worker's counters, in memory shared with the supervisor.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64

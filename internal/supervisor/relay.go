@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. If the queue is full, it returns engine.ErrFull. If p is longer than
-// maxBroadcast, it returns engine.ErrTooLarge.
+// BroadcastToAllWorkers implements engine.Engine. It fails with engine.ErrFull, or ErrTooLarge above maxBroadcast.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -28,7 +27,6 @@ func (s *Supervisor) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// tryEnqueueRelayFrame queues a frame for all workers. It returns engine.ErrFull if the queue is full.
 func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed

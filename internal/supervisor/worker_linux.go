@@ -17,7 +17,6 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors checks the types of the supervisor's descriptors, and takes them over.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

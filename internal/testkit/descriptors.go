@@ -11,7 +11,6 @@ const spareDescriptors = 256
 // reserved is the number of descriptors that running tests have reserved. reservationEnded.L guards reserved.
 var reserved int
 
-// reservationEnded wakes the tests that wait for descriptors.
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
 // ReserveDescriptors reserves n file descriptors until the end of the test. It waits until other tests have released

@@ -32,8 +32,7 @@ type statusPipe struct {
 // ownStatusPipe is the statusPipe of this process. It is nil if the first process exits after an upgrade.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// EnableKeepRunningIfFirst makes this process keep running when another process takes over. It does nothing if an
-// earlier process already keeps running.
+// EnableKeepRunningIfFirst makes this process outlive upgrades, unless an earlier process already does.
 func EnableKeepRunningIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -110,8 +109,7 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess starts to relay signals to the serving process and returns a Reaper. If this process is
-// not the first process, it returns nil.
+// RelaySignalsIfFirstProcess returns a Reaper that relays signals, or nil if this process is not the first.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
