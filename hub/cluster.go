@@ -28,8 +28,8 @@ type Cluster interface {
 	// names take at most maxBytes; omitted counts the others. Names may block until ctx ends. Hubs that have not
 	// answered by then are not included.
 	Names(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int)
-	// Largest returns up to limit topics of each other hub: those with the given prefix that have the most subscribers.
-	// The remaining parameters and results are those of Names.
+	// Largest returns the topics of each other hub that begin with prefix and have the most subscribers, at most limit
+	// topics per hub. For ctx, maxBytes and omitted, see Names.
 	Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int)
 	// Stats returns the current state and the counters of this node.
 	Stats() ClusterStats
@@ -75,7 +75,7 @@ type NodeStats struct {
 	Here bool
 	// Subscriptions is the number of client subscriptions that the node last announced.
 	Subscriptions int64
-	// Received and Lost are like those of ClusterStats, for messages of this node only.
+	// Received and Lost count messages as in ClusterStats, but only those from this node.
 	Received, Lost int64
 }
 

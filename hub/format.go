@@ -26,7 +26,7 @@ func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == 
 // hasIDs reports whether messages have an id, which lets a client resume.
 func (f messageFormat) hasIDs() bool { return f.isWebSocket() || f == formatEvents }
 
-// appendMessage appends message for a subscriber of topicOrPattern. id is "" for a message that is not stored.
+// appendMessage appends a message, encoded for a subscriber of topicOrPattern. id is "" if the message is not stored.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:

@@ -235,8 +235,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If there are none, it first creates them or, if
-// createIfAbsent is false, does nothing. Details that are zero after set are removed.
+// updateSessionDetails calls the function set with the session's details. If there are none, it first creates them or,
+// if createIfAbsent is false, does nothing. Details that are zero afterwards are removed.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {

@@ -404,7 +404,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages at the slice's beginning or, if they are more than half, everywhere.
+// removeDroppedMessages removes dropped messages at the beginning of the slice, or everywhere if they are more than
+// half.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -429,7 +430,7 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages after seq. Some dropped ones, with a nil topic, are among them.
+// messagesAndDropMarksAfter returns the messages after seq. Some dropped messages, with a nil topic, are among them.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })

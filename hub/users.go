@@ -176,8 +176,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of the client certificate (ACL rule cert), or else of unauthenticated clients. It
-// returns nil if the client must authenticate. tlsState may be nil.
+// initialUser returns the user of the client certificate (ACL rule cert). Without one, it returns the user of
+// unauthenticated clients, or nil if clients must authenticate. tlsState may be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

@@ -21,7 +21,7 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater and lowWater are percentages of the limit. Above the first, workers end; below the second, more may
+	// highWater and lowWater are percentages of the limit. Above highWater, workers end; below lowWater, more may
 	// start.
 	highWater, lowWater = 70, 60
 	// maxFutile is the maximum number of consecutive reductions without effect (less than 5%).

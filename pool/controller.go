@@ -201,7 +201,7 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 const (
 	// initialPerProc is the initial and minimum limit of workers per processor.
 	initialPerProc = 2
-	// The limit of workers decreases after crowdedFor with more than crowdedPerProc waiting goroutines per processor.
+	// The limit of workers decreases if more than crowdedPerProc goroutines per processor have waited for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
 	// It also decreases when, for noneBlockedFor, running jobs have waited only for processors.

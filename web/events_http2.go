@@ -26,7 +26,7 @@ func (s localEventStream) Opened(c *tcp.Conn) {
 func (s localEventStream) DialFailed(_ tcp.Dial, err error) { s.failed(err) }
 
 // relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. HTTP/2 streams share one
-// tcp.Conn, so the event stream gets another one, whose output is copied to w.
+// tcp.Conn. The stream of events therefore gets its own tcp.Conn, whose output is copied to w.
 func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.Server, value any) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

@@ -240,7 +240,7 @@ func (x *exchange) initRequestAndResponse() {
 }
 
 // runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the size of all
-// responses in memory, including bufferedBytesBefore, the size of earlier ones.
+// responses in memory. It includes bufferedBytesBefore, the size of earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
@@ -389,8 +389,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It gives up when the
-// connection has closed. The caller holds x.mu, which is released between two calls.
+// retryWhileMailboxFull calls the function send, and repeats this while the connection's mailbox is full. It gives up
+// when the connection has closed. The caller holds x.mu, which is released between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()

@@ -31,7 +31,8 @@ const (
 )
 
 // Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
-// example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must apply MaskFrame.
+// example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must send masked frames;
+// see [MaskFrame].
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }

@@ -323,8 +323,8 @@ func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p, unless output is already unsent and would exceed maxUnsent bytes together with them.
-// It returns false if it has not written them, or if the write fails.
+// writeIfSpace writes head and p. If output is already unsent, it does so only if at most maxUnsent bytes are unsent
+// afterwards. It returns false if it has not written them, or if the write fails.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -415,8 +415,9 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. If the
-// last response began in the same way, it copies that text from headStart. present is a result of appendSortedFields.
+// appendStatusAndFields appends the status line, the fields that are not in the set skip, and the date to the output.
+// If the last response began in the same way, it copies that text from headStart. present is a result of
+// appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
 	last := &w.headStart

@@ -20,8 +20,9 @@ type route struct {
 	// While calls run on workers, score is the number of recent quick calls. While they run on loops, it is the weight
 	// of recent calls that were not quick.
 	score atomic.Int32
-	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
-	// whose thread may only have waited for a CPU. slowCalls counts measured calls that were long for another reason.
+	// measured is the number of further calls whose CPU time is measured. Measuring begins when a call on a loop was
+	// long, perhaps only because its thread waited for a CPU. slowCalls counts measured calls that were long for
+	// another reason.
 	measured, slowCalls atomic.Int32
 	takenCalls          atomic.Int32 // calls in progress that have lost their event loop
 	moves               atomic.Int64 // from loops to workers
@@ -187,7 +188,7 @@ type RouteStats struct {
 	Pattern string
 	// OnLoop reports whether the calls run on event loops.
 	OnLoop bool
-	// MovedToWorkers counts the moves of the route from event loops to workers. Reason is the reason for the last one.
+	// MovedToWorkers counts the moves of the route from event loops to workers. Reason is the reason for the last move.
 	MovedToWorkers int64
 	Reason         string
 }

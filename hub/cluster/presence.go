@@ -246,7 +246,7 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes calls handle for each answer to q, until all nodes have answered or ctx ends.
+// queryOtherNodes calls the function handle for each answer to the query, until all nodes have answered or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)

@@ -86,7 +86,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the NATS subjects of topics, except those that the wildcard of another one covers.
+// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that another subject's wildcard covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {

@@ -132,8 +132,8 @@ func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m and forwards it to all peers except origin. If there is no space, it retries
-// the delivery until ctx ends. If the delivery fails, it calls OnDropped, but still forwards m.
+// deliverWhenSpaceThenForward delivers m and forwards it to all peers except the peer origin. If there is no space, it
+// retries the delivery until ctx ends. If the delivery fails, it calls OnDropped, but still forwards m.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {

@@ -159,7 +159,7 @@ func (f *fairShares) discardSketches() {
 	f.updateAt, f.meanAdmitted = 0, 0
 }
 
-// fairThreshold returns the threshold for which the sum of min(arrivals[i], threshold) is limit. If all arrivals
+// fairThreshold returns the threshold for which the sum of min(arrivals[i], threshold) equals limit. If all arrivals
 // together are within the limit, it returns +Inf.
 func fairThreshold(arrivals [rowBuckets]float64, limit float64) float64 {
 	slices.Sort(arrivals[:])

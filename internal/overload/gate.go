@@ -46,7 +46,7 @@ const (
 // load in Admit and one in Start.
 type Gate struct {
 	mode       atomic.Uint32 // bits such as probing; with 0, Admit admits every request unmeasured
-	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
+	ratio      atomic.Uint32 // probability of shedding because of lag or memory; the constant certain means 1
 	ratioCause atomic.Uint32 // Reason for shedding by ratio
 	now        func() time.Duration
 	requested  chan struct{} // result of Requested
@@ -239,8 +239,8 @@ const (
 	BusyPeriod = 10 * time.Millisecond
 	// The target of the queue delay is the mean time for which requests run, but at least MinTarget (default:
 	// minTarget) and at most maxTarget. If requests arrive in bursts, workers may find the queue empty in between. The
-	// minimum therefore grows with the share of time in which they do, by idleTarget if the share is maxIdle or more.
-	// While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
+	// minimum therefore grows with the share of time in which this happens, by idleTarget if the share is maxIdle or
+	// more. While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
 	minTarget, maxTarget = 2 * time.Millisecond, 100 * time.Millisecond
 	idleTarget           = 3 * time.Millisecond
 	maxIdle              = 0.05
@@ -360,9 +360,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing evaluates the interval that ends at now. If the queue grows or the delay exceeds
-// maxDelay, the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops
-// counting.
+// endIntervalAndLimitIfGrowing evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
+// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops counting.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0

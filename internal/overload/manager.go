@@ -128,7 +128,8 @@ func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the unsent bytes above which a connection is not read: max, or less under overload.
+// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. Under
+// overload, the result is less than the argument.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -136,7 +137,8 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// TotalBufferLimit returns the limit of the memory of all buffers in bytes: max, or less under overload.
+// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Under overload, the result is less than
+// the argument.
 func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
@@ -152,7 +154,7 @@ func (m *Manager) PausesAccepts() bool {
 	return m.active.Load()&(1<<PauseAccepts|1<<RefuseConns) == 1<<PauseAccepts
 }
 
-// Update turns actions on or off according to s, a sample taken at now. It reports whether an action has changed.
+// Update turns actions on or off according to the sample s. It reports whether an action has begun or ended.
 func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	before := m.active.Load()
 	lag := s.Lag

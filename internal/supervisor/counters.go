@@ -71,7 +71,8 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds a worker's counters to ended. openConns is the number of connections that were open.
+// addToEndedAndClear adds a worker's counters to the sum for ended workers, and clears them. openConns is the number of
+// connections that were open in the worker.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

@@ -116,8 +116,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsConcurrently calls send for each running worker and returns the first error. part is the worker's
-// share of the channels.
+// distributeChannelsConcurrently calls the function send for each running worker and returns the first error. part is
+// the worker's share of the channels.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

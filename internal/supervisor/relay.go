@@ -49,8 +49,8 @@ func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. For a nil frame, it sends
-// the current pause or resume command again.
+// relayFramesRememberingPause sends each queued frame to all workers until the channel ended is closed. For a nil
+// frame, it sends the current pause or resume command again.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

@@ -57,8 +57,8 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls handle for each order and sends its answer as JSON, until the supervisor closes the connection.
-// handle must close the files. Its context ends when the supervisor aborts the order or exits.
+// ServeOrders calls the function handle for each order and sends its answer as JSON, until the supervisor closes the
+// connection. handle must close the files. Its context ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -128,7 +128,7 @@ func PredecessorActivationSockets() (names []string, files []*os.File, err error
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until started is closed. It fails if the old process aborts the upgrade.
+// WaitStartedOrAborted waits until the channel is closed. It fails if the old process aborts the upgrade.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {

@@ -97,7 +97,7 @@ func signalsToRelay() []os.Signal {
 	return signals
 }
 
-// Reaper relays signals to the serving process and reaps children. The first process needs it once it was replaced.
+// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after an upgrade.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
