@@ -63,8 +63,8 @@ const (
 	messageLookupUnits = 8
 	waitersPerTurn     = 64 // waiting replays that are allowed for each running replay
 	stallTimeout       = time.Second
-	// A replay whose position is unknown asks for the stream's newest position at intervals of unknownPositionDelay.
-	// streamNewestTTL is how long the answer is cached.
+	// A replay whose position this node does not know asks for the stream's newest position at intervals of
+	// unknownPositionDelay. streamNewestTTL is how long the answer is cached.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -362,7 +362,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has the stream up to pos, or pos belongs to another stream. Hold mu.
+// reachedLocked reports whether this node has the stream up to pos, or whether pos belongs to another stream. Hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }

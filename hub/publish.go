@@ -143,7 +143,7 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers, and stores last values. id is "" if it is not stored.
+// deliverLocally sends a message to this process's subscribers and stores last values. An unstored message has no id.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

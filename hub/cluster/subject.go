@@ -82,7 +82,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not of a topic.
+// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not a topic's.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {

@@ -90,7 +90,7 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// markClosedAndDiscardPending discards pending output. The caller must hold l.mu.
+// markClosedAndDiscardPending discards pending output and prevents further output. The caller must hold l.mu.
 func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()

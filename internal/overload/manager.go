@@ -83,7 +83,7 @@ const minHighWater = 4 << 10
 // for concurrent use.
 type Manager struct {
 	active atomic.Uint32 // bits of actions
-	// highWater and bufferLimit are in bytes; 0 means no limit.
+	// highWater limits a connection's unsent bytes, and bufferLimit the bytes of all buffers; 0 means no limit.
 	highWater, bufferLimit atomic.Int64
 	Gate
 	connShares      fairShares
@@ -129,7 +129,7 @@ func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 }
 
 // UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. Under
-// overload, the result is less than the argument.
+// overload, the result may be less than the argument.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -137,8 +137,8 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Under overload, the result is less than
-// the argument.
+// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Under overload, the result may be less
+// than the argument.
 func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
