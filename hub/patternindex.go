@@ -296,7 +296,7 @@ type runLengthWork struct {
 	work   int     // maximum for one name
 }
 
-type level struct{ work, n int } // number of buckets that each have this work
+type level struct{ work, n int } // n buckets that each have this work
 
 // updateMaxWork updates l.work after the work of one bucket has changed. 0 means that the bucket does not exist.
 // maxBuckets is the number of buckets that one name can match. increase may be negative.

@@ -238,7 +238,7 @@ func (m *keptMessage) memoryBytes() int { return len(m.topic.name) + len(m.data)
 // KeptMessage is a stored message.
 type KeptMessage struct {
 	At    Position
-	Time  time.Time // when the stream stored it
+	Time  time.Time // when the stream stored the message
 	Topic string
 	Data  []byte // must not change
 	// Old marks a message that was stored before this node started. KeepAndDeliver does not send it to subscribers.

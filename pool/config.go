@@ -43,7 +43,7 @@ type Config struct {
 	// be concurrent. Panics do not affect other jobs.
 	Panicked func(*PanicError)
 
-	fixedTarget bool // Target was not 0, so it does not adapt
+	fixedTarget bool // the caller has set Target, so the pool does not adapt it
 }
 
 // NoQueue is the value of Config.Queue for a pool without a queue.

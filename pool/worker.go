@@ -39,11 +39,11 @@ type worker struct {
 	endedAt   int64 // when the last job ended
 
 	job        queuedTask  // the current job
-	last       lastOutcome // of the last job, until a shard has counted it
+	last       lastOutcome // outcome of the last job, until a shard has counted it
 	shed       []Task      // shed by takeQueuedJob, but not yet notified
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
-	ctxAddress uintptr                  // of the last task's context; 0 if that is not a pointer
+	ctxAddress uintptr                  // of the last task's context; 0 if the context is not a pointer
 	ctxRepeats bool                     // the last two tasks had the same ctxAddress
 }
 

@@ -65,7 +65,7 @@ func (q *boundedQueue) stats() (waiting, bytes, lost int64) {
 
 type outgoing struct {
 	subject, id string
-	escapedName string // "" if the subject contains it
+	escapedName string // "" if the subject contains the name
 	data        []byte
 }
 

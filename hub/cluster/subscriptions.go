@@ -18,7 +18,7 @@ type subscriptions struct {
 	onUnsubscribed func(subject string, covered func(string) bool) // called after unsubscribing
 	warn           func(format string, v ...any)
 	linger         time.Duration
-	maxSubjects    int // a node that needs more subscribes to all topics
+	maxSubjects    int // limit of subscribed subjects; above it, the node subscribes to all topics
 	alwaysAll      bool
 	comesByStream  func(hub.Kind, string) bool // reports whether to skip a name
 	forceAll       atomic.Bool                 // keeps the node subscribed to all topics during a takeover
@@ -50,7 +50,7 @@ type topicName struct {
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
-	unusedSince  time.Time // zero if it has names
+	unusedSince  time.Time // zero while a name needs the subject
 	expiryQueued bool      // the subject is in subscriptions.idle
 }
 

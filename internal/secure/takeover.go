@@ -101,7 +101,7 @@ const (
 	StayNone         StayReason = iota // the session does not stay
 	StayDisabled                       // takeover is disabled
 	StayVersion                        // the version is not TLS 1.3
-	StayCipherSuite                    // the cipher suite is not one of AES-GCM
+	StayCipherSuite                    // the cipher suite does not use AES-GCM
 	StayFIPS                           // in FIPS 140 mode, only crypto/tls may choose the nonces
 	StaySessionCache                   // a client's crypto/tls stores session tickets
 	NumStayReasons

@@ -103,7 +103,7 @@ type Supervisor struct {
 type workerState struct {
 	process   process       // nil if none runs
 	collected chan struct{} // closed when the process has ended and its counters are added
-	lostConns int64         // connections that were open when its processes ended
+	lostConns int64         // connections that were open when processes of this worker ended
 	served    bool          // has served at least once
 	failures  int           // consecutive runs that ended before serving
 }
