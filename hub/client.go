@@ -70,8 +70,7 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the number of subscriptions for a reply. As in Redis, sharded topics count
-// separately.
+// subscriptionCountForConfirmation returns the count for replies. As in Redis, sharded topics are counted separately.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)

@@ -148,8 +148,7 @@ func serverCommands() []*command {
 	}
 }
 
-// misdirectedHTTPCommands returns commands that close the connection. Their names are words of HTTP requests, which a
-// malicious web page may have sent to this port.
+// misdirectedHTTPCommands returns commands named like words of HTTP requests. These commands close the connection.
 func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

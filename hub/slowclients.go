@@ -79,8 +79,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. When
-// it returns, no further call follows.
+// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -39,8 +39,7 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover. extensions is
-// the server's Sec-WebSocket-Extensions field.
+// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover.
 func isDeflateResponse(extensions string) bool {
 	name, parameters, _ := strings.Cut(extensions, ";")
 	separate := false

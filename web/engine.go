@@ -28,8 +28,7 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c with the given reason after the peer has shut down its sending direction. It closes c at the
-// latest after Limits.CloseTimeout.
+// closeAfterPeerEnd closes c with the given reason when the peer ends its direction, or after Limits.CloseTimeout.
 func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseAfterPeerEOF(reason) }
 
 // loopHold gives an HTTP handler access to its event loop. The field hold is nil if the handler runs on a worker.
@@ -140,8 +139,7 @@ func monotonicNow() time.Duration { return engine.MonotonicNow() }
 
 func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
 
-// RunOnLoop implements engine.LoopJob: it runs the job on the event loop. If the route has moved to workers in the
-// meantime, it submits the job to the pool instead.
+// RunOnLoop implements engine.LoopJob. If the route has moved to workers meanwhile, it submits the job to the pool.
 func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 	if !j.route.onLoop.Load() {
 		j.submitToPool()

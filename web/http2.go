@@ -173,8 +173,7 @@ func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve. Close
-// closes a connection that was not accepted.
+// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

@@ -300,8 +300,7 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minUncopiedWrite is the minimum size of p, in bytes, for writeWithoutCopy. For less output, a copy costs less than
-// the wait for the connection's owner.
+// minUncopiedWrite is the minimum size of p, in bytes, for writeWithoutCopy. Copying less output is faster.
 const minUncopiedWrite = 16 << 10
 
 // writeWithoutCopy makes the connection's owner send head and p without a copy, and waits until it has done so. It

@@ -74,8 +74,7 @@ func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndRecordOrMove serves x and measures the call. It moves the route to loops if its calls have proved quick, and
-// to workers if they have proved slow.
+// serveAndRecordOrMove serves x and measures the call. It moves the route if its calls have proved quick or slow.
 func (r *route) serveAndRecordOrMove(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
@@ -163,8 +162,7 @@ func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	}
 }
 
-// moveToWorkers makes workers run the calls of the route for some time. The time doubles if the route soon moves again.
-// reason becomes RouteStats.Reason.
+// moveToWorkers makes workers run the route's calls for some time, which doubles if the route moves again soon.
 func (r *route) moveToWorkers(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -57,8 +57,7 @@ type Config struct {
 	// Further messages are lost and counted. The same limits apply to the queue for the stream of Hub.Replay, which
 	// rejects further messages. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects uses wildcards to
-	// subscribe to all topics. The default is 100,000.
+	// MaxSubjects limits the subscribed NATS subjects. Above it, wildcards cover all topics. The default is 100,000.
 	MaxSubjects int
 	// Linger is how long the node stays subscribed to an unused NATS subject. The default is 5 s.
 	Linger time.Duration

@@ -64,8 +64,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitForReadyMessage waits for a message that can be published, and returns it without removing it. ok is false once
-// the publisher is closed and empty.
+// waitForReadyMessage waits for a publishable message, without removing it. ok is false once closed and empty.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,8 +20,7 @@ const (
 	sketchLifetime = 5 * time.Second
 	sketchWarmUp   = time.Second // during which a new sketch only counts
 	certain        = 1 << 16     // the probability 1
-	// headroom is the ratio of the requests that may pass fairShares to the requests that obtain credits. It exceeds 1,
-	// so that the number of credits can grow.
+	// headroom times the recently admitted requests may pass fairShares, so that the number of credits can grow.
 	headroom = 1.2
 )
 

@@ -160,8 +160,7 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission from setShedRatio, for all sources. The constant certain means
-// 1.
+// flatProbability returns the probability of admission from setShedRatio. The constant certain means 1.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
