@@ -79,8 +79,7 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandSubcommandsOrCategory returns the bits of a command and its subcommands or of a category, which begins
-// with @.
+// parseCommandSubcommandsOrCategory returns the bits of a command and its subcommands, or of a category such as @read.
 func parseCommandSubcommandsOrCategory(nameOrCategory string) (commandBits uint64, err error) {
 	nameOrCategory = strings.ToLower(nameOrCategory)
 	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
@@ -106,7 +105,7 @@ type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile requires unique passwords, because a password alone can identify its user.
+// parseACLFile parses a Redis ACL file. Passwords must be unique, because a password alone can identify its user.
 func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
 	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}

@@ -22,7 +22,7 @@ type client struct {
 }
 
 type clientExtra struct {
-	topics          [kindCount]map[string]*topic // all subscriptions but firstTopic
+	topics          [kindCount]map[string]*topic // all subscriptions except firstTopic
 	publishRate     rateLimit
 	patternCost     int        // units of Limits.MaxPatternCost
 	patternCostAddr netip.Addr // address charged with patternCost
@@ -70,8 +70,7 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the number of subscriptions to report in a subscribe or unsubscribe reply.
-// As in Redis, sharded topics are counted separately.
+// subscriptionCountForConfirmation returns the count for replies. As in Redis, sharded topics are counted separately.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -149,7 +148,7 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// countPublishWithinRate counts a message only if the client may publish it now.
+// countPublishWithinRate reports whether the client may publish a message now. If so, it counts the message.
 func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
 	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }

@@ -26,12 +26,11 @@ var (
 
 type savedClient struct {
 	client
-	flagsOrErrors byte         // replyFlags or, of a WebSocket, consecutiveErrors
-	name          string       // also contains the library's name and version if known, separated by spaces
+	flagsOrErrors byte         // replyFlags of a Redis client, or consecutiveErrors of a WebSocket
+	name          string       // the client's name; then the library's name and version if known, separated by spaces
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy of s.client, so that s can be freed.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -56,7 +55,7 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except for the subscriptions. It fails if the message
+// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the message
 // format is not between minFormat and maxFormat, or if the user was removed or is off.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
@@ -77,8 +76,7 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 	return s, nil
 }
 
-// reauthorizeAndRestoreSubscriptions subscribes a client to the saved topics and patterns. It fails if the user has
-// lost the right to one of them.
+// reauthorizeAndRestoreSubscriptions restores the saved subscriptions. It fails if the user may not have one of them.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	// A pattern may cost more than in the old process, but must not be rejected.
@@ -151,8 +149,7 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack messages that the new
-// process stores.
+// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack stored messages.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress
@@ -192,7 +189,6 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 	return err
 }
 
-// saveEventStream implements web.Events.Save.
 func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	client := c.Value().(*client)
 	if err := api.hub.checkClientReceivedAllKept(client); err != nil {
@@ -201,7 +197,6 @@ func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 	return (&savedClient{client: *client}).appendState(dst), nil
 }
 
-// restoreEventStream implements web.Events.Restore.
 func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
 	saved, err := api.hub.decodeSavedClientAndFindUser(state, formatEvents, formatEvents)
 	client := saved.copyClient()

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the stored messages that the client has missed, and then lets the client receive new
+// clientReplay sends a client the stored messages that it has missed, and then adds it to the receivers of new
 // messages.
 //
 // A replay consists of steps with limited output. The client's handler runs the first step, another goroutine the
@@ -21,7 +21,7 @@ type clientReplay struct {
 	ref          tcp.Ref
 	topics       []*topic
 	pos          Position // of the last message sent or prepared; the epoch is "" if the client sent no position
-	unissued     bool     // no node has issued pos
+	unissued     bool     // no node has ever assigned pos to a message
 	lastValues   []byte   // encoded last values, sent before missed messages
 	topicsByName map[string]*topic
 	patterns     []topicPattern
@@ -29,7 +29,7 @@ type clientReplay struct {
 	pending replayStep // prepared but not yet sent
 
 	owners      []quotaOwner
-	queueSlot   *fairSemaphore // replayLimiters.early or queue; nil if the replay holds no slot of them
+	queueSlot   *fairSemaphore // semaphore of which the replay holds a slot: replayLimiters.early or queue; nil if none
 	hasTurn     bool
 	closeClient func(*tcp.Conn, error)
 }
@@ -44,14 +44,14 @@ type replayStep struct {
 	replayed, gaps int64
 	unissued       int64
 	delivery       deliveryCounts
-	startPos       Position // position before the step
+	startPos       Position // value of pos before the step
 	startUnissued  bool
 }
 
-// stepLimits limits one step of a replay. work is in units of about 10 ns; bytes is the size of the output.
+// stepLimits limits one step of a replay. work is in units of about 10 ns. bytes limits the size of the output.
 type stepLimits struct {
 	work, bytes  int
-	allOrNothing bool // stop before a message that exceeds bytes
+	allOrNothing bool // stop before a message that does not fit completely
 }
 
 var (
@@ -63,8 +63,8 @@ const (
 	messageLookupUnits = 8
 	waitersPerTurn     = 64 // waiting replays that are allowed for each running replay
 	stallTimeout       = time.Second
-	// unknownPositionDelay is the interval at which a replay asks for the stream's newest position while it waits for
-	// the client's. streamNewestTTL is how long the answer is cached.
+	// A replay whose position this node does not know asks for the stream's newest position at intervals of
+	// unknownPositionDelay. streamNewestTTL is how long the answer is cached.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -74,8 +74,8 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartPositionAndLastValues returns the position at which the replay starts. For a client that sent no
-// position, it sets cr.pos to the newest position, and cr.lastValues; known is false if the stream is not loaded yet.
+// initStartPositionAndLastValues returns the position at which the replay starts. For a client that sent no position,
+// it sets cr.pos to the newest position, and sets cr.lastValues. known is false if the stream is not loaded yet.
 func (cr *clientReplay) initStartPositionAndLastValues() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -97,7 +97,7 @@ func (cr *clientReplay) initStartPositionAndLastValues() (start Position, known 
 }
 
 // replayNowOrInBackground completes a short replay at once, and starts a goroutine for a longer one. It fails if too
-// many are in progress. Only the handler of c may call it.
+// many replays are in progress. Only the handler of c may call it.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexTopicsAndCompilePatterns()
 	if cr.prepareStepAndJoinIfLast(firstStepLimits) {
@@ -160,7 +160,7 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast, for only one replay with patterns at a time.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Only one replay with patterns at a time does so.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -170,8 +170,8 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read for stallTimeout, the replay
-// discards the output, releases its turn, and waits until the client reads.
+// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read for stallTimeout, it discards
+// the output, releases the slot of replayLimiters.turns, and waits until the client reads.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -286,8 +286,8 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters limits concurrent replays. A replay holds a slot of early until this node has all messages up to the
-// client's position. It then holds a slot of queue. While it runs steps, it also holds a slot of turns.
+// replayLimiters limits concurrent replays. A replay holds a slot of the semaphore early until this node has all
+// messages up to the client's position, and then a slot of queue. While it runs steps, it also holds a slot of turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -305,8 +305,8 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrDetectUnissued releases the turn and waits until this node has all messages up to the client's position.
-// If no node has issued the position, it sets cr.unissued and returns.
+// waitReachedOrDetectUnissued releases the slot of replayLimiters.turns and waits until this node has all messages up
+// to the client's position. If no node has assigned that position, it sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -327,8 +327,7 @@ func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that is closed at the next message, or nil if the node has reached
-// pos.
+// nextMessageChanUnlessReached returns a channel that the next message closes, or nil if the node has reached pos.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -363,8 +362,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has loaded the stream up to pos. A pos of another stream counts as reached.
-// The caller must hold mu.
+// reachedLocked reports whether this node has the stream up to pos, or whether pos belongs to another stream. Hold mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -380,8 +378,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. For the last step, it also sends the output and adds
-// the client to the topics' groups, unless the client's output queue is full.
+// prepareStepAndJoinIfLast prepares the output of the next step. If it is the last step, it also sends the output and
+// adds the client to the topics' groups, unless the client's output queue is full.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -443,8 +441,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// resetInvalidPositionWithGapNotice replaces a position that no node has issued in this stream, and appends a gap
-// notice.
+// resetInvalidPositionWithGapNotice checks whether the position belongs to this stream. If not, it appends a gap notice
+// and continues with the oldest stored message or, for a position that no node has assigned, with new ones.
 func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
@@ -479,8 +477,7 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and adds the client to the groups, unless the client's output
-// queue is full.
+// trySendPendingAndJoinGroups sends the prepared output and joins the groups, unless the client's output queue is full.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -10,17 +10,16 @@ import (
 // concurrent use. Event loops call the methods, so a method may block only if its comment says so.
 type Cluster interface {
 	// PublishOrCountLost queues a message for the other hubs. It must not keep a reference to message. It fails only if
-	// the message is too long. If the queue is full, the message is lost and counted in ClusterStats.Unsent. kind is
-	// Topic or Sharded.
+	// the message is too long. If the queue is full, it counts the message in ClusterStats.Unsent. kind is Topic or
+	// Sharded.
 	PublishOrCountLost(kind Kind, topic string, message []byte) (tooLong error)
-	// QueueForReplay queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the
-	// stream has stored the message. QueueForReplay must not keep a reference to message. It fails if the message is
-	// too long or the queue is full.
+	// QueueForReplay queues a message for the stream of Hub.Replay. Every node calls Hub.KeepAndDeliver once the stream
+	// has stored it. QueueForReplay must not keep a reference to message. It fails if the message is too long or the
+	// queue is full.
 	QueueForReplay(topic string, message []byte) error
 	// Newest returns the position of the newest message in the stream. It may block until ctx ends.
 	Newest(ctx context.Context) (Position, error)
 	// Changed tells the cluster that a topic or pattern has gained its first subscriber on this hub, or lost its last.
-	// Hub.Subscribers returns the current number.
 	Changed(kind Kind, name string)
 	// Subscribers returns the number of subscribers on the other hubs for each name. It may block until ctx ends. Hubs
 	// that have not answered by then are not counted.
@@ -29,8 +28,8 @@ type Cluster interface {
 	// names take at most maxBytes; omitted counts the others. Names may block until ctx ends. Hubs that have not
 	// answered by then are not included.
 	Names(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int)
-	// Largest returns up to limit topics of each other hub: those with the given prefix that have the most subscribers.
-	// The remaining parameters and results are those of Names.
+	// Largest returns the topics of each other hub that begin with prefix and have the most subscribers, at most limit
+	// topics per hub. For ctx, maxBytes and omitted, see Names.
 	Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int)
 	// Stats returns the current state and the counters of this node.
 	Stats() ClusterStats
@@ -55,15 +54,13 @@ type ClusterStats struct {
 	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections to NATS.
 	Connected   bool
 	Disconnects int64
-	// Subjects is the current number of subscribed NATS subjects. All reports whether the node uses wildcard subjects
-	// that cover all topics.
+	// Subjects is the number of subscribed NATS subjects. All reports whether wildcard subjects cover all topics.
 	Subjects int64
 	All      bool
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
 	// to send. Unsent counts messages that were lost instead, for example because the queue was full.
 	Sent, Waiting, WaitingBytes, Unsent int64
-	// Received counts messages from other nodes. Duplicates counts further copies of a message. They arrive through
-	// other subscriptions and are not delivered.
+	// Received counts messages from other nodes. Duplicates counts further copies, which are not delivered.
 	Received, Duplicates int64
 	// Lost counts messages from other nodes that did not arrive.
 	Lost int64
@@ -78,7 +75,7 @@ type NodeStats struct {
 	Here bool
 	// Subscriptions is the number of client subscriptions that the node last announced.
 	Subscriptions int64
-	// Received and Lost are like those of ClusterStats, for messages of this node only.
+	// Received and Lost count messages as in ClusterStats, but only those from this node.
 	Received, Lost int64
 }
 
@@ -97,13 +94,12 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
-// Matcher compiles a pattern with the syntax of PSUBSCRIBE. The returned function reports whether a topic matches the
-// pattern, and is safe for concurrent use.
+// Matcher compiles a PSUBSCRIBE pattern. The result reports whether a topic matches, and is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns names on other hubs that match pattern, at most maxBytes. omitted counts further names.
+// namesOnOtherHubs returns names on other hubs that match pattern, of at most maxBytes. omitted counts the others.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

@@ -12,8 +12,7 @@ type command struct {
 	beforeAuth      bool  // allowed before authentication
 	whileSubscribed bool  // allowed for RESP2 clients with subscriptions
 	ignoresReplyOff bool  // replies even after CLIENT REPLY OFF
-	// In a transaction, an immediate command runs at once, a notInTransaction command is rejected, and others are
-	// queued.
+	// In a transaction, an immediate command runs at once, and a notInTransaction command fails. Others are queued.
 	immediate, notInTransaction bool
 	keys                        [3]int // the first and last argument that selects a cluster node, and the step
 	run                         func(*commandBatch)
@@ -149,8 +148,7 @@ func serverCommands() []*command {
 	}
 }
 
-// misdirectedHTTPCommands returns commands that close the connection. Their names are words of HTTP requests, which a
-// web page may have made a browser send to this port.
+// misdirectedHTTPCommands returns commands named like words of HTTP requests. These commands close the connection.
 func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

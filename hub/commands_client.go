@@ -81,7 +81,7 @@ type libraryTable struct {
 	ids  map[clientLibrary]libraryID
 }
 
-// getOrAddID returns 0 if l is empty or the table is full.
+// getOrAddID returns the ID of l, and adds l if necessary. It returns 0 if l is empty or the table is full.
 func (t *libraryTable) getOrAddID(l clientLibrary) libraryID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,7 +310,6 @@ func (b *commandBatch) handleClientKill() {
 	})
 }
 
-// unsubscribeAndCloseClient ends the client's subscriptions and closes the connection after its pending output.
 func (h *Hub) unsubscribeAndCloseClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
 		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())

@@ -38,8 +38,7 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a Redis connection on which an HTTP request arrives. A malicious web page may have sent
-// the request.
+// closeUnexpectedHTTP closes a Redis connection that receives an HTTP request, perhaps from a malicious web page.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -70,7 +69,7 @@ func (b *commandBatch) handleSelectOnlyDB0() {
 	}
 }
 
-// setUserOrAuthDeadline sets the client's user. A client without a user must authenticate within authTimeout.
+// setUserOrAuthDeadline sets the client's user. If there is none, the client must authenticate within authTimeout.
 func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout

@@ -37,8 +37,8 @@ func (b *commandBatch) writeErrorReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to all names in the command, or to none if the user lacks the right to one of them. It
-// stops at any other error.
+// handleSubscribe subscribes to the names in the command, but to none if the user lacks the right to one of them. After
+// any other error, it skips the remaining names.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -65,8 +65,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe unsubscribes the client from the names in the command. Without names, it ends all subscriptions of
-// this kind.
+// handleUnsubscribe ends the subscriptions to the names in the command or, without names, all of this kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {
@@ -98,8 +97,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// confirmSubscription tells the client that a subscription has succeeded. Call it before messages of the topic can
-// arrive.
+// confirmSubscription confirms a subscription to the client. Call it before messages of the topic can arrive.
 func (b *commandBatch) confirmSubscription(subscriptionCount int) {
 	b.writeConfirmation(subscriptionCount)
 	if b.repliesInMessageOrder {
@@ -121,8 +119,8 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// flushIfFullAndYieldIfOverBudget interrupts the command after argsDone arguments if the batch's budget is used up. A
-// later batch continues it. If stop is true, the caller must return.
+// flushIfFullAndYieldIfOverBudget sends the replies if their buffer is full. If the batch's budget is used up, it
+// interrupts the command after argsDone arguments, for a later batch. If stop is true, the caller must return.
 func (b *commandBatch) flushIfFullAndYieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -169,12 +167,10 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop is the largest number of topics that an event loop searches. A larger number is searched on another
-// goroutine.
+// maxTopicsOnLoop limits the topics that an event loop searches. Beyond that, another goroutine does so.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers on any hub, or an error above
-// maxBytes.
+// writeTopicListOrError writes the names that match pattern and have subscribers, or an error if they exceed maxBytes.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)
@@ -224,7 +220,7 @@ func (b *commandBatch) handleNumpatOnAllHubs() {
 	})
 }
 
-// replyInBackgroundIf calls makeReply, on another goroutine if slow is true.
+// replyInBackgroundIf calls makeReply. If slow is true, another goroutine does so.
 func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
 	if !slow {
 		makeReply(context.Background(), &b.replyWriter)

@@ -120,8 +120,7 @@ func (b *commandBatch) writeCommandInfos(list []*command) {
 // maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyTooMany returns the commands that the arguments name, or all commands without arguments. An
-// unknown name becomes a nil element.
+// commandsFromArgsOrReplyTooMany returns the named commands, or all without arguments. Unknown names become nil.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (namedOrAll []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -43,7 +43,7 @@ func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopicsAndRights checks sub. Call it before the response begins.
+// checkEventTopicsAndRights validates sub and checks the user's rights. Call it before the response begins.
 func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
@@ -63,8 +63,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the header Last-Event-ID, or else from the parameter "since", which is an error
-// if no messages of the topics are stored.
+// parseReplayStart sets sub.since from the header Last-Event-ID or, without the header, from the parameter "since". The
+// parameter is an error if no messages of the topics are stored.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {
@@ -82,7 +82,6 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 	return err
 }
 
-// subscribeOpenedEventStream sends the delay for reconnecting and subscribes the client.
 func (api *httpAPI) subscribeOpenedEventStream(c *tcp.Conn) {
 	sub := c.Value().(*eventSubscription)
 	c.SetValue(sub.client)

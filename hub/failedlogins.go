@@ -14,7 +14,7 @@ import (
 var errTooManyFailedLogins = errors.New("hub: too many failed logins")
 
 const (
-	// addrLoginFactor times MaxFailedLogins is the limit of failed logins from one address in failedLoginWindow.
+	// The limit of failed logins from one address in failedLoginWindow is addrLoginFactor times MaxFailedLogins.
 	addrLoginFactor   = 10
 	failedLoginWindow = time.Minute
 	// failedLoginCloseDelay is the delay before a connection with too many failed logins is closed.
@@ -30,8 +30,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login from addr. If closeReason is not nil, there were too many, and the caller
-// must close the connection. For an HTTP request, c is nil.
+// recordFailedLogin counts a failed login from addr. After too many, it returns a closeReason, and the caller must
+// close the connection. For an HTTP request, c is nil.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -67,8 +67,7 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading and closes the connection
-// after failedLoginCloseDelay.
+// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading and closes after a delay.
 func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

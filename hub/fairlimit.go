@@ -11,8 +11,8 @@ import (
 
 // fairSemaphore is a semaphore with max slots that users and addresses share fairly. It is safe for concurrent use.
 //
-// A user may hold at most maxEach slots, an address twice as many. With keepSpare, a user or address gets no further
-// slot once it holds as many slots as are free (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
+// A user may hold at most maxEach slots, an address twice as many. With keepSpare, a user or address may take a slot
+// only while it holds fewer slots than are free (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
 //
 // A released slot goes to the waiter whose user and address together hold the fewest slots.
 type fairSemaphore struct {
@@ -22,7 +22,7 @@ type fairSemaphore struct {
 	mu      sync.Mutex
 	count   int
 	held    map[quotaOwner]int
-	waiting []*fairWaiter // none can be admitted now
+	waiting []*fairWaiter // waiters that cannot be admitted now
 }
 
 type quotaOwner struct {
@@ -123,7 +123,7 @@ func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	}
 }
 
-// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1.
+// admissibleWaiterHoldingLeast returns the index of the waiter to admit next, or -1 if none can be admitted.
 func (l *fairSemaphore) admissibleWaiterHoldingLeast() (index int) {
 	index, fewest := -1, 0
 	for i, w := range l.waiting {

@@ -23,10 +23,10 @@ const (
 
 func (f messageFormat) isWebSocket() bool { return f == formatWebSocket || f == formatDeflate }
 
-// hasIDs reports whether messages carry an id, with which a client can resume.
+// hasIDs reports whether messages have an id, which lets a client resume.
 func (f messageFormat) hasIDs() bool { return f.isWebSocket() || f == formatEvents }
 
-// appendMessage appends message for a subscriber of topicOrPattern. id is "" for a message that is not stored.
+// appendMessage appends a message, encoded for a subscriber of topicOrPattern. id is "" if the message is not stored.
 func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
@@ -86,8 +86,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. It names the topic if there is
-// only one. topics must not be empty.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. RESP has no such notice. It names
+// the topic if there is only one. topics must not be empty.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.hasIDs() {
 		return dst

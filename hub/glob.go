@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// glob is a compiled PSUBSCRIBE pattern. globProgram is nil if its only special characters are stars.
+// glob is a compiled PSUBSCRIBE pattern. globProgram is nil if the pattern has no special characters except stars.
 type glob struct {
 	pattern string
 	*globProgram
@@ -15,12 +15,12 @@ type glob struct {
 
 type globProgram struct {
 	segments []segment // one more than there are stars
-	size     int       // of all segments: the minimum length of a name
+	size     int       // of all segments together: the minimum length of a name
 }
 
 type segment struct {
 	size    int
-	literal string // the matched text if masks is nil
+	literal string // text that matches if masks is nil
 	// class maps each byte to a class. The segment treats all bytes of a class alike. For each class, masks contains
 	// maskWords words: a bit mask of the positions that accept the bytes of the class.
 	class *[256]uint8

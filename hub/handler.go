@@ -26,12 +26,12 @@ type respSession struct {
 	*sessionDetails // nil if unused
 	replyFlags
 	lastCommand   uint8     // ID, see commandsByID
-	knownLibrary  libraryID // by CLIENT SETINFO
+	knownLibrary  libraryID // set by CLIENT SETINFO
 	lastCommandAt uint32    // see secondsSinceStart
 }
 
 type sessionDetails struct {
-	clientName  string        // by CLIENT SETNAME
+	clientName  string        // set by CLIENT SETNAME
 	progress    parseProgress // of an incomplete command
 	*unfinished               // nil if unused
 }
@@ -149,8 +149,7 @@ const (
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// Every matchUnitsPerWork units of pattern matching and every patternBytesPerWork bytes of a compiled pattern cost
-	// 1.
+	// Every matchUnitsPerWork units of pattern matching and patternBytesPerWork bytes of a compiled pattern cost 1.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
 	// maxPooledArgs is the largest capacity of an argument slice that returns to the pool.
@@ -181,8 +180,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input and returns how many bytes it used. Commands that an open transaction has
-// queued do not count, so the next input begins with them.
+// runCommands runs the commands in input and returns how many bytes it used. Commands queued by an open transaction do
+// not count, so the next input begins with them.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -236,8 +235,8 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. If the session has none and createIfAbsent is false, it
-// does nothing. Details that are zero after set are removed.
+// updateSessionDetails calls the function set with the session's details. If there are none, it first creates them or,
+// if createIfAbsent is false, does nothing. Details that are zero afterwards are removed.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -306,8 +305,7 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection after a reply could not be sent. Otherwise, the client would mistake the next
-// reply for the unsent one.
+// closeOnSendError closes the connection, because the client would take the next reply for the one that was not sent.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -316,7 +314,6 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose ends the client's subscriptions and closes the connection after its pending output.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -329,8 +326,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command, or queues it in a transaction. finished is false if a later batch must continue
-// it.
+// runCommand runs the parsed command or queues it in a transaction. If it is not finished, a later batch continues.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
@@ -363,7 +359,6 @@ func (b *commandBatch) replyErrorOrRun(cmd *command, errorReply string) {
 	b.work += (b.sentBytes + len(b.buf) - before) / replyBytesPerWork
 }
 
-// lookUpPermittedCommand returns the parsed command, or an error reply.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

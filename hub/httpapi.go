@@ -52,8 +52,7 @@ type httpAPI struct {
 
 const (
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. httpScanWait limits how long further
-	// requests wait.
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for httpScanWait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
 	// The default and the maximum of a topic list's limit parameter.
@@ -137,8 +136,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The only permitted parameters
-// are token and those in allowedBesidesToken.
+// checkOriginParseQueryOrWriteError checks the origin of a request and parses its query. The query may contain only
+// token and the parameters in allowedBesidesToken.
 func (api *httpAPI) checkOriginParseQueryOrWriteError(w http.ResponseWriter, r *http.Request, allowedBesidesToken ...string) (q url.Values, ok bool) {
 	if err := api.checkOriginAndHost(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -182,8 +181,7 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// allowOriginAfterCheck permits the web page that sent the request to read the response. The caller must have checked
-// the page's origin.
+// allowOriginAfterCheck permits the requesting web page to read the response. First check the page's origin.
 func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -206,8 +204,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateOrInitialUser returns the user of the request's credentials or, without any, the connection's initial
-// user.
+// authenticateOrInitialUser returns the user of the request's credentials or, without any, the initial user.
 func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -370,8 +367,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns this hub's topics with prefix and the most subscribers, largest first. total counts all
-// topics with prefix.
+// largestLocalTopics returns the topics on this hub that begin with prefix and have the most subscribers, largest
+// first. total counts all topics that begin with prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.EachName(Topic, func(name string, subscribers int) bool {
@@ -393,8 +390,7 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for the whole cluster. total may count topics of several hubs more
-// than once.
+// largestClusterTopics is like largestLocalTopics for the cluster. total may count topics more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -419,7 +415,7 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 }
 
 // Largest returns the topics on this hub that begin with prefix and have the most subscribers, largest first. It
-// returns at most limit topics. A limit above 10,000 counts as 10,000. total counts all topics with this prefix.
+// returns at most limit topics, and never more than 10,000. total counts all topics with this prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

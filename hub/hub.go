@@ -54,8 +54,7 @@ type Hub struct {
 	server            atomic.Pointer[tcp.Server] // the first server; nil before it starts
 }
 
-// Check returns an error if a field of h is invalid. The error wraps tcp.ErrBadConfig. Call Check before h serves
-// clients.
+// Check returns an error that wraps tcp.ErrBadConfig if a field of h is invalid. Call it before h serves clients.
 func (h *Hub) Check() error {
 	if err := h.Limits.validate(); err != nil {
 		return err
@@ -81,9 +80,8 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a topic or pattern. It calls confirm with the client's number of subscriptions, and
-// then sends the topic's last value, unless the client was already subscribed. Calls for the same client must not
-// overlap.
+// subscribe subscribes a client to a topic or pattern, and calls confirm with the client's number of subscriptions. A
+// new subscriber then receives the topic's last value. Calls for the same client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.subscriptionCountForConfirmation(kind))

@@ -137,8 +137,8 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 // maxSavedKeptBytes limits the size of the stored messages that an upgrade passes to the new process.
 const maxSavedKeptBytes = 256 << 20
 
-// saveKeptMessages writes the newest stored messages, at most maxBytes. The first part of the output describes the
-// stream, each further part contains one message, and an empty part is last. Every part begins with its length.
+// saveKeptMessages writes the newest stored messages, at most maxBytes. The first part describes the stream, each
+// further part contains one message, and an empty part is last. Every part begins with its length.
 func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -174,7 +174,7 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages replaces the stored messages by those in the output of saveKeptMessages, if any.
+// restoreKeptMessages replaces the stored messages by those that saveKeptMessages has written, if there are any.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,7 +13,7 @@ type lastValueCache struct {
 
 	mu             sync.Mutex // guards the fields below
 	byName         map[string]*lastValue
-	newest, oldest *lastValue // by last use
+	newest, oldest *lastValue // ordered by last use
 	bytes          int
 	peakCount      int // most entries since byName was allocated; maps don't shrink
 	evicted        int64
@@ -32,8 +32,7 @@ func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that keeps messages of a topic in order. Several topics may share it. Hold it while
-// sending a message and while adding a subscriber.
+// topicLock returns the mutex that orders a topic's messages. Hold it while sending and while adding a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
@@ -46,8 +45,7 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message, unless it alone exceeds the limit, and evicts the least recently
-// used topics beyond the limits.
+// storeNewestAndEvict stores a topic's newest message if it fits, and evicts the least recently used topics.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

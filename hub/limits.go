@@ -16,29 +16,25 @@ type Limits struct {
 	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns and to
-	// sharded topics. The default is 10,000,000.
+	// MaxTopics limits, separately for each kind, the topics or patterns with subscribers. The default is 10,000,000.
 	MaxTopics int
 	// MaxName limits the length of a topic name or a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int
-	// MaxSubscriptions limits the number of topics and patterns that one client is subscribed to. The default is
-	// 100,000.
+	// MaxSubscriptions limits the topics and patterns that one client is subscribed to. The default is 100,000.
 	MaxSubscriptions int
 	// MaxSubscribers limits the number of subscribers of one topic or pattern. The default 0 means no limit.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of matching one message against the patterns of all clients. One unit of work
-	// takes about 10 ns. The limit applies to the most expensive topic name that MaxName permits. The default is
-	// 100,000, about 1 ms.
+	// MaxPatternWork limits the work of matching one message against the patterns of all clients, for the most
+	// expensive topic name that MaxName permits. One unit takes about 10 ns. The default is 100,000, about 1 ms.
 	MaxPatternWork int
 	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
-	// a publish (see MaxPatternWork), plus 1 for every 64 bytes of its compiled form. Most patterns add no work. All
-	// clients of an address together may use the smaller of twice MaxPatternCost and the unused part of MaxPatternWork.
-	// The default is 25,000.
+	// a publish (see MaxPatternWork; 0 for most patterns), plus 1 for every 64 bytes of its compiled form. All clients
+	// of an address together may use the smaller of twice MaxPatternCost and the unused part of MaxPatternWork. The
+	// default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits consecutive failed logins on a connection. A second limit of 10 * MaxFailedLogins per
-	// minute applies to all clients of an IPv4 address or IPv6 /64 network together. A connection that reaches a limit
-	// is closed; in the Redis protocol, it is closed one second later. A correct password is always accepted. The
-	// default is 10, the maximum 200.
+	// MaxFailedLogins limits consecutive failed logins on a connection. All clients of an IPv4 address or IPv6 /64
+	// network together may fail 10 * MaxFailedLogins times per minute. A connection that reaches a limit is closed, in
+	// the Redis protocol after a second. A correct password is always accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int
 	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
 	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network

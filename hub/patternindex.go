@@ -46,7 +46,6 @@ type bucket struct {
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns in a full chunk of a bucket.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -64,7 +63,7 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy without the pattern at index slot. The last pattern takes its place.
+// copyWithSlotRemoved returns a copy without the pattern at index slot. The last pattern moves to this index.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -156,8 +155,8 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget, or the work of
-// all patterns MaxPatternWork.
+// addPatternWithinBudget adds a pattern and returns its cost. It fails if the cost exceeds clientBudget, or if the work
+// of all patterns would exceed MaxPatternWork.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -232,8 +231,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. It returns the increase,
-// which may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. increase may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -300,7 +298,7 @@ type runLengthWork struct {
 
 type level struct{ work, n int } // n buckets that each have this work
 
-// updateMaxWork updates l.work after the work of one bucket has changed; 0 means that the bucket does not exist.
+// updateMaxWork updates l.work after the work of one bucket has changed. 0 means that the bucket does not exist.
 // maxBuckets is the number of buckets that one name can match. increase may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)

@@ -33,8 +33,7 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 // rateCheck reports whether the publisher may send one more message now and, if so, counts it. rate is per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks rights, the topic name, the message size and the rate, and counts refusals. withinRate may be
-// nil.
+// authorizePublish checks rights, topic name, message size and, if withinRate is set, the rate. It counts refusals.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -97,13 +96,12 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess replaces the id of a message that only the new process of an upgrade stores. Clients whose
-// protocol has ids do not receive it from this process.
+// keptByOtherProcess takes the place of an id for a message that only the new process of an upgrade stores. Clients
+// whose protocol has ids do not receive the message from this process.
 const keptByOtherProcess = "-"
 
 // keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
-// that Replay selects. After an upgrade has moved connections, only the new process stores them, until that process
-// ends.
+// that Replay selects. While another process has taken over in an upgrade, only that process stores messages.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")
@@ -130,8 +128,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// ensureLocalStreamAndDropExpired begins the hub's stream if necessary, and drops expired messages. With a cluster, it
-// does nothing.
+// ensureLocalStreamAndDropExpired begins the stream of a hub without a cluster if necessary, and drops expired
+// messages.
 func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -145,8 +143,7 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers, and stores last values. id is "" for a message that is
-// not stored.
+// deliverLocally sends a message to this process's subscribers and stores last values. An unstored message has no id.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

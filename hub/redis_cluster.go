@@ -18,10 +18,9 @@ const clusterSlots = 16_384
 type clusterNode struct {
 	id, host  string
 	port      int
-	portField string // of CLUSTER SHARDS
+	portField string // name of the field for the port in CLUSTER SHARDS
 }
 
-// thisHubAsClusterNode returns the hub's ID and the address to which the client has connected.
 func (b *commandBatch) thisHubAsClusterNode() clusterNode {
 	addr, _ := b.ref.LocalAddr()
 	hash := sha256.Sum256([]byte(addr.String()))

@@ -25,19 +25,16 @@ import (
 // Cluster.QueueForReplay). Every node has a copy of the stream in memory.
 type Replay struct {
 	// Topics selects the topics whose messages are stored. An entry is a topic's name, or a prefix followed by "*". The
-	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. The entry "*" selects all
-	// topics.
+	// prefix must end with ".", ":" or "/". Examples are news.today, news.* and chat:*. "*" selects all topics.
 	Topics []string
 	// MaxBytes, MaxMessages and MaxAge limit the messages that are stored in the stream and in the memory of each node.
 	// A message's size includes its topic's name and 100 bytes of overhead. In memory, each topic with messages counts
-	// as 112 more bytes. When a limit is exceeded, the oldest messages are dropped. Expired messages are dropped when a
-	// message is published or a client subscribes. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge
-	// is 1 s.
+	// as 112 more bytes. Beyond a limit, the oldest messages are dropped. Expired messages are dropped when a message
+	// is published or a client subscribes. The defaults are 64 MiB, 1,000,000 and 1 hour. The minimum of MaxAge is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory. When a limit is exceeded, the
-	// topic's oldest messages are dropped. These limits do not apply to the NATS stream of a Cluster. The default is 0:
-	// only the limits above apply.
+	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory, but not in the NATS stream of
+	// a Cluster. Beyond a limit, the topic's oldest messages are dropped. The default 0 means no limit per topic.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
 	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
 	// count. Up to 64 * MaxReplays further clients wait. Any others are rejected and must try again. If a client does
@@ -130,8 +127,7 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// KeepsAll reports whether the messages of a topic are stored. For a pattern, it reports whether the messages of all
-// matching topics are stored.
+// KeepsAll reports whether the messages of a topic, or of all topics that match a pattern, are stored.
 func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, topicOrPattern)
@@ -185,8 +181,7 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// Dropping a message sets its topic to nil. The message remains in the messages slice until removeDroppedMessages
-// removes it.
+// A dropped message gets a nil topic. It remains in the slice messages until removeDroppedMessages removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -204,7 +199,7 @@ type replayBuffer struct {
 	advanced                 chan struct{} // closed when the next message arrives; nil if no replay waits for it
 	handedOver               bool          // after an upgrade, another process stores the messages
 
-	newestMu        sync.Mutex // guards the next three
+	newestMu        sync.Mutex // guards streamNewest and its error and time
 	streamNewest    Position   // cached result of Cluster.Newest
 	streamNewestErr error
 	streamNewestAt  time.Time
@@ -223,7 +218,6 @@ type keptMessage struct {
 	data  []byte
 }
 
-// keptTopic is a topic with stored messages.
 type keptTopic struct {
 	name           string
 	oldest, newest *keptMessage
@@ -244,16 +238,15 @@ func (m *keptMessage) memoryBytes() int { return len(m.topic.name) + len(m.data)
 // KeptMessage is a stored message.
 type KeptMessage struct {
 	At    Position
-	Time  time.Time // when the stream stored it
+	Time  time.Time // when the stream stored the message
 	Topic string
 	Data  []byte // must not change
 	// Old marks a message that was stored before this node started. KeepAndDeliver does not send it to subscribers.
 	Old bool
 }
 
-// Begin discards all stored messages and starts a new stream. firstSeq is the sequence number of the first message.
-// Clients that resume must wait until SetLoaded is called. Only an implementation of Cluster may call Begin and
-// SetLoaded.
+// Begin discards all stored messages and starts a new stream. firstSeq is the first message's sequence number. Clients
+// that resume must wait until SetLoaded is called. Only an implementation of Cluster may call Begin and SetLoaded.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -346,8 +339,7 @@ func (r *Replay) DropExpired(now time.Time) {
 	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages until the limits are met. maxExpired limits the messages dropped only
-// because of MaxAge.
+// dropBeyondLimits drops the oldest messages beyond the limits. maxExpired limits those dropped only for MaxAge.
 func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -412,8 +404,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages at the beginning of the slice, or all if they take more than half of
-// it.
+// removeDroppedMessages removes dropped messages at the beginning of the slice, or everywhere if they are more than
+// half.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -431,7 +423,6 @@ func (m *replayBuffer) removeDroppedMessages() {
 	m.messages, m.head = kept, 0
 }
 
-// firstOrNextSeq returns the sequence number of the oldest stored message, or of the next message if none are stored.
 func (m *replayBuffer) firstOrNextSeq() uint64 {
 	if m.head < len(m.messages) {
 		return m.messages[m.head].seq
@@ -439,8 +430,7 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages with a sequence number above seq. Some dropped messages, with a nil
-// topic, are among them.
+// messagesAndDropMarksAfter returns the messages after seq. Some dropped messages, with a nil topic, are among them.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
@@ -452,8 +442,8 @@ func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages whose topic matches a
-// pattern. If the result is at most afterSeq, no such message after afterSeq was dropped.
+// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages that match a pattern.
+// If the result is at most afterSeq, none after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0
@@ -485,8 +475,8 @@ type ReplayStats struct {
 	// small enough to run at once. Replayed counts messages sent in replays. Gaps counts notices about messages that
 	// are no longer available. Refused counts clients that were told to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients that sent an id that no node has issued. Stalled counts replays that stopped because the
-	// client did not read.
+	// Unissued counts clients that sent an id that no node has assigned. Stalled counts replays that stopped because
+	// the client did not read.
 	Unissued, Stalled int64
 }
 

@@ -26,7 +26,7 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements or, to a RESP2 client, of an array with resp2Count
+// writeRESP3Header writes the header of a RESP3 type with n elements or, in RESP2, of an array with resp2Count
 // elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
@@ -43,7 +43,6 @@ func (r *replyWriter) writePushHeader(n int) { r.writeRESP3Header('>', n, n) }
 func (r *replyWriter) writeBulk(s string)      { r.buf = appendBulk(r.buf, s) }
 func (r *replyWriter) writeBulkBytes(p []byte) { r.buf = appendBulk(r.buf, p) }
 
-// writeBulksAndInts writes each string as a bulk string and each int as an integer.
 func (r *replyWriter) writeBulksAndInts(values ...any) {
 	for _, v := range values {
 		if n, isInt := v.(int); isInt {
@@ -120,9 +119,9 @@ const (
 
 var errTooManyScans = errors.New("too many list requests; try again later")
 
-// replyInBackground pauses the connection and calls makeReply on another goroutine to write the reply. An error of
-// makeReply closes the connection after the reply. In a transaction, or if too many replies are in progress, the reply
-// is an error.
+// replyInBackground pauses the connection while another goroutine calls makeReply to write the reply. If makeReply
+// fails, the connection closes after the reply. In a transaction or with too many replies in progress, the reply is an
+// error.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -147,7 +146,7 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 }
 
 // pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. An
-// error of makeReply closes c. It fails if too many replies are in progress.
+// error of makeReply closes c. The function fails if too many replies are in progress.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

@@ -39,7 +39,7 @@ func (e oversizedError) Unwrap() []error { return []error{e.protocolError, tcp.E
 
 type commandLimits struct {
 	maxArgs, maxBytes int
-	maxArgBytes       int // if unauthenticated
+	maxArgBytes       int // limit for clients that have not authenticated
 	unauthenticated   bool
 }
 
@@ -56,12 +56,12 @@ type parseProgress struct{ pos, argsLeft int32 }
 
 type commandReader struct {
 	commandLimits
-	args         [][]byte // of the last command; slices of the input or of unquotedArgs
+	args         [][]byte // arguments of the last command; slices of the input or of unquotedArgs
 	unquotedArgs []byte   // decoded arguments of an inline command
 }
 
-// parseOrResumeCommand parses the command at the beginning of input into r.args. size is 0 if it is incomplete; the
-// next call then continues at progress.
+// parseOrResumeCommand parses the command at the beginning of input into r.args. If the command is incomplete, size is
+// 0, and the next call continues at progress.
 func (r *commandReader) parseOrResumeCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
@@ -219,8 +219,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// unquoteRestOfArg decodes the rest of an argument and appends it to r.unquotedArgs. line begins with the argument's
-// first quote.
+// unquoteRestOfArg decodes the rest of an argument, from its first quote on, and appends it to r.unquotedArgs. The
+// result rest is the line after the argument.
 func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends the subscriptions of a closed client. If it was closed because it was slow, its
-// unsent output counts as lost.
+// countLostIfSlowThenUnsubscribe ends a closed client's subscriptions. A slow client's unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -37,18 +36,16 @@ var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try
 
 // Slow describes the slow subscribers that Hub.Slow has found.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Waiting counts the clients with unsent output. Behind counts
-	// the clients with so much unsent output that the server does not read from them (see tcp.Limits.HighWater). Missed
-	// counts the clients that have lost messages under the SlowConsumer policy DropMessage. Bytes is the total unsent
+	// Clients is the number of clients with subscriptions. Waiting counts clients with unsent output. Behind counts
+	// clients with so much unsent output that the server does not read from them (see tcp.Limits.HighWater). Missed
+	// counts clients that have lost messages under the SlowConsumer policy DropMessage. Bytes is the total unsent
 	// output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists up to ten clients with the most unsent output. Among clients with equal output, those with more lost
-	// messages come first.
+	// Top lists up to ten clients with the most unsent output and, if it is equal, with the most lost messages.
 	Top []SlowClient
 }
 
-// SlowClient is a subscriber with unsent output or lost messages.
 type SlowClient struct {
 	ID   uint64 // as in tcp.Ref.ID and CLIENT LIST
 	Addr string // empty for a Unix socket
@@ -82,8 +79,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop. After
-// it has returned, no further call follows.
+// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

@@ -20,8 +20,7 @@ const (
 type topic struct {
 	name string
 
-	// firstGroup contains the subscribers with firstFormat. otherGroups contains those with other formats. Groups are
-	// never removed.
+	// firstGroup contains the subscribers with firstFormat, and otherGroups all others. Groups are never removed.
 	firstGroup  tcp.Group
 	otherGroups atomic.Pointer[[formatCount]*tcp.Group]
 	slotHash    uint32 // determines its slot in the table
@@ -52,7 +51,7 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts the subscribers that receive a message (sent) or lose it (dropped), and the bytes of output.
+// deliveryCounts counts messages sent to and dropped for subscribers, and the bytes of output.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {
@@ -79,7 +78,7 @@ func (t *topic) sendMessage(publishedTopic string, message []byte, id string) de
 }
 
 // broadcastEncoded sends a message to the topic's subscribers. It calls encode once for each format in use. If encode
-// appends nothing, subscribers with this format receive nothing.
+// appends nothing, the subscribers with this format receive nothing.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
 	defer returnBufferToPoolUnlessLarge(b)

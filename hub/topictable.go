@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// topicTable contains all topics of one kind that have subscribers.
 type topicTable struct {
 	count  atomic.Int64
 	shards [tableShardCount]tableShard
@@ -99,8 +98,7 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0, which marks a
-// free slot.
+// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0 (a free slot).
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }
@@ -154,7 +152,6 @@ func (s *topicSet) resize(size int) {
 	}
 }
 
-// remove removes t, which must be in the set.
 func (s *topicSet) remove(t *topic) {
 	gap := s.homeSlot(t.slotHash)
 	for s.slots[gap] != t {

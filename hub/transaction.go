@@ -19,13 +19,12 @@ import (
 // transaction is the state of a client between MULTI and EXEC.
 type transaction struct {
 	queuedCommands int
-	queuedBytes    int  // at the beginning of the unused input
+	queuedBytes    int  // bytes of queued commands, at the beginning of the unused input
 	rejected       bool // EXEC will fail; nothing is queued any more
 	tooLong        bool // the next command exceeds the size limit and gets an error
 }
 
-// transactionReserve is the number of bytes of a transaction's size limit that queued commands cannot use. They remain
-// for the beginning of the next command.
+// transactionReserve is the number of bytes that queued commands leave free for the beginning of the next command.
 const transactionReserve = 64
 
 // reservedBytes returns the part of the transaction's size limit that the next command cannot use. tx may be nil.
@@ -40,7 +39,7 @@ func (tx *transaction) keepsQueue() bool { return tx != nil && !tx.rejected }
 
 func (tx *transaction) discardQueue() { tx.rejected, tx.queuedBytes = true, 0 }
 
-// discardQueueIfTooLong discards the queued commands if err means that the next one exceeds the size limit.
+// discardQueueIfTooLong discards the queued commands if err means that the next command exceeds the size limit.
 func (tx *transaction) discardQueueIfTooLong(err error) (discarded bool) {
 	if !tx.keepsQueue() || !errors.Is(err, tcp.ErrMessageTooLong) {
 		return false

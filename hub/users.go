@@ -37,8 +37,7 @@ type roster struct {
 
 type passwordHash [sha256.Size]byte
 
-// ReadUsers reads users from a Redis ACL file. The file may contain at most 64 MiB and 1,000,000 users. Errors include
-// the line number.
+// ReadUsers reads users from a Redis ACL file of at most 64 MiB and 1,000,000 users. Errors include the line number.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
@@ -100,7 +99,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user for clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns nil if the account is off or removed. u may be nil.
+// activeAccount returns the user's account, or nil if the account is off or removed. u may be nil.
 func (u *user) activeAccount() (accountOrNil *aclAccount) {
 	if u == nil {
 		return nil
@@ -124,8 +123,7 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a topic or pattern. A pattern needs an ACL rule with exactly
-// this pattern.
+// maySubscribe reports whether the user may subscribe. A pattern needs an ACL rule with exactly this pattern.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool {
 		if kind == Pattern {
@@ -178,8 +176,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of the client certificate (ACL rule cert), or else of unauthenticated clients. It
-// returns nil if the client must authenticate. tlsState may be nil.
+// initialUser returns the user of the client certificate (ACL rule cert). Without one, it returns the user of
+// unauthenticated clients, or nil if clients must authenticate. tlsState may be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

@@ -21,8 +21,8 @@ type memoryBudget struct {
 }
 
 const (
-	// highWater and lowWater are percentages of the limit. Above highWater, the number of workers decreases. Below
-	// lowWater, it may increase again.
+	// highWater and lowWater are percentages of the limit. Above highWater, workers end; below lowWater, more may
+	// start.
 	highWater, lowWater = 70, 60
 	// maxFutile is the maximum number of consecutive reductions without effect (less than 5%).
 	maxFutile = 2
@@ -41,7 +41,7 @@ func newMemoryBudgetOrCgroupLimit(limit int64, maxWorkers int) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers adapts the maximum number of workers to the memory usage, and returns it.
+// updateMaxWorkers adapts the maximum number of workers to the memory usage. It returns the new maximum.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers int) int {
 	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater && cycle != b.lastCycle:
@@ -73,8 +73,8 @@ func (b *memoryBudget) isHeapFull() bool {
 	return int64(valueOr(b.samples[0], 0)) > b.limit/100*highWater
 }
 
-// readHeapAndStackBytes returns the size of all stacks plus the heap goal or, if the Go runtime has a memory limit, the
-// live heap. gcCycle is the number of the last garbage collection.
+// readHeapAndStackBytes returns the size of the stacks and the heap. If the Go runtime has a memory limit, the live
+// heap counts; otherwise, the heap goal counts. gcCycle is the number of the last garbage collection.
 func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	b.samples[1].Name = "/gc/heap/goal:bytes"
 	if debug.SetMemoryLimit(-1) < math.MaxInt64 { // the program may change this limit at any time
@@ -84,7 +84,6 @@ func (b *memoryBudget) readHeapAndStackBytes() (bytes int64, gcCycle uint64) {
 	return int64(valueOr(b.samples[1], 0) + valueOr(b.samples[2], 0)), valueOr(b.samples[3], 0)
 }
 
-// valueOr returns the value of s, or unknown if this version of Go does not have the metric.
 func valueOr(s metrics.Sample, unknown uint64) uint64 {
 	if s.Value.Kind() != metrics.KindUint64 {
 		return unknown

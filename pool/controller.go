@@ -18,25 +18,26 @@ type controller struct {
 	lastTotals  totals // at the last call of updateTargetQueueLimitAndOverload
 	lastRefused uint64 // totals.refused at the last tick
 	lastWaitAt  int64
-	adjustAt    int64 // when updateTargetQueueLimitAndOverload is due
+	adjustAt    int64 // see updateTargetQueueLimitAndOverload
 	memoryAt    int64 // when the memory budget is due
 	trimAt      int64 // when stopQuarterOfIdleWorkers is due
 	minIdle     int   // minimum number of idle workers since the last stopQuarterOfIdleWorkers
 
 	ceiling       int    // maximum number of workers that the configuration and the memory budget allow
-	crowdedAt     int64  // since when more than crowdedPerProc goroutines per processor wait for one; 0 if fewer do
-	lastCrowdedAt int64  // when that many goroutines last waited
+	crowdedAt     int64  // since when more than crowdedPerProc goroutines per processor wait to run; 0 if fewer do
+	lastCrowdedAt int64  // when more than crowdedPerProc goroutines per processor last waited to run
 	lastBlockedAt int64  // when jobs last waited for something other than a processor, or the limit decreased because none did
 	progressAt    int64  // when a job last finished, no job waited, or a worker was added
 	lastFinished  uint64 // totals.finished at progressAt
 
 	meanService int64   // moving average of the duration of jobs; 0 if unknown
 	queueLimit  int     // jobs; the capacity, or less in an overload
-	slack       float64 // share of recent periods without rejections and waiting jobs
+	slack       float64 // share of recent periods, from 0 to 1, without waiting or rejected jobs
 }
 
 // Periods of the controller, in nanoseconds. It ticks every fastPeriod while jobs wait, and for stayFast afterwards.
-// Otherwise it ticks every slowPeriod while jobs run, and every trimPeriod or not at all without jobs.
+// While jobs run, it ticks every slowPeriod. Without jobs, it ticks every trimPeriod until only Config.Min workers
+// remain.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -88,8 +89,7 @@ func (p *Pool) wakeController() {
 	}
 }
 
-// tick runs one cycle of the controller. nextPeriod is the time until the next one, in nanoseconds; 0 means until the
-// controller is woken.
+// tick runs one cycle of the controller. nextPeriod is the time until the next one in ns, or 0 to wait for a wakeup.
 func (c *controller) tick() (nextPeriod int64) {
 	p, now := c.p, c.p.now()
 	c.ticks.Add(1)
@@ -164,7 +164,8 @@ func (c *controller) updateShardsAndSumTotals(now int64, shed *[]Task) (sum tota
 	return sum
 }
 
-// updateTargetQueueLimitAndOverload compares the totals so far with those at the last call.
+// updateTargetQueueLimitAndOverload adapts the overload target, the queue limit and the overload state to what has
+// changed since its last call.
 func (c *controller) updateTargetQueueLimitAndOverload(now int64, soFar totals) {
 	p := c.p
 	if finished := soFar.finished - c.lastTotals.finished; finished > 0 {
@@ -200,8 +201,7 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 const (
 	// initialPerProc is the initial and minimum limit of workers per processor.
 	initialPerProc = 2
-	// The limit of workers decreases when, for crowdedFor, more than crowdedPerProc goroutines have waited for each
-	// processor.
+	// The limit of workers decreases if more than crowdedPerProc goroutines per processor have waited for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
 	// It also decreases when, for noneBlockedFor, running jobs have waited only for processors.
@@ -223,7 +223,7 @@ func (p *Pool) minLimit() int64 {
 }
 
 // updateWorkerLimit adapts the limit of workers to the load. waiting includes jobs rejected since the last call.
-// runnable counts goroutines that wait for a processor.
+// runnable counts goroutines that wait for a processor. s contains the current totals.
 func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s totals) {
 	p := c.p
 	procs, limit, workers := int(p.procs), int(p.limit.Load()), int(p.workerCount()-p.blocked.Load())

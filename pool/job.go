@@ -40,7 +40,7 @@ type Task struct {
 
 // Errors of this package. Compare them with errors.Is.
 var (
-	// ErrFull reports that the job was rejected because no worker and no space in the queue was available.
+	// ErrFull reports that the job was rejected: neither a worker nor space in the queue was available.
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
@@ -111,10 +111,10 @@ func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, e
 	return c.result, c.err
 }
 
-// call is the Job of the function Call. result and err may be read when done is closed.
+// call is the Job of the function Call. Read result and err only after done is closed.
 type call[T any] struct {
 	f      func(ctx context.Context) (T, error)
-	begun  atomic.Bool // f has begun, or must not begin any more
+	begun  atomic.Bool // set when f begins, or to prevent that f begins
 	result T
 	err    error
 	done   chan struct{}

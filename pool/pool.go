@@ -71,11 +71,9 @@ const closedBit = 1 << 40
 // closeGrace is how long Close waits for running jobs after cancelling their contexts.
 const closeGrace = time.Second
 
-// New creates a pool and starts Config.Min workers. If cfg is invalid, the error wraps [ErrBadConfig]. Call Close to
-// release the pool's goroutines.
+// New creates a pool and starts Config.Min workers. Errors wrap [ErrBadConfig]. Call Close to release the goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, sched.NewGoroutines().Runnable) }
 
-// newPool implements New. countRunnable counts the goroutines that wait for a processor.
 func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -193,7 +191,6 @@ func (p *Pool) notifyDropped(j Job, reason error) {
 	}
 }
 
-// notifyShed calls Dropped for the jobs in *shed and empties *shed.
 func (p *Pool) notifyShed(shed *[]Task) {
 	for i := range *shed {
 		p.notifyDropped((*shed)[i].Job, ErrShed)
@@ -221,8 +218,8 @@ type Stats struct {
 	Accepted uint64
 	// Finished counts jobs that have run, including those that panicked. Panicked counts jobs that panicked.
 	Finished, Panicked uint64
-	// Expired counts jobs whose context ended while they were queued. Shed counts jobs that were shed, and Dropped jobs
-	// that Close dropped.
+	// Expired counts jobs whose context ended in the queue, Shed jobs that were shed, and Dropped jobs that Close
+	// dropped.
 	Expired, Shed, Dropped uint64
 	// Full, Late and Closed count rejected jobs by reason. Full: the queue was full. Late: the job's context had ended,
 	// perhaps while the job waited for space. Closed: the pool was closed.
@@ -264,8 +261,7 @@ type Histogram struct {
 	// Count is the number of durations, and Sum is the sum of the durations.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations above Bound(i-1), up to and including Bound(i). The first bucket begins at 0, and the
-	// last bucket has no upper bound.
+	// Buckets[i] counts durations above Bound(i-1) up to Bound(i). The first begins at 0; the last has no upper bound.
 	Buckets [Buckets]uint64
 }
 

@@ -36,7 +36,7 @@ type shard struct {
 
 	closed     bool
 	cap        int
-	admitLimit int // jobs; cap, or less in an overload
+	admitLimit int // maximum number of waiting jobs: the field cap, or less in an overload
 	deque.Deque[queuedTask]
 	overdueSince int64 // since when every check has found an overdue job; 0 if the last check found none
 	counts       Stats // uses only the fields that count events, except Full, Late and Closed
@@ -62,8 +62,7 @@ func (s *shard) setAdmitLimit(maxJobs int) {
 	s.full.Store(s.Len() >= s.admitLimit)
 }
 
-// enqueue adds a job if the shard has space for it. extraCapacity raises the limit for this call. The caller holds
-// s.mu.
+// enqueue adds a job if there is space. extraCapacity raises the limit for this call. The caller holds s.mu.
 func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.Len() >= s.admitLimit+extraCapacity {
 		return false
@@ -100,8 +99,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to dst and, during an overload, overdue jobs to *shed. It returns false if
-// the shard is empty, or if *shed is full; in this case, empty *shed and call it again.
+// dequeueOrShedOverdue moves the next job to dst. During an overload, it also moves overdue jobs to *shed. It returns
+// false if the shard is empty, or if *shed is full. If *shed is full, empty it and call again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	s.updateOverloadAndShedOverdue(now, shed)
 	if s.Len() == 0 {

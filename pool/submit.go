@@ -7,11 +7,9 @@ import (
 	"unsafe"
 )
 
-// Submit submits job to run on a worker. It waits for a worker or queue space until ctx ends. ctx is also the context
-// of the job.
-//
-// If the job is not accepted, the error is [ErrClosed], or wraps [ErrExpired] and the cause of ctx's end. Submit panics
-// if job is nil.
+// Submit submits job to run on a worker. It waits for a worker or queue space until ctx ends. ctx is also the job's
+// context. If the job is not accepted, the error is [ErrClosed], or wraps [ErrExpired] and the cause of ctx's end.
+// Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job, Ctx: ctx})
 }
@@ -50,12 +48,10 @@ func (p *Pool) submit(t *Task, wait bool) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries limits how often TrySubmit tries again if the pool has no queue. Meanwhile, a worker may return
-// from its last job.
+// returningWorkerTries limits the tries of TrySubmit in a pool without a queue, whose workers may be about to return.
 const returningWorkerTries = 8
 
-// checkContextClearingBackground returns an error if t.Ctx has ended. It sets t.Ctx to nil if it is a context that
-// never ends.
+// checkContextClearingBackground returns an error if t.Ctx has ended. It clears a t.Ctx that never ends.
 func (t *Task) checkContextClearingBackground() error {
 	switch {
 	case t.Ctx == nil || t.Ctx == context.Background() || t.Ctx == context.TODO():
@@ -113,8 +109,7 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	return true
 }
 
-// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own shard, and wakes or
-// starts a worker if necessary.
+// enqueueInAnyShard queues a job in a shard with space, its submitter's if possible, and wakes or starts a worker.
 func (p *Pool) enqueueInAnyShard(t *Task) error {
 	now, first, mask := p.now(), p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {

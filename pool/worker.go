@@ -20,14 +20,13 @@ import (
 const (
 	// searchRounds is how often a searching worker looks for jobs before it parks.
 	searchRounds = 3
-	// searchYield is the longest yield between two searches. After a longer one, the worker parks.
+	// searchYield limits the yield between two searches. If a yield takes longer, the worker parks.
 	searchYield = 20 * time.Microsecond
 	// quantum is the time for which a worker runs jobs before it yields.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Only this goroutine or, while parked, the caller of popParked may use the
-// fields.
+// worker is a goroutine that runs jobs. Only this goroutine, or the caller of popParked, may use the fields.
 type worker struct {
 	p    *Pool
 	wake chan queuedTask // capacity 1; a task without a job makes the worker search, and closing makes it exit
@@ -40,11 +39,11 @@ type worker struct {
 	endedAt   int64 // when the last job ended
 
 	job        queuedTask  // the current job
-	last       lastOutcome // of the last job, until a shard has counted it
-	shed       []Task      // shed by takeQueuedJob, until it notifies them
+	last       lastOutcome // outcome of the last job, until a shard has counted it
+	shed       []Task      // shed by takeQueuedJob, but not yet notified
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // replaces jobCtx while the worker is parked, so that jobCtx can be freed
-	ctxAddress uintptr                  // of the last task's context; 0 if that is not a pointer
+	ctxAddress uintptr                  // of the last task's context; 0 if the context is not a pointer
 	ctxRepeats bool                     // the last two tasks had the same ctxAddress
 }
 
@@ -53,7 +52,7 @@ type lastOutcome struct {
 	wait, service               time.Duration
 }
 
-// countAndClearOutcome adds o to the shard's counters. The caller holds the shard's lock.
+// countAndClearOutcome adds o to the shard's counters and resets o. The caller holds the shard's lock.
 func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	if o.finished > 0 {
 		s.counts.Wait.add(o.wait)
@@ -65,8 +64,8 @@ func (s *shard) countAndClearOutcome(o *lastOutcome) {
 	*o = lastOutcome{}
 }
 
-// runUntilExit runs jobs until the worker must exit, after a panic on a new goroutine. Keep its stack frame small: the
-// garbage collector scans the stacks of all workers.
+// runUntilExit runs jobs until the worker must exit. After a panic, a new goroutine continues. Keep the stack frame
+// small: the garbage collector scans the stacks of all workers.
 func (w *worker) runUntilExit() {
 	running, returned := false, false
 	defer func() {
@@ -97,7 +96,7 @@ func (w *worker) runUntilExit() {
 	w.p.running.Done()
 }
 
-// waitForNextJob stores the next job in w.job. It returns false if the worker must exit.
+// waitForNextJob waits for a job and stores it in w.job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob() (found bool) {
 	p := w.p
 	for w.job.Job == nil {
@@ -119,8 +118,7 @@ func (w *worker) waitForNextJob() (found bool) {
 	return true
 }
 
-// takeQueuedJob moves a job from the queue to w.job. It may also shed jobs, and wake another worker and a waiting
-// Submit.
+// takeQueuedJob moves a queued job, if any, to w.job. It may also shed jobs and wake a worker or waiting Submit.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -161,7 +159,7 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 }
 
 // yieldAfterQuantumIfQueued yields the processor if jobs wait, most running jobs are not blocked, and the last yield
-// was at least quantum ago. It returns the time now.
+// was at least quantum ago. now is the current time.
 func (w *worker) yieldAfterQuantumIfQueued() (now int64) {
 	if now = w.endedAt; now == 0 {
 		now = w.p.now()
@@ -185,8 +183,7 @@ func (w *worker) recordOutcomeAndClearJob() {
 	}
 }
 
-// searchThenPark searches for a queued job, and parks the worker if there is none. It returns false if the worker must
-// exit.
+// searchThenPark searches for a queued job, or else parks the worker. It returns false if the worker must exit.
 func (w *worker) searchThenPark() (keepRunning bool) {
 	p := w.p
 	w.endedAt = 0
@@ -252,8 +249,7 @@ func (w *worker) countOutcomeAndStopSearching() {
 	w.stopSearching()
 }
 
-// contextOrDropIfExpired returns the context for t's job. If t.Ctx has ended, it drops the job and returns nil. t.Ctx
-// must not be nil.
+// contextOrDropIfExpired returns the context for t's job, or drops the job and returns nil if t.Ctx has ended.
 func (w *worker) contextOrDropIfExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.last.expired = 1
@@ -302,7 +298,6 @@ func (j *jobContext) Err() error {
 	return cmp.Or(j.Context.Err(), j.pool.Err())
 }
 
-// Value implements context.Context.
 func (j *jobContext) Value(key any) any {
 	j.mu.Lock()
 	defer j.mu.Unlock()

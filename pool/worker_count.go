@@ -33,8 +33,7 @@ func (p *Pool) startWorkerIfAllowed(first queuedTask, extraWorkers int64) (start
 	return true
 }
 
-// decrementWorkersIfAbove decrements the number of workers if it is above minWorkers. If so, the caller must make a
-// worker exit.
+// decrementWorkersIfAbove decrements the number of workers if it exceeds minWorkers. The caller must then end one.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -73,8 +72,7 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeOrStartWorker makes a parked or new worker search for jobs. If the limit of workers is reached, it wakes the
-// controller instead.
+// wakeOrStartWorker makes a parked or new worker search for jobs, or wakes the controller if the limit is reached.
 func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
@@ -83,7 +81,6 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeOrStartWorkerIfQueued calls wakeOrStartWorker if jobs wait and no worker searches for them.
 func (p *Pool) wakeOrStartWorkerIfQueued() (called bool) {
 	if p.searching.Load() > 0 || !p.anyQueued() {
 		return false

@@ -35,8 +35,8 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData decodes the next data of the body from in. It returns at most maxBytes bytes. used is the number of consumed
-// bytes of in, or 0 if more input is needed or the body is done. Bytes of the framing count in used but not in data.
+// nextData decodes the body data at the beginning of the input, at most maxBytes bytes. used is the number of consumed
+// input bytes, including framing. It is 0 if more input is needed or the body is done.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -65,8 +65,7 @@ func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, 
 	return nil, 2, nil
 }
 
-// wholeChunkedBodyLength returns the encoded length of the chunked body at the beginning of in. If the body is
-// incomplete or invalid, the result is 0.
+// wholeChunkedBodyLength returns the encoded length of the chunked body in the input, or 0 if incomplete or invalid.
 func wholeChunkedBodyLength(in []byte) (lengthOrZero int) {
 	for f := newBodyDecoder(-1); !f.done; {
 		_, used, err := f.nextData(in[lengthOrZero:], len(in))
@@ -129,12 +128,10 @@ func (f *bodyDecoder) parseTrailer(in []byte) (noData []byte, used int, _ error)
 	return nil, i + len(headEnd), nil
 }
 
-// maxUnreadBody is the maximum number of body bytes that are buffered for the handler. At this limit, the server stops
-// reading.
+// maxUnreadBody is the number of buffered body bytes at which the server stops reading until the handler has read some.
 const maxUnreadBody = 64 << 10
 
-// requestBody is the body of a request. The goroutine that owns the connection fills it, and the handler reads it. x.mu
-// guards all fields except x.
+// requestBody is a request's body. The connection's owner fills it for the handler. x.mu guards all fields except x.
 type requestBody struct {
 	x *exchange
 
@@ -143,11 +140,11 @@ type requestBody struct {
 	framing         bodyDecoder
 	err             error // returned after buf has been read; io.EOF at the end of the body
 	paused          bool  // reading is paused until Read or Close resumes it
-	direct          bool  // while reading is paused, Read receives from the socket
+	direct          bool  // while reading is paused, Read receives from the socket itself
 	closed          bool  // by the handler, or because the handler has returned
 	abandoned       bool  // closed by the handler while more than maxDiscardedBody bytes had not arrived
 	continueSent    bool  // 100 Continue was sent or is not necessary
-	responseStarted bool  // 100 Continue can't be sent any more
+	responseStarted bool  // 100 Continue must not be sent any more
 	readDeadline    deadline
 }
 
@@ -178,8 +175,7 @@ func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	return used
 }
 
-// minDirectReceive is the minimum number of missing body bytes for which the handler's goroutine reads the socket
-// itself.
+// minDirectReceive is the number of missing body bytes from which the handler's goroutine reads the socket itself.
 const minDirectReceive = 16 << 10
 
 // freeBodyBuffers contains buffers for bodies of which minDirectReceive bytes or more arrive at once.
@@ -217,8 +213,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinueUnlessResponding sends 100 Continue, unless the handler has already started the response. The caller
-// holds b.x.mu. While sendContinueUnlessResponding waits for a full mailbox, it releases b.x.mu.
+// sendContinueUnlessResponding sends 100 Continue, unless the response has started. The caller holds b.x.mu, which is
+// released while the function waits for space in a full mailbox.
 func (b *requestBody) sendContinueUnlessResponding() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -246,8 +242,7 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
-// number of bytes read into p. If no data is available or the body is complete, the server resumes reading from the
-// connection.
+// number of bytes in p. If no data is available or the body is complete, it resumes reading on the connection's owner.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

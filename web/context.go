@@ -11,7 +11,7 @@ import (
 
 // requestContext is the context of a request. It ends when the connection closes or the handler has returned.
 type requestContext struct {
-	x          *exchange // only its mu may be used after the request
+	x          *exchange // after the request, only its field mu may be used
 	h          *HTTP
 	ref        tcp.Ref
 	ended      bool            // guarded by x.mu
@@ -32,8 +32,8 @@ func (ctx *requestContext) Err() error {
 	return nil
 }
 
-// Value returns the values of net/http's context keys, and the Ref of the connection. It also supports the internal key
-// of package context, which is an *int.
+// Value returns the values of net/http's context keys, and the connection's Ref. It also supports package context's
+// key.
 func (ctx *requestContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:

@@ -11,7 +11,7 @@ import (
 type deadline struct {
 	expired bool
 	timer   *time.Timer
-	ctx     context.Context // ends when the deadline passes; nil if there is no deadline
+	ctx     context.Context // ends at the deadline; nil if there is no deadline
 	cancel  context.CancelFunc
 }
 
@@ -29,8 +29,8 @@ func (d *deadline) callUntilDeadline(mu *sync.Mutex, f func(context.Context) err
 	return err
 }
 
-// set changes the deadline to t, or removes the deadline if t is zero. At the time t, onExpiry is called with mu
-// locked. The caller must not hold mu.
+// set changes the deadline to t, or removes the deadline if t is zero. When t is reached, onExpiry is called with mu
+// locked. The caller of set must not hold mu.
 func (d *deadline) set(mu *sync.Mutex, t time.Time, onExpiry func()) {
 	mu.Lock()
 	defer mu.Unlock()

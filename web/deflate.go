@@ -39,8 +39,7 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover. extensions is
-// the server's Sec-WebSocket-Extensions field.
+// isDeflateResponse reports whether a server has accepted permessage-deflate without context takeover.
 func isDeflateResponse(extensions string) bool {
 	name, parameters, _ := strings.Cut(extensions, ";")
 	separate := false
@@ -58,8 +57,7 @@ func isDeflateResponse(extensions string) bool {
 
 const deflateExtension = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 
-// deflateTail is appended to a compressed message before decompression. It consists of four bytes that the sender has
-// omitted, and an empty final block.
+// deflateTail is appended before decompression: four bytes that the sender has omitted, and an empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -70,7 +68,6 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compress compresses a message into the payload of a permessage-deflate frame.
 func compress(message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)
@@ -91,8 +88,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress decompresses the message p. It returns an error if the result exceeds maxBytes bytes. It may overwrite the
-// bytes between len(p) and cap(p). After use, the caller passes the result to recycleDecompressed.
+// decompress decompresses the message p. It fails if the result exceeds maxBytes bytes. It may overwrite the bytes
+// between len(p) and cap(p). Pass the result to recycleDecompressed after use.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)

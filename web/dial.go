@@ -28,7 +28,7 @@ type SocketDial struct {
 	// Header contains additional fields of the request, such as Origin, Cookie or Authorization. A Host field replaces
 	// the host of URL. Dial sets the Connection, Upgrade and Sec-WebSocket fields itself, and ignores them in Header.
 	Header http.Header
-	// TLSConfig is the TLS configuration for wss. By default, the server's certificate must match the host of URL; see
+	// TLSConfig is used for wss. By default, the server's certificate must match the host of URL; see
 	// tcp.Dial.TLSConfig.
 	TLSConfig *tls.Config
 	// Source is the local address to connect from. By default, the kernel chooses the address.
@@ -48,11 +48,9 @@ type DialFailedHandler interface {
 	DialFailed(d SocketDial, err error)
 }
 
-// HandshakeError reports that a server has rejected a WebSocket handshake or sent an invalid response. Redirects are
-// not followed and count as rejections.
+// HandshakeError reports a rejected WebSocket handshake or an invalid response. Redirects count as rejections.
 type HandshakeError struct {
-	// Status is the status code of the response, and Header contains its fields. If the response is not HTTP, Status is
-	// 0.
+	// Status and Header are the status code and the fields of the response. If it is not HTTP, Status is 0.
 	Status int
 	Header http.Header
 	// Body is the beginning of the response's body, at most 1 KiB.
@@ -243,8 +241,7 @@ func (h *socketHandshake) checkNegotiation(res *http.Response) (*negotiatedSocke
 	return v, nil
 }
 
-// Closed calls DialFailed, because the handshake has failed. After a successful handshake, the connection has another
-// handler.
+// Closed calls DialFailed. A connection whose handshake has succeeded has another handler.
 func (h *socketHandshake) Closed(_ *tcp.Conn, reason error) {
 	if h.err == nil && errors.Is(reason, tcp.ErrDeadline) {
 		reason = tcp.ErrDialTimeout

@@ -16,8 +16,7 @@ const maxSavedState = engine.MaxState
 
 func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 
-// yieldToOtherConns makes the event loop serve other connections first. Afterwards, the loop calls c's handler with the
-// remaining input.
+// yieldToOtherConns makes the event loop serve other connections before it passes c's handler the remaining input.
 func yieldToOtherConns(c *tcp.Conn) { core(c).YieldInput() }
 
 // setHandlerMemory sets the number of bytes that the handler uses for c. These bytes count towards
@@ -29,11 +28,10 @@ func setHandlerMemory(c *tcp.Conn, bytes int, messageIncomplete bool) {
 // unusedInputBytes returns the number of input bytes that the previous call of c's handler did not use.
 func unusedInputBytes(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// closeAfterPeerEnd closes c with the given reason after the peer has shut down its sending direction. It closes c at the
-// latest after Limits.CloseTimeout.
+// closeAfterPeerEnd closes c with the given reason when the peer ends its direction, or after Limits.CloseTimeout.
 func closeAfterPeerEnd(c *tcp.Conn, reason error) { core(c).CloseAfterPeerEOF(reason) }
 
-// loopHold gives an HTTP handler access to its event loop. hold is nil if the handler runs on a worker instead.
+// loopHold gives an HTTP handler access to its event loop. The field hold is nil if the handler runs on a worker.
 type loopHold struct {
 	hold engine.LoopHold
 	ref  engine.Ref
@@ -43,8 +41,7 @@ type loopHold struct {
 	started time.Duration
 }
 
-// queueOnLoopIfItRunsJobs queues x and the pipelined requests after x as a job of c's event loop. It returns false if
-// the loop can't run jobs.
+// queueOnLoopIfItRunsJobs queues x and the requests after it as a job of c's event loop, if it can run jobs.
 func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	n := 0
 	for y := x; y != nil; y = y.next {
@@ -53,15 +50,13 @@ func (x *exchange) queueOnLoopIfItRunsJobs(c *tcp.Conn) (queued bool) {
 	return core(c).QueueLoopJob(x.job, n)
 }
 
-// call runs f on the event loop and sends the output of f. If the handler does not run on the loop, call returns false
-// and does not run f.
+// call runs f on the event loop and sends its output. It returns false if the handler does not run on the loop.
 func (h loopHold) call(f func(*tcp.Conn)) (called bool) {
 	return h.hold != nil && h.hold.Call(h.ref, func(c *engine.Conn) { f((*tcp.Conn)(c)) })
 }
 
-// sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. The loop sends the responses of pipelined
-// requests together. If the handler no longer runs on the loop, or if another tcp.Handler takes over the connection,
-// sendReadyResponsesOnLoop returns false and does nothing.
+// sendReadyResponsesOnLoop calls sendReadyResponses on the event loop. It returns false and does nothing if the handler
+// no longer runs on the loop, or if another tcp.Handler takes over the connection.
 func (x *exchange) sendReadyResponsesOnLoop() (called bool) {
 	return x.loop.hold != nil && x.switchHandler == nil && x.loop.hold.CallAndSendLater(x.loop.ref, (*responseSender)(x))
 }
@@ -72,7 +67,6 @@ func (x *exchange) postSendReadyResponses() error { return x.loop.ref.DoShared(&
 
 type sharedCall = engine.Shared
 
-// initSendReadyResponsesCall initializes x.sendReady, unless an earlier request that used x has done so.
 func (x *exchange) initSendReadyResponsesCall() {
 	if x.sendReady.Do == nil {
 		x.sendReady.Do = func(c *engine.Conn) { x.sendReadyResponses((*tcp.Conn)(c)) }
@@ -85,9 +79,9 @@ func (x *responseSender) CallWith(c *engine.Conn) { (*exchange)(x).sendReadyResp
 
 func overloadManager(c *tcp.Conn) *overload.Manager { return core(c).Overload() }
 
-// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. If admitted is
-// false, the caller must reject all of them. runsNow means that they do not wait in a queue; t is then zero. Otherwise,
-// t records their wait, and the caller passes it to Start or Abandon of the manager.
+// askOverloadManagerToAdmit reports whether the overload manager admits x and the requests after x. If not, the caller
+// must reject all of them. runsNow means that they do not wait in a queue; the ticket t is then zero. Otherwise, t
+// records their wait, and the caller must pass it to the manager's Start or Abandon.
 func (x *exchange) askOverloadManagerToAdmit(c *tcp.Conn, runsNow bool) (t overload.Ticket, admitted bool) {
 	e, priority := core(c), max(x.priority, core(c).Priority())
 	if runsNow {
@@ -108,16 +102,15 @@ func shortenIfOverloaded(c *tcp.Conn, idleTimeout time.Duration) time.Duration {
 	return idleTimeout
 }
 
-// canReceiveDirectly reports whether receiveDirectly may be used once c is paused. Call it only in a call of c's
-// handler that uses all input.
+// canReceiveDirectly reports whether receiveDirectly may be used once c is paused and its handler has used all input.
 func canReceiveDirectly(c *tcp.Conn) bool { return core(c).CanReceiveDirectly() }
 
-// receiveDirectly receives bytes from the socket of a paused connection, on the caller's goroutine. It does not block.
-// It returns 0 if no bytes are available or the connection has ended.
+// receiveDirectly receives from the socket of a paused connection on the caller's goroutine, without blocking. It
+// returns 0 if no bytes are available or the connection has ended.
 func (h loopHold) receiveDirectly(p []byte) (n int) { return h.ref.ReceiveWhileReadingIsOff(p) }
 
-// sendOnWorker sends head and p on the calling worker, if this is possible, and returns the number of bytes sent. If
-// not all bytes were sent, the owner must send the rest and all further output of the request.
+// sendOnWorker tries to send head and p on the calling worker, and returns the number of bytes sent. If bytes remain,
+// the connection's owner must send them and all further output of the request.
 func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 	if len(head) == 0 {
 		head, p = p, nil
@@ -137,7 +130,7 @@ func (h *loopHold) sendOnWorker(head, p []byte) (n int) {
 type threadUsage = engine.ThreadUsage
 
 // isSlow reports whether a call computed for long, or waited for something other than a CPU. took is the duration of
-// the call, and used is what its thread used during the call.
+// the call; used contains the CPU time and the sleeps of its thread.
 func isSlow(took time.Duration, used threadUsage) bool {
 	return used.CPU >= slowCall/2 || used.Sleeps > 0 && !engine.HadNoCPU(took, used.ProcessCPU-used.CPU)
 }
@@ -146,8 +139,7 @@ func monotonicNow() time.Duration { return engine.MonotonicNow() }
 
 func connRef(c *tcp.Conn) engine.Ref { return core(c).Ref() }
 
-// RunOnLoop implements engine.LoopJob. It runs the job on the event loop. If the route has moved to workers in the
-// meantime, it submits the job to the pool instead.
+// RunOnLoop implements engine.LoopJob. If the route has moved to workers meanwhile, it submits the job to the pool.
 func (j *exchangeJob) RunOnLoop(hold engine.LoopHold) {
 	if !j.route.onLoop.Load() {
 		j.submitToPool()
@@ -169,9 +161,8 @@ func (j *exchangeJob) recordLoopJobEnded() {
 	}
 }
 
-// runHandlers calls the handlers of the job's requests. If the requests have waited too long, it answers them with 503
-// instead. If the connection has closed, it does nothing. holdOrNil gives access to the event loop, and is nil on a
-// worker.
+// runHandlers calls the handlers of the job's requests. It answers requests that have waited too long with 503. If the
+// connection has closed, it does nothing. holdOrNil gives access to the event loop, and is nil on a worker.
 func (j *exchangeJob) runHandlers(holdOrNil engine.LoopHold) {
 	x := j.takeExchange()
 	if x == nil {
@@ -200,7 +191,6 @@ func (x *exchange) rejectThisAndFollowing(holdOrNil engine.LoopHold) {
 	}
 }
 
-// isDraining reports whether the server of c is shutting down.
 func isDraining(c *tcp.Conn) bool { return core(c).IsDraining() }
 
 func fileCapacity(c *tcp.Conn) int { return core(c).FileQueueSpace() }
@@ -211,11 +201,10 @@ func maxUnsent(c *tcp.Conn) int { return core(c).Limits().MaxUnsent }
 // maxMessage returns the effective value of tcp.Limits.MaxMessage for c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }
 
-// clock returns the time at which the current iteration of c's event loop began. The time is relative to an arbitrary
-// start.
+// clock returns when c's event loop began its current iteration, relative to an arbitrary start.
 func clock(c *tcp.Conn) time.Duration { return core(c).Clock() }
 
-// readCount returns a number that changes whenever c's event loop reads from a connection.
+// readCount returns a number that changes whenever c's event loop reads from any connection.
 func readCount(c *tcp.Conn) int64 { return core(c).LoopReads() }
 
 // peerAddr returns the address of c's peer, or the zero AddrPort for a unix socket.

@@ -70,10 +70,10 @@ type Events struct {
 	// Closed, if set, is called when a stream has ended; see tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, reason error)
 	// Save and Restore, if set, move the state of a stream to another process, like the methods of a tcp.Migrator; see
-	// HTTP.Endpoints. In the new process, Restore is called instead of Opened.
+	// HTTP.Endpoints. There, Restore is called instead of Opened.
 	//
 	// If Save is nil, streams with a Value stay in the old process. If Opened is set and Restore is nil, all streams
-	// stay in the old process.
+	// do.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
@@ -124,8 +124,8 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and w.out has been sent.
-// value becomes the connection's Value, and opened is called after the switch.
+// scheduleHandlerSwitch makes h the connection's handler after the HTTP handler has returned and its output has been
+// sent. value becomes the connection's Value. opened is called after the switch.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -143,7 +143,6 @@ type eventStream struct{ events *Events }
 // Opened is never called, because the connection is already open when the stream begins.
 func (s eventStream) Opened(*tcp.Conn) {}
 
-// Received discards input of the client.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }

@@ -25,8 +25,8 @@ func (s localEventStream) Opened(c *tcp.Conn) {
 
 func (s localEventStream) DialFailed(_ tcp.Dial, err error) { s.failed(err) }
 
-// relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. It copies the output of a
-// separate tcp.Conn to w, because HTTP/2 streams share one tcp.Conn.
+// relayOverHTTP2 serves a stream of events to an HTTP/2 client until the stream ends. HTTP/2 streams share one
+// tcp.Conn. The stream of events therefore gets its own tcp.Conn, whose output is copied to w.
 func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.Server, value any) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -52,7 +52,7 @@ func (e *Events) relayOverHTTP2(w http.ResponseWriter, r *http.Request, s *tcp.S
 	return nil
 }
 
-// dialSelf connects s to a new unix socket in a temporary directory, and returns the other end of the connection.
+// dialSelf connects to s over a new unix socket in a temporary directory, and returns the client's end.
 func dialSelf(ctx context.Context, s *tcp.Server, d tcp.Dial) (net.Conn, error) {
 	dir, err := os.MkdirTemp("", "web") // only this user may enter it
 	if err != nil {

@@ -31,7 +31,7 @@ type exchange struct {
 	h       *HTTP
 	handler http.Handler
 	ref     tcp.Ref
-	reads   int64 // readCount when the head was parsed
+	reads   int64 // result of readCount when the head was parsed
 	limits  *tcp.Limits
 	job     *exchangeJob // nil except for the first request of a list
 
@@ -47,14 +47,14 @@ type exchange struct {
 	priority      overload.Priority
 	loop          loopHold
 	waited        atomic.Int64      // nanoseconds for which the handler has waited for the client
-	fileSlots     int8              // number of files that the connection accepts, for this response and the following ones
+	fileSlots     int8              // number of files that this response and the following ones may send
 	switchHandler func(c *tcp.Conn) // passes the connection to another handler, after responseSwitching
 
 	mu        sync.Mutex
 	readable  sync.Cond
 	body      *requestBody // &ownBody if the request has no body or its handler is Quick
 	ownBody   requestBody
-	closed    chan struct{} // closed with the connection; nil if nobody waits for that
+	closed    chan struct{} // closed when the connection closes; nil if nobody waits for that
 	sendReady sharedCall    // calls sendReadyResponses
 	draining  bool          // the server drains: no further request is accepted
 	state     exchangeState
@@ -62,7 +62,7 @@ type exchange struct {
 	// Fields of the owner:
 	bodyArrived bool // the whole body had arrived before dispatch
 	inputPaused bool // reading is paused because another request waits
-	discarded   int  // bytes of the body in stateDiscarding
+	discarded   int  // body bytes that were discarded in stateDiscarding
 	memoryCost  int  // bytes counted in Limits.MaxBuffered for x and the requests after it, without the body
 }
 
@@ -74,8 +74,7 @@ type handlerObjects struct {
 	request http.Request // its context is ctx
 }
 
-// maxDiscardedBody is the maximum number of unread body bytes that are discarded to keep a connection open. net/http
-// has the same limit.
+// maxDiscardedBody is how many unread body bytes are discarded to keep a connection open, as in net/http.
 const maxDiscardedBody = 256 << 10
 
 const discardTimeout = 30 * time.Second
@@ -101,7 +100,6 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 // maxKeptFields is the maximum number of fields in a header map that is reused. Clearing a larger map takes long.
 const maxKeptFields = 64
 
-// recycleExchange makes x available for another request. No other goroutine may ever have used x.
 func recycleExchange(x *exchange) {
 	if len(x.header) > maxKeptFields {
 		x.header = make(http.Header)
@@ -132,15 +130,15 @@ func (x *exchange) recycleAfterHandler() {
 	freeExchanges.Put(x)
 }
 
-// sharedExchangeForLateCalls returns an exchange that belongs to no request. A response refers to it after its handler
-// has returned, because the handler may still call methods of the response.
+// sharedExchangeForLateCalls returns an exchange that belongs to no request. A response uses it after the handler has
+// returned, because the handler may still call the response.
 func (h *HTTP) sharedExchangeForLateCalls() *exchange {
 	h.initOnce()
 	return h.afterReturn
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response. The reasons are: no further
-// request may follow, the server drains, or the missing part of the request body is too long or may never arrive.
+// mustCloseAfterResponse reports whether the connection must close after this response: because no further request may
+// follow, the server drains, or the missing part of the request body is too long or may never arrive.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -151,10 +149,10 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || b.abandoned || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || b.isTooLongToDiscard())
 }
 
-// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. If admitted is false
-// or the pool rejects the requests, it answers them with 503. body is the part of x's body that has arrived, and
-// usedBytes is the number of bytes of body that were used. isWhole means that body is complete. t is the overload
-// manager's ticket for these requests.
+// dispatchOrReject passes x and the pipelined requests after x to the event loop or to the pool. It answers them with
+// 503 if admitted is false or the pool rejects them. body is the part of x's body that has arrived, and isWhole means
+// that nothing is missing. usedBytes counts the used bytes of body. t is the overload manager's ticket for the
+// requests.
 func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted bool, t overload.Ticket) (usedBytes int) {
 	x.job = &exchangeJob{route: x.route, overload: overloadManager(c), ticket: t}
 	x.job.x.Store(x)
@@ -189,8 +187,8 @@ func (x *exchange) dispatchOrReject(c *tcp.Conn, body []byte, isWhole, admitted 
 	return usedBytes
 }
 
-// makeCurrentExchange makes x the connection's Value and starts its WriteTimeout. responseBuffered reports whether the
-// handler has returned; then the caller must send the response.
+// makeCurrentExchange makes x the connection's Value and starts its WriteTimeout. If the handler has already returned,
+// responseBuffered is true, and the caller must send the response.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -214,7 +212,6 @@ const (
 	waiterMemory  = 8 << 10 // estimated bytes of a goroutine that waits for the body of its request
 )
 
-// estimateOwnMemory returns the estimated memory in bytes that x needs on a worker.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
@@ -242,8 +239,8 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the number of
-// response bytes in memory. It includes bufferedBytesBefore, the number of bytes of earlier responses.
+// runHandler runs the handler of x and returns the next exchange to run, or nil. bufferedBytes is the size of all
+// responses in memory. It includes bufferedBytesBefore, the size of earlier responses.
 func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, bufferedBytes int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	if x.route == nil {
@@ -261,8 +258,8 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 }
 
 // markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
-// exchange to run, or nil if x is the last of its list. If the connection does not serve another request after this
-// response, next is also nil, and the requests after x are cancelled.
+// exchange to run, or nil at the end of the list. If the connection must not serve further requests, it cancels the
+// rest of the list and returns nil.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
 		w := &x.res
@@ -290,15 +287,14 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return next
 }
 
-// sendsBetterInBatches reports whether the owner should send the response instead of this worker. That is better while
-// many handlers compute: the owner then sends several responses each time it runs, and wakes the clients less often.
+// sendsBetterInBatches reports whether the connection's owner should send the response instead of this worker. While
+// many handlers compute, the owner sends several responses each time it runs, which wakes the clients less often.
 func (x *exchange) sendsBetterInBatches() bool {
 	return x.job.overload.IsQueueDelayHigh() && !x.h.poolOrDefault().MostJobsWait()
 }
 
-// cancelRequestAndMarkReady ends the request after the handler has returned, or if the handler will not run.
-// ownerMustSend reports whether the goroutine that owns the connection must now send the response. The caller holds
-// x.mu.
+// cancelRequestAndMarkReady ends the request after its handler has returned, or if the handler will not run. If
+// ownerMustSend is true, the connection's owner must now send the response. The caller holds x.mu.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequestAndCloseBody()
 	switch {
@@ -323,8 +319,7 @@ func (x *exchange) cancelThisAndFollowing() {
 	}
 }
 
-// cancelRequestAndCloseBody cancels the request's context, closes its body and stops its deadlines. The caller holds
-// x.mu.
+// cancelRequestAndCloseBody cancels the context, closes the body and stops the deadlines. The caller holds x.mu.
 func (x *exchange) cancelRequestAndCloseBody() {
 	x.body.readDeadline.stopTimerAndCancelContext()
 	x.res.writeDeadline.stopTimerAndCancelContext()
@@ -380,9 +375,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// activateIfPipelined marks a pipelined exchange as active before its handler sends output. For an active
-// exchange, the rest of the response is posted to the connection's owner, behind that output. The owner would send the
-// rest of a pipelined exchange too early.
+// activateIfPipelined marks a pipelined exchange as active before its handler sends output. The rest of the response is
+// then posted to the connection's owner, behind that output. Otherwise, the owner would send it too early.
 func (x *exchange) activateIfPipelined() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -395,8 +389,8 @@ func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send, and repeats the call while the connection's mailbox is full. It gives up when the
-// connection has closed. The caller holds x.mu, which is released between two calls.
+// retryWhileMailboxFull calls the function send, and repeats this while the connection's mailbox is full. It gives up
+// when the connection has closed. The caller holds x.mu, which is released between two calls.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -406,16 +400,16 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// letOtherGoroutineContinueLoop has an effect only if the handler runs on an event loop: another goroutine continues
-// the loop, and the route moves to workers. Call it before the handler waits.
+// letOtherGoroutineContinueLoop must be called before a handler waits. If the handler runs on an event loop, another
+// goroutine continues the loop, and the route moves to workers.
 func (x *exchange) letOtherGoroutineContinueLoop() {
 	if x.loop.hold != nil && x.loop.hold.Leave() {
 		x.route.moveToWorkers(x.route.name + " waits for its client")
 	}
 }
 
-// waitOutsidePool calls f, which waits for the client, and adds the time of the call to x.waited. During the call, the
-// handler does not count as a worker of the pool.
+// waitOutsidePool calls f, which waits for the client, and adds the duration to x.waited. Meanwhile, the handler does
+// not count as a worker of the pool.
 func (x *exchange) waitOutsidePool(f func()) {
 	start := monotonicNow()
 	if x.letOtherGoroutineContinueLoop(); x.loop.hold != nil {
@@ -426,9 +420,9 @@ func (x *exchange) waitOutsidePool(f func()) {
 	x.waited.Add(int64(monotonicNow() - start))
 }
 
-// bufferOrDiscardBodyInput buffers the bytes of in that belong to the body of x, or discards them after the response.
-// in must contain all available input. When the buffer is full, when Read can receive from the socket, or when the body
-// ends before in does, the function stops reading from the connection.
+// bufferOrDiscardBodyInput buffers the part of the input that belongs to the body of x, or discards it after the
+// response. The input must be all that is available. The function stops reading from the connection if the buffer is
+// full, if Read can receive from the socket, or if the body ends before the input.
 func (x *exchange) bufferOrDiscardBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -479,8 +473,8 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndFinishExchange sends the remaining output of the response. hasNext reports whether the connection
-// continues with the next exchange of the list. reusable reports whether x can be reused.
+// sendResponseAndFinishExchange sends the remaining output of the response. hasNext means that the connection continues
+// with the next exchange of the list, and reusable that x can be reused.
 func (x *exchange) sendResponseAndFinishExchange(c *tcp.Conn) (hasNext, reusable bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {

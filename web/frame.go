@@ -31,15 +31,15 @@ const (
 )
 
 // Frame encodes a message of a server, without compression. The result can be sent to any number of clients, for
-// example with tcp.Ref.Send or tcp.Group.Broadcast. Use a [Group] to send compressed messages. A client must send the
-// masked result; see MaskFrame.
+// example with tcp.Ref.Send or tcp.Group.Broadcast. For compression, use a [Group]. A client must send masked frames;
+// see [MaskFrame].
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// MaskFrame returns a masked copy of frame, as a client must send it. frame must be the result of Frame or CloseFrame;
-// otherwise MaskFrame panics. Each call uses a new random mask. Use MaskFrame to send to a dialed socket outside of
-// handler calls, for example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
+// MaskFrame returns a masked copy of frame, as a client must send it. It panics if frame is not a result of Frame or
+// CloseFrame. Each call uses a new random mask. Use MaskFrame to send to a dialed socket outside of handler calls, for
+// example ref.Send(web.MaskFrame(web.Frame(web.Text, "hello"))).
 func MaskFrame(frame []byte) []byte {
 	h, err := wsframe.ParseHead(frame)
 	if err != nil || h.Len == 0 || h.Masked || h.Size != uint64(len(frame)-h.Len) {
@@ -48,8 +48,7 @@ func MaskFrame(frame []byte) []byte {
 	return appendMaskedFrame(nil, h.First, frame[h.Len:])
 }
 
-// appendMaskedFrame appends a client's frame with a random mask. The mask is unpredictable, as RFC 6455, section 5.3,
-// requires.
+// appendMaskedFrame appends a client's frame with an unpredictable mask, as RFC 6455, section 5.3, requires.
 func appendMaskedFrame(b []byte, first byte, payload []byte) []byte {
 	var mask [4]byte
 	binary.NativeEndian.PutUint32(mask[:], rand.Uint32())
@@ -95,8 +94,7 @@ func parseFrameHead(in []byte, o socketOptions) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends masked to b and removes the mask. maskOffset is the position of masked within the payload of
-// the frame.
+// appendUnmasked appends masked payload bytes to b, without their mask. maskOffset is their position in the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -105,11 +103,11 @@ func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 }
 
 type utf8Checker struct {
-	checked int // bytes of complete characters
+	checked int // bytes that consist of valid, complete characters
 }
 
-// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips bytes that an earlier call has checked. If final
-// is false, messageSoFar may end within a character.
+// isValidPrefix reports whether messageSoFar is valid UTF-8. It skips bytes that an earlier call has checked. Unless
+// final is true, messageSoFar may end within a character.
 func (t *utf8Checker) isValidPrefix(messageSoFar []byte, final bool) bool {
 	for t.checked < len(messageSoFar) {
 		if rest := messageSoFar[t.checked:]; !utf8.FullRune(rest) {

@@ -38,10 +38,9 @@ const maxFields = 1000
 
 var headEnd = []byte("\r\n\r\n")
 
-// completeHeadLength returns the length of the HTTP head at the beginning of in, or 0 if the head is incomplete. The
-// length includes the final blank line and, if there is one, an empty line before the head. The first alreadySearched
-// bytes of in do not contain the end of the head. A head of more than maxBytes bytes is an error, and so is a line that
-// ends with LF alone.
+// completeHeadLength returns the length of the HTTP head at the beginning of the input, or 0 if the head is incomplete.
+// The length includes the final blank line and an empty line before the head, if any. The first alreadySearched bytes
+// do not contain the end. A head of more than maxBytes bytes is an error, and so is a line that ends with LF alone.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -75,11 +74,11 @@ type head struct {
 	closeAfter         bool  // no further request follows on this connection
 	keepAlive10        bool  // an HTTP/1.0 client that wants a persistent connection
 	expectsContinue    bool  // the client waits for 100 Continue
-	unknownExpectation bool  // the field Expect has another value
+	unknownExpectation bool  // the Expect field has a value other than 100-continue
 	seenHost           bool
 	seenLen            bool
 	seenTE             bool
-	seenUncommon       bool // Expect, Pragma or Trailer
+	seenUncommon       bool // the head contains Expect, Pragma or Trailer
 }
 
 type headBuffer struct {
@@ -110,8 +109,8 @@ type parsedHead struct {
 	minor int
 	close bool
 
-	// The result of the last mux.Handler call for this head. It is valid only for the connection ref while readCount
-	// returns reads: for requests that arrived together. A handler registered after their arrival need not serve them.
+	// The result of the last mux.Handler call for this head. It is valid only for requests that arrived together on
+	// one connection, which ref and reads identify. They need not see a handler registered after their arrival.
 	ref     tcp.Ref
 	reads   int64
 	mux     *http.ServeMux
@@ -123,8 +122,7 @@ type headField struct{ key, value string }
 
 const maxRepeatedHead = 1 << 10
 
-// findPattern returns the result of mux.Handler for the request of x. For a repeated head, it returns the cached
-// result.
+// findPattern returns the result of mux.Handler for the request of x, which is cached for repeated heads.
 func (x *exchange) findPattern(mux *http.ServeMux) (h http.Handler, pattern string) {
 	l := x.headMemory.last
 	if l != nil && x.headMemory.repeated && l.ref == x.ref && l.reads == x.reads && l.mux == mux {
@@ -142,7 +140,7 @@ func (s *headBuffer) recycle() {
 	s.used, s.text, s.reused = 0, "", true
 }
 
-// recycleWithoutObjects is like recycle, but does not reuse the URL and the values, which the handler may have kept.
+// recycleWithoutObjects is like recycle, but drops the URL and the values, which the handler may have kept.
 func (s *headBuffer) recycleWithoutObjects() {
 	s.url, s.values, s.used = nil, nil, 0
 	s.recycle()
@@ -195,7 +193,7 @@ func parseHead(raw []byte, r *http.Request, s *headBuffer) (head, error) {
 	return h, err
 }
 
-// copyTo sets the fields of r as parsing l.text would.
+// copyTo sets the fields of r to the values that parsing l.text would produce.
 func (l *parsedHead) copyTo(r *http.Request, s *headBuffer) {
 	*s.url = l.url
 	r.Method, r.URL, r.RequestURI, r.Host, r.Close = l.method, s.url, l.target, l.host, l.close
@@ -233,8 +231,7 @@ func parseLines(r *http.Request, s *headBuffer) (h head, err error) {
 	return h, h.validateAndCompleteRequest(r)
 }
 
-// cutLine returns the first line of text, without its line end, and the text after that line. Every line must end with
-// \r\n.
+// cutLine returns the first line of text, without its line end, and the rest. Every line must end with \r\n.
 func cutLine(text string) (line, rest string) {
 	i := strings.IndexByte(text, '\n')
 	if i < 1 {
@@ -286,8 +283,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL parses a target that consists of a path without escapes and an optional query. It returns nil for
-// any other target.
+// parseUnescapedURL parses a path without escapes and an optional query. It returns nil for any other target.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -421,7 +417,6 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// canonicalKeyIfValid returns the canonical form of the name of a field, or "" if the name is invalid.
 func canonicalKeyIfValid(name string) (keyOrEmpty string) {
 	switch name {
 	case "Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Connection", "Content-Length", "Content-Type",
@@ -444,8 +439,7 @@ func trimBlanks(s string) string {
 	return s
 }
 
-// equalFold reports whether two ASCII strings are equal if case is ignored. Unlike strings.EqualFold, it does not treat
-// the Kelvin sign as k.
+// equalFold compares ASCII strings, ignoring case. Unlike for strings.EqualFold, the Kelvin sign does not equal k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 func hasToken(list, token string) bool {

@@ -43,19 +43,18 @@ type HTTP struct {
 	// The default is a single pool for all HTTP values of the process. It has at most 10,000 workers and 1,048,576
 	// queued requests, and sheds nothing.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A request with a larger
-	// header is answered with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the
-	// server.
+	// MaxHeaderBytes is the maximum size of a request's header, including the request line. A larger header is answered
+	// with 431. The default is 32 KiB. MaxHeaderBytes must be less than Limits.MaxMessage of the server.
 	MaxHeaderBytes int
 	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
-	// the time from a response to the next request. A connection that exceeds either is closed, up to 10 ms late. By
-	// default there is no limit, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
+	// the time from a response to the next request. A connection that exceeds a limit is closed, up to 10 ms late. By
+	// default there are no such limits, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
 	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not. While Server.Overload
 	// shortens idle timeouts, connections that become idle get an eighth of IdleTimeout.
 	ReadHeaderTimeout, IdleTimeout time.Duration
 	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
-	// time from the same moment or, if later, the end of the previous response, to the end of the response. Neither
-	// applies to Quick handlers. By default there is no limit. A handler can set its own limits with
+	// time from the same moment or, if later, the end of the previous response, to the end of the response. Quick
+	// handlers have neither. By default there is no limit. A handler can set its own limits with
 	// http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
 	// DisableHTTP2 makes TLS connections use HTTP/1.1 only. By default, clients that support HTTP/2 use it, and
@@ -64,21 +63,17 @@ type HTTP struct {
 	// Over HTTP/2, handlers run on goroutines of net/http instead of Pool, and Quick has no effect. Ref returns false,
 	// because requests share the connection. The fields of HTTP and the limits of the server apply.
 	DisableHTTP2 bool
-	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface (prior
-	// knowledge).
+	// UnencryptedHTTP2 accepts HTTP/2 without TLS (h2c). The client must begin with the HTTP/2 preface.
 	UnencryptedHTTP2 bool
 	// HTTP2 configures HTTP/2 connections. The default is net/http's configuration. If SendPingTimeout is 0,
 	// Server.Heartbeat.Interval is used.
 	HTTP2 *http.HTTP2Config
-	// ErrorLog receives messages about panics and mistakes of handlers. The default is the standard logger of package
-	// log.
+	// ErrorLog receives messages about panics and mistakes of handlers. The default is package log's standard logger.
 	ErrorLog *log.Logger
 	// Endpoints are WebSockets and Events within Handler. tcp.Server.Upgrade moves their connections to the new
 	// process, where Endpoints must contain the same names. A connection with a Value moves only if the Value is saved;
-	// see SocketMigrator and Events.Save.
-	//
-	// Connections of all other WebSockets and Events stay in the old process and are drained. The default is no
-	// endpoints.
+	// see SocketMigrator and Events.Save. Connections of all other WebSockets and Events stay in the old process and
+	// are drained.
 	Endpoints map[string]Endpoint
 
 	routes routeTable
@@ -171,8 +166,7 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined is the maximum number of requests of a connection that the event loop handles before it serves other
-// connections.
+// maxPipelined is how many requests of a connection the event loop handles before it serves other connections.
 const maxPipelined = 32
 
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
@@ -201,9 +195,9 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in, together with pipelined requests after it. If the header
-// is incomplete, used is 0. keepReading reports whether the caller may continue with the rest of in. The first
-// alreadySearched bytes of in do not contain the end of the header.
+// serveNextRequest handles the request at the beginning of the input, and pipelined requests after it. used is 0 if the
+// header is incomplete. If keepReading is true, the caller may continue with the rest of the input. The first
+// alreadySearched bytes do not contain the end of the header.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -244,8 +238,8 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 var rejection = []byte("HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n" +
 	"X-Content-Type-Options: nosniff\r\nContent-Length: 24\r\n\r\n" + serviceUnavailable + "\n")
 
-// tryRejectAndRecycle answers x with 503 and recycles x, at less cost than dispatchOrReject. It returns false and does
-// nothing if another form of response is necessary: for HEAD, HTTP/1.0 or Upgrade, or if the connection must close.
+// tryRejectAndRecycle answers x with 503 and recycles x, at less cost than dispatchOrReject. It does nothing and
+// returns false if the answer must differ: for HEAD, HTTP/1.0 or Upgrade, or if the connection must close.
 func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	if x.head.closeAfter || x.head.keepAlive10 || x.req.Method == http.MethodHead || x.req.Header["Upgrade"] != nil {
 		return false
@@ -256,8 +250,8 @@ func (x *exchange) tryRejectAndRecycle(c *tcp.Conn) (rejected bool) {
 	return true
 }
 
-// arrivedBody returns the part of x's body that has arrived, at most 32 KiB. It is the beginning of in. isWhole reports
-// whether this part is the complete body and valid. If the client waits for 100 Continue, body is nil.
+// arrivedBody returns the part of x's body that has arrived, at most 32 KiB, from the beginning of the input. isWhole
+// means that this part is the complete, valid body. If the client waits for 100 Continue, body is nil.
 func (x *exchange) arrivedBody(in []byte) (body []byte, isWhole bool) {
 	in = in[:min(len(in), maxUnreadBody/2)]
 	switch {
@@ -291,9 +285,9 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelinedOfSameRoute parses the first requests in in, appends them to x's list, and returns their total length.
-// It stops before a request that is incomplete or invalid, has a body, or belongs to another route. It also stops after
-// a request that may end HTTP on the connection.
+// parsePipelinedOfSameRoute parses requests at the beginning of the input, appends them to x's list, and returns their
+// total length. It stops before a request that is incomplete or invalid, has a body, or belongs to another route. It
+// also stops after a request that may end HTTP on the connection.
 func (x *exchange) parsePipelinedOfSameRoute(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -334,8 +328,8 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole body of the
-// request. keepReading reports whether further requests may follow.
+// serveOnConnOwner runs a Quick handler on the goroutine that owns the connection. body is the whole request body.
+// keepReading means that further requests may follow.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn, body []byte) (keepReading bool) {
 	if x.req == &x.request {
 		x.quickRequest = *x.req.WithContext(context.Background())
@@ -403,8 +397,7 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 to the configured protocols. If DisableHTTP2 is not set, it
-// also adds HTTP/2.
+// NextProtos implements tcp.ALPNHandler. It adds HTTP/1.1 and, unless DisableHTTP2 is set, HTTP/2.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	if !h.DisableHTTP2 {
@@ -441,9 +434,9 @@ func Quick(h http.Handler) http.Handler {
 
 type quickHandler struct{ http.Handler }
 
-// Blocking marks h as a handler that often waits or computes for long. h always runs on the pool. Unmarked handlers run
-// on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics if
-// h is nil.
+// Blocking marks h as a handler that often waits or computes for long, and always runs on the pool. Unmarked handlers
+// run on the event loop while their calls prove quick; see [HTTP]. Use the result like that of [Quick]. Blocking panics
+// if h is nil.
 func Blocking(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Blocking: the http.Handler is nil; expected a handler")
@@ -474,8 +467,8 @@ func priorityOf(h http.Handler, r *http.Request) overload.Priority {
 	return overload.Normal
 }
 
-// routeRequest sets the handler, the route and the priority of x. With an http.ServeMux, they are those of the matching
-// pattern. Handlers marked as Quick or Blocking have no route. isQuick reports whether the handler is marked as Quick.
+// routeRequest sets the handler, the route and the priority of x. With an http.ServeMux, they belong to the matching
+// pattern. A handler marked as Quick or Blocking has no route. isQuick means that the handler is marked as Quick.
 func (x *exchange) routeRequest() (isQuick bool) {
 	mux, ok := x.handler.(*http.ServeMux)
 	h, pattern := x.handler, ""

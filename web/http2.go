@@ -23,8 +23,7 @@ import (
 // the NetConn. HTTP.http2Mu guards HTTP.http2Servers and the connection counts in it. The goroutine of
 // http2Server.drain ends when the last connection of its server has closed.
 
-// http2Server serves the HTTP/2 connections of one tcp.Server. It is not shared, because draining it must not affect
-// other servers.
+// http2Server serves the HTTP/2 connections of one tcp.Server, because draining must not affect other servers.
 type http2Server struct {
 	http.Server
 	conns     int
@@ -44,9 +43,9 @@ type http2Conn struct {
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and in begins with the HTTP/2
-// preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS is too
-// weak or the server drains, startHTTP2 closes c.
+// startHTTP2 starts HTTP/2 on c if TLS has negotiated it, or if UnencryptedHTTP2 is set and the input begins with the
+// HTTP/2 preface. Otherwise, isHTTP2 is false. used is 0 while the preface is incomplete. If the preface is wrong, TLS
+// is too weak or the server drains, startHTTP2 closes c.
 func (h *HTTP) startHTTP2(c *tcp.Conn, in []byte) (used int, isHTTP2 bool) {
 	isPreface := bytes.HasPrefix(in, []byte(http2Preface)[:min(len(in), len(http2Preface))])
 	state := c.TLS()
@@ -83,8 +82,7 @@ const (
 	inadequateSecurity = 12
 )
 
-// sendGoAwayAndClose sends a GOAWAY with the given code and closes c. The GOAWAY tells the client that no request was
-// processed.
+// sendGoAwayAndClose sends a GOAWAY with the given code, which says that no request was processed, and closes c.
 func sendGoAwayAndClose(c *tcp.Conn, code byte) {
 	_, _ = c.Write([]byte{0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code})
 	_ = c.Close()
@@ -141,7 +139,6 @@ func (s *http2Server) configureHTTP2(h *HTTP, ts *tcp.Server) {
 
 type http2Key struct{}
 
-// http2ConnOf returns the HTTP/2 connection of r, or nil if r does not use HTTP/2.
 func http2ConnOf(r *http.Request) *http2Conn {
 	hc, _ := r.Context().Value(http2Key{}).(*http2Conn)
 	return hc
@@ -176,8 +173,7 @@ func (hc *http2Conn) Closed(c *tcp.Conn, reason error) {
 	}
 }
 
-// singleConnListener is a NetListener that accepts one connection and then fails. The failure ends http.Server.Serve.
-// Close closes a connection that was not accepted.
+// singleConnListener is a NetListener that accepts one connection and then fails, which ends http.Server.Serve.
 type singleConnListener struct {
 	*tcp.NetListener
 	accepted bool

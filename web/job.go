@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// exchangeJob is a job that runs the handlers of a list of exchanges. If the connection closes before the job runs, the
-// list is removed from the job to free memory.
+// exchangeJob runs the handlers of a list of exchanges. If the connection closes first, the job drops the list.
 type exchangeJob struct {
 	x           atomic.Pointer[exchange]
 	route       *route

@@ -23,7 +23,7 @@ type response struct {
 	conn *tcp.Conn // set if the handler runs on the connection's owner
 
 	header         http.Header
-	headerAtStatus http.Header // copy of header; nil unless Header is called between WriteHeader and writeHead
+	headerAtStatus http.Header // copy of header; nil unless the handler called Header between WriteHeader and writeHead
 	status         int
 	length         int64 // declared by the handler, or -1
 	written        int64
@@ -72,8 +72,7 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// bodyBufferSize is the size in bytes of the buffer for a response body. As in net/http, a body that fits into the
-// buffer gets a Content-Length.
+// bodyBufferSize is the size of the buffer for a response body. A body that fits gets a Content-Length, as in net/http.
 const bodyBufferSize = 2048
 
 // flushSize is the maximum number of output bytes that are buffered before they are sent.
@@ -181,8 +180,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite checks whether the handler may write n more bytes of the body. It first calls WriteHeader if the
-// handler has not done so.
+// prepareBodyWrite calls WriteHeader if necessary, and returns an error if n more body bytes are not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -253,7 +251,7 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize is the maximum number of bytes that a handler's goroutine passes to the connection at a time.
+// maxSendSize limits the bytes that a handler's goroutine passes to the connection at a time.
 const maxSendSize = 64 << 10
 
 // send sends head, followed by p. If too much earlier output is unsent, it waits until the peer has received enough.
@@ -302,12 +300,11 @@ func (w *response) writeOnLoop(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// minUncopiedWrite is the minimum length of p, in bytes, for writeWithoutCopy. For less output, a copy costs less than
-// the wait for the goroutine that owns the connection.
+// minUncopiedWrite is the minimum size of p, in bytes, for writeWithoutCopy. Copying less output is faster.
 const minUncopiedWrite = 16 << 10
 
-// writeWithoutCopy makes the goroutine that owns the connection send head and p without a copy, and waits until it has
-// done so. It returns false if earlier output is unsent, p is too short or the connection closes.
+// writeWithoutCopy makes the connection's owner send head and p without a copy, and waits until it has done so. It
+// returns false if earlier output is unsent, p is too short or the connection closes.
 func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	if len(p) < minUncopiedWrite {
 		return false
@@ -325,8 +322,8 @@ func (w *response) writeWithoutCopy(head, p []byte) (accepted bool) {
 	return accepted
 }
 
-// writeIfSpace writes head and p if nothing else is unsent, or if at most maxUnsent bytes are unsent after the write.
-// Otherwise, and if the write fails, it returns false.
+// writeIfSpace writes head and p. If output is already unsent, it does so only if at most maxUnsent bytes are unsent
+// afterwards. It returns false if it has not written them, or if the write fails.
 func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	if unsent := c.Pending(); unsent > 0 && unsent+len(head)+len(p) > maxUnsent {
 		return false
@@ -338,8 +335,8 @@ func writeIfSpace(c *tcp.Conn, head, p []byte, maxUnsent int) (accepted bool) {
 	return err == nil
 }
 
-// writeHead selects the framing of the body and writes the response head. firstData is the beginning of the body, or
-// the whole body in the state responseWhole.
+// writeHead selects the framing of the body and writes the response head. firstData is the beginning of the body; in
+// the state responseWhole, it is the whole body.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	if w.headerAtStatus != nil {
@@ -417,8 +414,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// appendStatusAndFields appends the status line, the fields except those in skip, and the date to the output. If
-// the last response began in the same way, it copies the text that headStart has saved. present is a result of
+// appendStatusAndFields appends the status line, the fields that are not in the set skip, and the date to the output.
+// If the last response began in the same way, it copies that text from headStart. present is a result of
 // appendSortedFields.
 func (w *response) appendStatusAndFields(fields []headerField, present, skip fieldSet) {
 	minor := w.x.req.ProtoMinor
@@ -443,8 +440,8 @@ func (w *response) appendStatusAndFields(fields []headerField, present, skip fie
 	}
 }
 
-// isDateCurrent reports whether the date of s is recent enough. Pass c only on the goroutine that owns the connection,
-// and nil on other goroutines.
+// isDateCurrent reports whether the date of s is recent enough. Only the connection's owner may pass c; others pass
+// nil.
 func (s *headStart) isDateCurrent(c *tcp.Conn) bool {
 	if c == nil {
 		return s.date == currentHTTPDate()
@@ -459,8 +456,7 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseBodyFraming selects how the client detects the end of the body: by its length, by chunks or by the end of the
-// connection. The caller must omit skipFields from the head.
+// chooseBodyFraming selects how the body ends: by length, chunks or connection end. The caller must omit skipFields.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:

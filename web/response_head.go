@@ -37,8 +37,8 @@ const (
 	upgradeField
 	trailerField
 	dateField
-	trailerPrefix // all fields with the prefix http.TrailerPrefix
-	socketPrefix  // all fields with the prefix Sec-Websocket-
+	trailerPrefix // any field with the prefix http.TrailerPrefix
+	socketPrefix  // any field with the prefix Sec-Websocket-
 )
 
 func fieldBit(key string) fieldSet {
@@ -76,9 +76,8 @@ type headerField struct {
 	values []string
 }
 
-// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of the fields in h that have
-// a bit in fieldSet. Content-Type, Content-Length, Date and trailers count even if their values are nil; other fields
-// do not.
+// appendSortedFields appends the fields of h to fields, sorted by key. present is the set of those fields that have a
+// bit in fieldSet. Content-Type, Content-Length, Date and trailers count even with nil values; other fields do not.
 func appendSortedFields(fields []headerField, h http.Header) (_ []headerField, present fieldSet) {
 	if values, ok := h["Content-Type"]; ok && len(h) == 1 {
 		fields = append(fields, headerField{"Content-Type", contentType, values})

@@ -11,18 +11,18 @@ import (
 
 // route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers a pattern of an
 // http.ServeMux, or all calls of another handler. Calls run on workers until they have proved quick, and on event loops
-// until they prove slow. If a route soon returns to workers again, it stays there twice as long.
+// until they prove slow. If a route soon returns to workers, it stays there twice as long.
 //
 // A slow call on a loop does not block the loop for long; see engine.LoopJob.
 type route struct {
 	name   string
 	onLoop atomic.Bool
-	// score is the number of recent quick calls while calls run on workers. While they run on loops, it is the weight
+	// While calls run on workers, score is the number of recent quick calls. While they run on loops, it is the weight
 	// of recent calls that were not quick.
 	score atomic.Int32
-	// measured is the number of further calls whose CPU time is measured. Measuring begins after a long call on a loop,
-	// which may have been long only because its thread waited for a CPU. slowCalls counts measured calls that were long
-	// for another reason.
+	// measured is the number of further calls whose CPU time is measured. Measuring begins when a call on a loop was
+	// long, perhaps only because its thread waited for a CPU. slowCalls counts measured calls that were long for
+	// another reason.
 	measured, slowCalls atomic.Int32
 	takenCalls          atomic.Int32 // calls in progress that have lost their event loop
 	moves               atomic.Int64 // from loops to workers
@@ -40,7 +40,7 @@ const (
 	longCallWeight   = 5   // quick calls that offset one call of the duration quickCall; a longer call needs more
 	scoreToMove      = 1000
 	measuredCalls    = 1000
-	slowCallsToMove  = 3  // one may be slow because it collects garbage
+	slowCallsToMove  = 3  // a single call may be slow only because it collects garbage
 	maxTakenCalls    = 16 // takenCalls at which a route moves to workers, because each of these calls has a thread
 	minTimeOnWorkers = time.Second
 	maxTimeOnWorkers = time.Minute
@@ -54,8 +54,7 @@ type routeTable struct {
 	startOnLoop bool // for tests
 }
 
-// getOrAdd returns the route of a pattern, and adds the route if necessary. It returns nil if the table already has
-// maxRoutes other routes.
+// getOrAdd returns the route of a pattern, adding it if necessary, or nil if there are already maxRoutes routes.
 func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 	if r, ok := t.byPattern.Load(pattern); ok {
 		return r.(*route)
@@ -75,8 +74,7 @@ func (t *routeTable) getOrAdd(pattern string) (routeOrNil *route) {
 // isOnLoop reports whether the calls of x's route run on event loops.
 func (x *exchange) isOnLoop() bool { return x.route != nil && x.route.onLoop.Load() }
 
-// serveAndRecordOrMove serves x and measures the call. It moves the route to loops if its calls have proved quick, and
-// to workers if they have proved slow.
+// serveAndRecordOrMove serves x and measures the call. It moves the route if its calls have proved quick or slow.
 func (r *route) serveAndRecordOrMove(x *exchange) {
 	hold := x.loop.hold
 	var before threadUsage
@@ -110,8 +108,8 @@ func (r *route) serveAndRecordOrMove(x *exchange) {
 	}
 }
 
-// recordSlowCallOrMove counts a slow call on an event loop. Do not use it for a call that only waited for a CPU. After
-// several slow calls, it moves the route to workers, for the given reason.
+// recordSlowCallOrMove counts a slow call on an event loop that did not only wait for a CPU. After several such calls,
+// it moves the route to workers for the given reason.
 func (r *route) recordSlowCallOrMove(reason string) {
 	r.measured.Store(measuredCalls)
 	if r.slowCalls.Add(1) >= slowCallsToMove {
@@ -119,7 +117,7 @@ func (r *route) recordSlowCallOrMove(reason string) {
 	}
 }
 
-// scoreOfLongCall returns the number of quick calls that offset a call with the duration took.
+// scoreOfLongCall returns the number of quick calls that offset a call of this duration.
 func scoreOfLongCall(took time.Duration) int32 {
 	return int32(longCallWeight * min(took, slowCall) / quickCall)
 }
@@ -154,8 +152,8 @@ func (r *route) recordLoopCallOrMove(took time.Duration) {
 	}
 }
 
-// countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow reports
-// whether the call itself was slow. If there are too many such calls or slow calls, it moves the route to workers.
+// countLoopLosingCallOrMove counts a running call whose event loop another goroutine has continued. isSlow means that
+// the call itself was slow. After too many such calls or slow calls, it moves the route to workers.
 func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	if n := r.takenCalls.Add(1); n >= maxTakenCalls {
 		r.moveToWorkers(strconv.Itoa(int(n)) + " calls have not returned")
@@ -164,8 +162,7 @@ func (r *route) countLoopLosingCallOrMove(isSlow bool) {
 	}
 }
 
-// moveToWorkers makes workers run the calls of the route for some time. The time doubles if the route soon moves again.
-// reason becomes RouteStats.Reason.
+// moveToWorkers makes workers run the route's calls for some time, which doubles if the route moves again soon.
 func (r *route) moveToWorkers(reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,8 +186,7 @@ type RouteStats struct {
 	Pattern string
 	// OnLoop reports whether the calls run on event loops.
 	OnLoop bool
-	// MovedToWorkers is the number of times that the route moved from event loops to workers. Reason is the reason for
-	// the last of these moves.
+	// MovedToWorkers counts the moves of the route from event loops to workers. Reason is the reason for the last move.
 	MovedToWorkers int64
 	Reason         string
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. If src is a regular file or an io.LimitedReader of one, the kernel can send the
-// data.
+// ReadFrom implements io.ReaderFrom. The kernel can send a regular file or an io.LimitedReader of one.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -50,15 +49,14 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is a part of a file at the end of a response. The goroutine that owns the connection sends it after the
-// handler has returned.
+// trailingFile is a part of a file at the end of a response. The owner sends it after the handler has returned.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns makes a part of f the trailingFile of the response, with a duplicate of f's descriptor.
-// It returns false if the file can't be deferred, for example because the response continues after the file.
+// deferFileUntilHandlerReturns makes a part of f the response's trailingFile, with a duplicate of the descriptor. It
+// returns false if that is impossible, for example because the response continues after the file.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false

@@ -40,8 +40,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state of x. It also makes transitions that are not allowed, but logs them. After x was
-// dispatched, the caller must hold x.mu.
+// setState changes the state of x, and logs a forbidden transition. After dispatch, the caller must hold x.mu.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.logForbiddenTransition(x.state, newState)
@@ -75,7 +74,7 @@ var responseTransitions = [responseAborted + 1]uint16{
 
 func (s responseState) String() string { return responseStates[s] }
 
-// setState changes the state of w. It also makes transitions that are not allowed, but logs them.
+// setState changes the state of w. It logs a forbidden transition, but still makes it.
 func (w *response) setState(newState responseState) {
 	if responseTransitions[w.state]>>newState&1 == 0 {
 		w.x.logForbiddenTransition(w.state, newState)

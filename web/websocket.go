@@ -17,16 +17,15 @@ import (
 )
 
 // SocketHandler handles the messages of WebSockets. Calls for the same socket never overlap. In a model with event
-// loops, the methods run on the loop of the socket and must not block. The arguments s and message are valid only
-// during the call.
+// loops, the methods run on the socket's loop and must not block. The arguments s and message are valid only during the
+// call.
 type SocketHandler interface {
-	// Opened is the first call.
+	// Opened is called first, when the socket opens.
 	Opened(s Socket)
 	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
-	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
-	// io.ErrUnexpectedEOF if it has ended without a close frame, nil after Socket.Close, or a reason of
-	// tcp.Handler.Closed.
+	// Closed is called last. The reason is a *CloseError if the peer has closed or violated the protocol,
+	// io.ErrUnexpectedEOF without a close frame, nil after Socket.Close, or a reason of tcp.Handler.Closed.
 	Closed(s Socket, reason error)
 }
 
@@ -71,10 +70,8 @@ type WebSocket struct {
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the maximum size in bytes of a received message, after decompression. The default is 64 KiB, the
 	// maximum 1 GiB. A larger message closes the socket with CloseTooLarge. A message that is incomplete after
-	// Limits.MessageTimeout closes the socket with tcp.ErrMessageTimeout.
-	//
-	// MaxMessage does not limit sent messages. Limits.MaxUnsent limits sent messages including their frame headers, by
-	// default to 1 MiB.
+	// Limits.MessageTimeout closes it with tcp.ErrMessageTimeout. For sent messages with frame headers,
+	// Limits.MaxUnsent applies, by default 1 MiB.
 	MaxMessage int
 	// Compression enables permessage-deflate (RFC 7692) for clients that request it, and for Dial. Each message is
 	// compressed separately (no context takeover), so an idle socket needs no memory for compression. By default,
@@ -95,8 +92,8 @@ type socketOptions struct {
 	client   bool // the socket was dialed: it sends masked frames and receives unmasked ones
 }
 
-// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. The connections that the same
-// WebSocket value has accepted share a negotiatedSocket if they have negotiated the same options.
+// negotiatedSocket is the tcp.Handler of WebSocket connections after the handshake. Accepted connections of a WebSocket
+// that have negotiated the same options share one.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
@@ -198,8 +195,7 @@ func appendClosePayload(b []byte, code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// closeOrAwaitPeerClose closes the connection with the given reason. A client lets the server close first (RFC 6455,
-// section 7.1.1).
+// closeOrAwaitPeerClose closes the connection. A client lets the server close first (RFC 6455, section 7.1.1).
 func (v *negotiatedSocket) closeOrAwaitPeerClose(c *tcp.Conn, reason error) {
 	if v.client {
 		closeAfterPeerEnd(c, reason)
@@ -254,8 +250,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns w as a *response, or the *response that w wraps. If there is no *response, notFound is the
-// reason.
+// unwrapResponse returns the *response that is w or that w wraps. If there is none, notFound is the reason.
 func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	for {
 		switch t := w.(type) {
@@ -270,8 +265,8 @@ func unwrapResponse(w http.ResponseWriter) (res *response, notFound string) {
 	}
 }
 
-// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. If the request is invalid, status
-// and reason are the answer; otherwise status is 0.
+// checkUpgradeRequest validates an upgrade request and returns its Sec-WebSocket-Key. For a valid request, status is 0.
+// Otherwise, status and reason are the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, reason string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -320,8 +315,6 @@ func (ws *WebSocket) passesOriginCheck(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for the options. It returns nil if ws does not support the subprotocol of the
-// options.
 func (ws *WebSocket) handlerFor(options socketOptions) (handlerOrNil *negotiatedSocket) {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -371,13 +364,11 @@ func (v *negotiatedSocket) Missed(c *tcp.Conn, n int64) {
 	}
 }
 
-// maxBufferedFrame is the maximum size in bytes of a frame that is handled only when it is complete. A partialMessage
-// assembles larger frames.
+// maxBufferedFrame is the maximum size in bytes of a frame that is buffered until complete; see partialMessage.
 const maxBufferedFrame = 8 << 10
 
 // Limits of a call of Received. After maxWorkPerCall bytes of messages, the call ends and the loop serves other
-// connections. Each frame counts as frameWork additional bytes, and each compressed byte as deflateWork additional
-// bytes.
+// connections. Each frame adds frameWork bytes, and each compressed byte deflateWork bytes.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
@@ -431,8 +422,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame with the head h makes its message too long. receivedBytes is the size
-// of earlier frames of the message.
+// checkMessageSize returns an error if the frame makes its message too long. receivedBytes counts earlier frames.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -442,9 +432,9 @@ func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) erro
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. If the message is invalid, it closes the socket. checker,
-// if set, has checked the beginning of p. cost is the amount of work, in the units of maxWorkPerCall. stillOpen is
-// false if the socket was closed because of the message.
+// validateAndDeliverMessage passes a message to the handler, or closes the socket if the message is invalid. checker,
+// if set, has checked the beginning of p. cost is in the units of maxWorkPerCall. stillOpen is false if the socket was
+// closed.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error

@@ -54,11 +54,10 @@ type Config struct {
 	// hub.Limits; they always accept up to 1,020 KiB. It is unused without Peers.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
-	// Further messages are lost and counted. The same limits apply to the queue of messages for the stream of
-	// Hub.Replay, which rejects further messages. The defaults are 65,536 and 16 MiB.
+	// Further messages are lost and counted. The same limits apply to the queue for the stream of Hub.Replay, which
+	// rejects further messages. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the number of subscribed NATS subjects. A node that needs more subjects uses wildcards to
-	// subscribe to all topics. The default is 100,000.
+	// MaxSubjects limits the subscribed NATS subjects. Above it, wildcards cover all topics. The default is 100,000.
 	MaxSubjects int
 	// Linger is how long the node stays subscribed to an unused NATS subject. The default is 5 s.
 	Linger time.Duration
@@ -70,16 +69,14 @@ type Config struct {
 
 // Peers configures hubs that form a cluster. Each hub embeds a NATS server.
 type Peers struct {
-	// Addr is the host and port at which to listen for other servers. Advertise is the address at which they reach this
-	// server, if it differs from Addr.
+	// Addr is the host and port to listen on for other servers. Advertise is the address that they use, if it differs.
 	Addr, Advertise string
 	// Join lists addresses of other servers in the cluster. One reachable server is enough, because it announces all
 	// others. With Hub.Replay, list all other servers; at least two are required.
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS encrypts the connections between servers. Accepting and connecting servers use the same configuration. The
-	// default nil means no encryption.
+	// TLS configures encryption between servers, for accepting and connecting. The default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
 	// be persistent. Each node needs a directory of its own. Dir is required if Hub.Replay is set, and unused
@@ -100,17 +97,16 @@ const (
 	closeTimeout      = 2 * time.Second // to send waiting messages
 	maxOriginBytes    = 64
 	headerReserve     = 4 << 10        // space for headers in a message
-	sequenceHeader    = "Myriad"       // origin, era and sequence number of a message
+	sequenceHeader    = "Myriad"       // origin, era (see sequencer) and sequence number of a message
 	topicHeader       = "Myriad-Topic" // escaped name that is too long for a subject
 	serverMaxPayload  = 64 << 20
 )
 
-// Node connects a hub to a cluster. Messages from the same publisher arrive in order. Methods are safe for concurrent
-// use.
+// Node connects a hub to a cluster. Messages of one publisher arrive in order. Methods are safe for concurrent use.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
-	origin   string // random for each start, unless taken over
+	origin   string // random for each start, unless taken over from an old process
 	server   *natsd.Server
 	natsConn *nats.Conn
 
@@ -121,7 +117,7 @@ type Node struct {
 	publisher     *streamPublisher // publisher and stream are nil without Replay
 	stream        *replayStream
 
-	// These fields copy the state of nats.Conn, whose methods block while it connects.
+	// These fields copy the state of the nats.Conn, whose own methods block while it connects.
 	connected  atomic.Bool
 	maxPayload atomic.Int64 // of the last connected server
 
@@ -420,8 +416,7 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close stops the node within a few seconds. A connected node first sends its queued messages. Afterwards, the hub
-// continues without a cluster.
+// Close stops the node within a few seconds. If connected, it first sends queued messages. The hub continues alone.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()

@@ -7,11 +7,10 @@ import (
 	"sync"
 )
 
-// gapDetector finds missing and duplicate messages by their sequence numbers.
 type gapDetector struct {
 	mu         sync.Mutex
 	young, old map[string]*topicSequences // by subject; young contains recently used topics
-	period     uint32                     // a gap counts only if the message before it is of the current period
+	period     uint32                     // a gap counts only if the message before it is from the same period
 	isGone     func(origin string) bool   // reports whether a node may be forgotten; nil: never
 }
 
@@ -19,8 +18,7 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source. A source is one era of a node, in which the node's
-// numbers do not restart.
+// sourceSequence is the last sequence number received from a source: a node in an era, in which numbers do not restart.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -43,8 +41,7 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records a received message. missing counts the messages lost just before it. duplicate is true if
-// number is not above the last number.
+// recordSequence records a message. missing counts the messages lost just before it. duplicate means an old number.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,8 +65,8 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// removeGoneAndOldestSources removes from t the sources of nodes that are gone. Of the earlier sources of newSource's
-// node, it keeps only the last. If t is still full, it removes the oldest source.
+// removeGoneAndOldestSources removes sources from t: those of nodes that are gone, and all but the last one of
+// newSource's node. If t is still full, it removes the oldest source.
 func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
@@ -102,8 +99,8 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps in topics for
-// which isCovered returns true still count, because another subscription covers them.
+// ignoreGapsAfterUnsubscribe makes g ignore gaps in a subject from which this node has unsubscribed. Gaps
+// in subjects for which isCovered returns true still count, because another subscription covers these subjects.
 func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

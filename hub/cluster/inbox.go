@@ -135,8 +135,7 @@ func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name str
 	return parseTopicSubject(subject)
 }
 
-// getOrAddNodeLocked returns the node with the given origin, or nil if too many nodes are known. The caller must hold
-// mu.
+// getOrAddNodeLocked returns the node with the given origin, or nil if there are too many nodes. The caller holds mu.
 func (in *inbox) getOrAddNodeLocked(origin string) (nodeOrNil *nodeInfo) {
 	n := in.nodes[origin]
 	if n == nil {
@@ -167,8 +166,7 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConnClosingOnWriteErr is a connection to NATS. Reads wait for space in the inbox. A failed write closes
-// the connection.
+// readThrottledConnClosingOnWriteErr is a connection to NATS whose reads wait for space in the inbox.
 type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox

@@ -65,7 +65,7 @@ func (q *boundedQueue) stats() (waiting, bytes, lost int64) {
 
 type outgoing struct {
 	subject, id string
-	escapedName string // "" if the subject contains it
+	escapedName string // "" if the subject contains the name
 	data        []byte
 }
 
@@ -104,8 +104,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits until the outbox has messages and is not paused, and removes all of them. It returns none
-// once the outbox is closed and empty. The outbox reuses the memory of emptyQueue.
+// waitAndDequeueAll waits until the outbox has messages and is not paused, and returns and removes all of them. Once
+// the outbox is closed, it does not wait. The outbox reuses the memory of emptyQueue.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,7 +126,7 @@ func (o *outbox) releaseSpaceCountingLost(m *outgoing, sent bool) {
 // sequencer numbers the messages that this node sends, separately for each topic.
 type sequencer struct {
 	origin string
-	era    int               // increased when the numbers restart
+	era    int               // incremented when the numbers restart
 	newest map[string]uint64 // by subject
 }
 

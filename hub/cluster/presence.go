@@ -27,8 +27,8 @@ const (
 	maxQueuedQueries       = 64
 	maxQueuedAnnouncements = 2 * maxNodes
 	maxNodeNameBytes       = 128
-	// A node without announcements for forgetNodeAfter is removed. After forgetSequencesAfter, its sequence numbers may
-	// be removed.
+	// A node is removed after forgetNodeAfter without announcements, and its sequence numbers after
+	// forgetSequencesAfter.
 	forgetNodeAfter      = time.Hour
 	forgetSequencesAfter = 5 * time.Minute
 )
@@ -41,14 +41,14 @@ type announcement struct {
 }
 
 // query asks another node about its topics. The fields determine the kind of answer:
-//   - If Of is set, the answer contains the number of subscribers of each name in Of.
+//   - If the list Of is set, the answer contains the number of subscribers of each name in the list.
 //   - If Largest is set, the answer lists the topics with the prefix Pattern that have the most subscribers.
 //   - Otherwise, the answer lists the names that match Pattern.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
 	Pattern []byte
-	Most    int // limit of the names in bytes
+	Most    int // limit of the answer's names, in bytes
 	Largest int
 }
 
@@ -116,7 +116,6 @@ func (p *presence) logJoinedOrAloneIfChanged() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement tells other nodes that this node is present or leaves.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -247,7 +246,7 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes calls handle for each answer to q, until all nodes have answered or ctx ends.
+// queryOtherNodes calls the function handle for each answer to the query, until all nodes have answered or ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)

@@ -32,20 +32,19 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	// apiTimeout limits a request to the servers. The limit of requests that open the stream grows from minAPITimeout
-	// after each failure.
+	// apiTimeout limits a request to the servers. Requests that open the stream have a shorter limit, which grows from
+	// minAPITimeout after each failure.
 	apiTimeout    = 5 * time.Second
 	minAPITimeout = time.Second
-	// consumerIdleTimeout is the absence after which NATS deletes a node's consumer. consumerHeartbeat is the interval
-	// of NATS's heartbeats.
+	// consumerIdleTimeout is how long a node may be absent before NATS deletes its consumer. consumerHeartbeat is the
+	// interval of NATS's heartbeats.
 	consumerIdleTimeout = 30 * time.Second
 	consumerHeartbeat   = time.Second
 	pullExpiry          = 5 * time.Second
 	maxPulledMessages   = 512
 	streamRetryDelay    = 250 * time.Millisecond
 	maxReplicas         = 5
-	// maxTruncatedTries is the number of tries after which the node accepts that the stream has lost its newest
-	// messages.
+	// maxTruncatedTries limits the tries before the node accepts that the stream has lost its newest messages.
 	maxTruncatedTries = 40
 	// loadCheckDelay is how long a node loads old messages before it checks whether they still exist.
 	loadCheckDelay = 10 * time.Second
@@ -71,7 +70,7 @@ func newReplayStreamClient(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-// loadOrStoreServerName returns the server name stored in dir, or stores and returns newName if there is none.
+// loadOrStoreServerName returns the server name stored in dir. If there is none, it stores and returns newName.
 func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -87,8 +86,7 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that the wildcard of another subject
-// covers.
+// nonOverlappingSubjects returns the NATS subjects of topics. It omits subjects that another subject's wildcard covers.
 func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
@@ -140,7 +138,7 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the replay stream and reads messages. timeout limits each request that opens the stream.
+// openAndReadUntilError opens the replay stream and reads messages. timeout limits each request for opening the stream.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.openStreamAndResetBufferIfReplaced(ctx, timeout); err != nil {
 		return false, err

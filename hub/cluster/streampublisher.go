@@ -64,8 +64,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitForReadyMessage waits for a message that can be published, and does not remove it. ok is false once the publisher
-// is closed and empty.
+// waitForReadyMessage waits for a publishable message, without removing it. ok is false once closed and empty.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,8 +79,8 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-// removeCountingLostAndReadyNext removes m, the first message of its topic, and counts it as lost if publishErr is not
-// nil.
+// removeCountingLostAndReadyNext removes m, the first message of its topic, and makes the topic's next message ready.
+// If publishErr is not nil, it counts m as lost.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeName encodes a topic name, or a prefix of one, as NATS subject tokens separated by dots.
+// escapeName encodes a topic name or a prefix as NATS subject tokens. lastTokenOffset is where the last token begins.
 func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
@@ -82,8 +82,7 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic. ok is false if the subject contains a hash or is not that of
-// a topic.
+// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not a topic's.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -126,8 +125,7 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject for all topics that match a pattern, such as myriad.t.news.> for
-// news.a*.
+// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern: myriad.t.news.> for news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

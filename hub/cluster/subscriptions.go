@@ -18,18 +18,18 @@ type subscriptions struct {
 	onUnsubscribed func(subject string, covered func(string) bool) // called after unsubscribing
 	warn           func(format string, v ...any)
 	linger         time.Duration
-	maxSubjects    int // a node that needs more subscribes to all topics
+	maxSubjects    int // limit of subscribed subjects; above it, the node subscribes to all topics
 	alwaysAll      bool
-	comesByStream  func(hub.Kind, string) bool // names to skip
+	comesByStream  func(hub.Kind, string) bool // reports whether to skip a name
 	forceAll       atomic.Bool                 // keeps the node subscribed to all topics during a takeover
 
 	mu       sync.Mutex
 	changed  map[topicName]struct{}
-	checkAll bool // too many changed names: check all
+	checkAll bool // check all names, because too many have changed
 	wake     chan struct{}
 
-	// Only the goroutine of subscribeNeededSubjectsUntilStopped writes the fields below. For fields that other
-	// goroutines read, it holds countMu while it writes.
+	// Only the goroutine of subscribeNeededSubjectsUntilStopped writes the fields below. When it writes a field that
+	// other goroutines read, it holds countMu.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
 	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to
@@ -50,8 +50,8 @@ type topicName struct {
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
-	unusedSince  time.Time // zero if it has names
-	expiryQueued bool      // it is in subscriptions.idle
+	unusedSince  time.Time // zero while a name needs the subject
+	expiryQueued bool      // the subject is in subscriptions.idle
 }
 
 type idleSubject struct {
@@ -192,8 +192,8 @@ func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subject
 	return s
 }
 
-// unsubscribeUnneeded ends subscriptions that have been unused for linger, or superseded for replaceDelay, and the
-// subscription to all topics if at most half of maxSubjects are needed.
+// unsubscribeUnneeded ends subscriptions that were unused for linger, or superseded for replaceDelay. If at most half
+// of maxSubjects are needed, it also ends the subscription to all topics.
 func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -242,8 +242,8 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics or, if on is false, to each name separately; then subs.replaced must be
-// empty. It waits, at most a few seconds, until NATS applies the change.
+// switchSubscribeAll subscribes to all topics if its argument is true. Otherwise, it subscribes to each name
+// separately; subs.replaced must be empty before. It waits a few seconds at most until NATS applies the change.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -281,8 +281,7 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until NATS applies new subscriptions, at most a few seconds, and sets
-// subs.replacedAt.
+// waitUntilSubscriptionsApply waits up to a few seconds until NATS applies changes, and sets subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {

@@ -30,11 +30,9 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the identifier that this node puts into its messages. In an upgrade, set the new process's
-// Config.Origin to the same identifier.
+// Origin returns the node's identifier in messages. In an upgrade, pass it to the new process as Config.Origin.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeToAllForTakeover subscribes the new process to all topics until Resume.
 func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)

@@ -20,7 +20,7 @@ type warningLimiter struct {
 
 type shownWarning struct {
 	shownAt    time.Time
-	suppressed int // repeats since
+	suppressed int // repeats of the line since it was last shown
 }
 
 const (
@@ -36,8 +36,7 @@ func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange logs a change of the node's state. Afterwards, lines that were suppressed as repetitions can be logged
-// again.
+// logChange logs a change of the node's state. It also allows earlier lines to be logged again.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

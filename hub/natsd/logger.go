@@ -10,7 +10,7 @@ type logger struct {
 	warn func(line string)
 
 	mu        sync.Mutex
-	fatalText string // of the first fatal error
+	fatalText string // text of the first fatal error
 }
 
 func (l *logger) warnRewordedf(format string, v ...any) {

@@ -25,8 +25,8 @@ type Config struct {
 	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, clients on this
 	// machine that know the Token can connect.
 	Addr string
-	// Token is the secret that clients must send. The default "" means no secret. With a Cluster and no Addr, it means
-	// a random secret.
+	// Token is the secret that clients must send. The default "" means none or, with a Cluster and no Addr, a random
+	// one.
 	Token string
 	// TLS encrypts client connections on Addr. The default nil means no encryption.
 	TLS *tls.Config
@@ -53,13 +53,11 @@ type Cluster struct {
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
-	// TLS encrypts connections between servers. Accepting and connecting servers use the same configuration. The
-	// default nil means no encryption.
+	// TLS configures encryption between servers, for accepting and connecting. The default nil means no encryption.
 	TLS *tls.Config
 }
 
 const (
-	// clusterName and clusterUser are the same in all clusters.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
@@ -177,8 +175,7 @@ func (s *Server) Connect(options ...nats.Option) (*nats.Conn, error) {
 // InProcessConn implements nats.InProcessConnProvider.
 func (s *Server) InProcessConn() (net.Conn, error) { return s.s.InProcessConn() }
 
-// Addr returns the address on which the server accepts clients. It returns nil if only this process can
-// connect.
+// Addr returns the address on which the server accepts clients, or nil if only this process can connect.
 func (s *Server) Addr() net.Addr { return s.s.Addr() }
 
 // ClusterAddr returns the address on which the server accepts other servers. It returns nil without a cluster.

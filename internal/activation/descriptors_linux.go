@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningSocketsInOrder returns one file for each name. The files use the descriptors firstFD, firstFD+1 and so
-// on, which must be listening sockets.
+// adoptListeningSocketsInOrder returns one file for each name, with the descriptors firstFD, firstFD+1 and so on. It
+// fails if one of them is not a listening socket.
 func adoptListeningSocketsInOrder(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

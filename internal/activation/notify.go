@@ -17,8 +17,7 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state to send before a program reloads or is replaced (Type=notify-reload). Send READY=1
-// afterwards.
+// ReloadingState returns the state to send before a reload or upgrade (Type=notify-reload). Send READY=1 afterwards.
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or

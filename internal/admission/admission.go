@@ -24,8 +24,8 @@ type Config struct {
 	// Rate limits the accepted connections per second; 0 means no limit. After a quiet second, up to Rate connections
 	// may be accepted at once. The maximum is 1,000,000,000.
 	Rate int
-	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
-	// See the type Prefixes for how prefixes match.
+	// Deny contains the addresses to reject. If Allow is not empty, addresses outside Allow are rejected, too; see
+	// Prefixes.
 	Allow, Deny []netip.Prefix
 }
 
@@ -58,15 +58,13 @@ func NewController(validConfig Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes one of the MaxConns slots for a connection. It returns false if all slots are in use or reserved.
-// Concurrent calls never exceed MaxConns.
+// AcquireConn takes one of the MaxConns slots. It returns false if all slots, including reserved ones, are taken.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each
-// slot taken.
+// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -123,9 +121,9 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection. On success, it returns 0. If no token is available, it returns
-// the time until the next token, at most a second. The parameter now is the time since an instant that all callers
-// share. If now is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
+// TakeRateToken takes a token to accept one connection, and returns 0. If no token is available, it returns the time
+// until the next token, at most a second. The parameter now is the time since an instant that all callers share. If now
+// is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -133,15 +131,13 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken is the number of units in one token. It is a billion, so a rate of n tokens per second is n units per
-// nanosecond.
+// unitsPerToken is the number of units in one token. A rate of n tokens per second is therefore n units per nanosecond.
 const unitsPerToken = int64(time.Second)
 
 // maxRate limits the tokens per second, so that sums of units fit into 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is the largest backward step of the clock that takeToken ignores. A larger step means that the clock was
-// reset.
+// maxClockLag is the largest backward step of the clock that is ignored. A larger step means that the clock was reset.
 const maxClockLag = time.Minute
 
 // tokenBucket is a token bucket (RFC 2697). A full bucket holds the tokens of one second.

@@ -16,7 +16,7 @@ type Prefixes struct{ ranges []addrRange }
 // addrRange is an inclusive range of addresses of one family.
 type addrRange struct{ first, last netip.Addr }
 
-// NewPrefixes returns the set of all addresses in the prefixes of list. It panics if a prefix is invalid.
+// NewPrefixes returns the set of all addresses in the given prefixes. It panics if a prefix is invalid.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
 	p := mustSortAndMergePrefixes("NewPrefixes: list", list)
 	return &p

@@ -31,7 +31,6 @@ type Broadcast struct {
 	Message []byte
 }
 
-// queueSize returns the number of bytes that m occupies in a queue.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
 // Queued is returned as the number of receivers of a queued broadcast.
@@ -68,7 +67,7 @@ type Log struct {
 	resumed        sync.Cond // signalled when a pause ends; uses mu
 	queue          []queuedBroadcast
 	queuedMessages int // broadcasts accepted in this pause
-	queuedBytes    int // their total size
+	queuedBytes    int // total size of these broadcasts
 	rejecting      bool
 }
 
@@ -81,8 +80,8 @@ type queuedBroadcast struct {
 // IsPausedOrHasPeers reports whether the log is paused or has peers in other processes.
 func (g *Log) IsPausedOrHasPeers() bool { return g.active.Load() < 0 || g.peers.Load() != nil }
 
-// BroadcastOrQueue delivers m and forwards it to all peers or, if the log is paused, queues a copy of m and returns
-// Queued. Without space, it only returns ErrFull.
+// BroadcastOrQueue delivers m and forwards it to all peers. If the log is paused, it instead queues a copy of m and
+// returns Queued. If there is no space, it does nothing and returns ErrFull.
 func (g *Log) BroadcastOrQueue(m Broadcast) (receivers int, err error) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -111,8 +110,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// DeliverAndForwardToOtherPeers delivers or queues m, a broadcast from peer, and forwards m to all other peers. Without
-// space, it waits.
+// DeliverAndForwardToOtherPeers delivers or queues m, a broadcast from peer, and forwards m to all other peers. If
+// there is no space, it waits.
 func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -128,14 +127,13 @@ func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. Without space, it
-// waits.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards it to all peers. It waits for space.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
 
-// deliverWhenSpaceThenForward delivers m and forwards it to all peers except origin. Without space, it retries the
-// delivery until ctx ends. If the delivery fails, it calls OnDropped, but still forwards m.
+// deliverWhenSpaceThenForward delivers m and forwards it to all peers except the peer origin. If there is no space, it
+// retries the delivery until ctx ends. If the delivery fails, it calls OnDropped, but still forwards m.
 func (g *Log) deliverWhenSpaceThenForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -161,7 +159,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers queues m for all peers other than except, which may be nil.
+// forwardToPeers queues m for all peers. It skips the peer that is passed as except, which may be nil.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -174,8 +172,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as an active broadcaster until endBroadcastAndWakePause, or returns
-// false if the log is paused.
+// beginBroadcastUnlessPaused counts the caller as active until endBroadcastAndWakePause, unless the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -269,8 +266,8 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If there is none, it ends the pause and, if peerToNotify is not
-// nil, sends that peer a frameResumed. While rejectNew is true, the paused log rejects new broadcasts.
+// dequeueOrResume removes and returns the next queued broadcast. If there is none, it ends the pause, and sends a
+// frameResumed to peerToNotify unless that is nil. rejectNew makes the log reject new broadcasts while it is paused.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

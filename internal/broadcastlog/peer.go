@@ -39,8 +39,7 @@ const (
 // Peer is a connection to the Log of another process. Its creator must call ReceiveFrames on a separate goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. If not set, Log.BroadcastOrQueue fails with
-	// ErrFull.
+	// closeWhenFull closes the connection if the peer is too slow. Otherwise, Log.BroadcastOrQueue fails with ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 
@@ -91,7 +90,7 @@ func (l *Peer) writePendingUntilClosed() {
 	}
 }
 
-// markClosedAndDiscardPending discards pending output. The caller must hold l.mu.
+// markClosedAndDiscardPending discards pending output and prevents further output. The caller must hold l.mu.
 func (l *Peer) markClosedAndDiscardPending() {
 	l.closed, l.pending = true, nil
 	l.changed.Broadcast()
@@ -183,8 +182,7 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames passes received frames to handler until the connection ends. The result is nil if either process has
-// closed the connection.
+// ReceiveFrames passes received frames to handler until the connection ends. It returns nil if a process has closed it.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

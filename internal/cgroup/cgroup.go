@@ -35,8 +35,7 @@ type Limits struct {
 	Tasks Limit
 }
 
-// ReadLimits reads the control group limits of the process with the ID pid. It finds only control groups that are
-// mounted below /sys/fs/cgroup.
+// ReadLimits reads the control group limits of the process pid. The groups must be mounted below /sys/fs/cgroup.
 func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pid)) }
 
 // readLimits implements ReadLimits. root is empty except in tests. pidOrSelf is a process ID or "self".
@@ -99,8 +98,8 @@ type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string
 	used         string
-	// used is the name of the file with the usage. droppable contains the names of lines of memory.stat. The usage
-	// includes the memory in these lines, but the kernel can drop it.
+	// used is the name of the file that contains the usage. droppable lists lines of memory.stat: the usage includes
+	// their memory, but the kernel can drop it.
 	droppable []string
 }
 
@@ -128,8 +127,8 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the smallest value that means no limit.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do for each limit l of c's control group and of the group's ancestors. dir is the directory of the
-// group that sets l. l.Used is not set.
+// forEachLimit calls the function do for each limit of c's control group and of the group's ancestors. dir is the
+// directory of the group that sets the limit l. l.Used is not set.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPUPressure returns the total time in which a task of the process's control group (if unknown, of the system) has
-// waited for a CPU (PSI). ok is false if the kernel does not report pressure.
+// CPUPressure returns how long, in total, tasks of the process's control group have waited for a CPU (PSI). If the
+// group is unknown, all tasks of the system count. ok is false if the kernel does not report pressure.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {
@@ -20,8 +20,7 @@ func CPUPressure() (total time.Duration, ok bool) {
 	return parsePressureTotal(string(text))
 }
 
-// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". The total in the text is
-// in µs.
+// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". total is in µs.
 func parsePressureTotal(text string) (total time.Duration, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")
 	_, digits, found := strings.Cut(line, "total=")

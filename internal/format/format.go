@@ -47,8 +47,7 @@ func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 // Seconds formats a duration in the unit s, ms, µs or ns, such as 1.2 ms. It returns "" for NaN and infinities.
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a duration like Seconds, but keeps trailing zeros to align columns, such as 1.20 ms. d must not be
-// negative.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros to align columns, such as 1.20 ms.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -149,8 +148,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the largest unit that is at most v. If all units are larger than v, it uses the last one.
-// The units are in descending order.
+// formatScaled formats v in the largest unit that is at most v, or else in the last one. units must be descending.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {

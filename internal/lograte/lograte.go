@@ -20,9 +20,9 @@ const (
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes records to next. It passes equal records only once per Interval. Records are
-// equal if they have the same level, the same message, and the same values of the attributes with distinguishingKeys.
-// Attributes in groups do not distinguish records.
+// NewHandler returns a handler that passes records to the handler next. It passes equal records only once per Interval.
+// Records are equal if they have the same level, the same message, and the same values of the attributes with
+// distinguishingKeys. Attributes in groups do not distinguish records.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -93,15 +93,14 @@ type rateTable struct {
 
 type entry struct {
 	written    time.Time
-	suppressed int64 // messages suppressed since written
+	suppressed int64 // number of messages suppressed since one was last written
 }
 
 func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admitMessage reports whether m may be written now. suppressed is the number of equal messages that were suppressed
-// since the last one was written.
+// admitMessage reports whether m may be written now. suppressed counts equal messages since one was last written.
 func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,8 +20,7 @@ const (
 	sketchLifetime = 5 * time.Second
 	sketchWarmUp   = time.Second // during which a new sketch only counts
 	certain        = 1 << 16     // the probability 1
-	// headroom is the ratio of the requests that may pass fairShares to the requests that obtain credits. It exceeds 1,
-	// so that the number of credits can grow.
+	// headroom times the recently admitted requests may pass fairShares, so that the number of credits can grow.
 	headroom = 1.2
 )
 
@@ -36,10 +35,6 @@ const (
 // The memory is bounded: a sketch of fixed size contains the estimates. A new sketch with a new hash function regularly
 // replaces the old one, so that two sources do not stay in collision, as in stochastic fairness queueing (McKenney,
 // INFOCOM 1990). There is a sketch only during an overload.
-//
-// countAndAdmitByChance decides at random whether to admit an arrival from source. The probability depends on the
-// estimate for source. If there is no estimate, it is flat/certain. If flat is 0, no arrival is admitted. isCounted
-// reports whether the arrival was counted for its source.
 type fairShares struct {
 	weights       sourceWeights // immutable after the first arrival
 	current, next atomic.Pointer[sourceSketch]
@@ -63,9 +58,9 @@ type sketchRow struct {
 	estimate    [rowBuckets]float64       // smoothed arrivals per interval
 }
 
-// countAndAdmitByChance decides at random whether to admit an arrival from source. The probability depends on the
-// estimate for source. Without one, it is flat, in units of 1/certain. If flat is 0, no arrival is admitted. isCounted
-// reports whether the arrival was counted for its source.
+// countAndAdmitByChance decides at random whether to admit an arrival. The probability depends on the estimate for
+// source. If there is no estimate, flat is the probability; the constant certain means 1. If flat is 0, no arrival is
+// admitted. isCounted reports whether the arrival was counted for its source.
 func (f *fairShares) countAndAdmitByChance(source netip.Addr, flat uint32) (admitted, isCounted bool) {
 	weight, current, next := f.weights.weightOf(source), f.current.Load(), f.next.Load()
 	if weight == 0 || !source.IsValid() || current == nil && next == nil {
@@ -114,8 +109,8 @@ func isLucky(probability uint32) bool {
 }
 
 // updateIfDue updates the probabilities if an interval has ended. flat is the share of the arrivals that may be
-// admitted. If hasCredits is true, the arrivals are also limited: to the recent number of admitted requests, multiplied
-// by the constant headroom.
+// admitted; the constant certain means all. If hasCredits is true, the arrivals are also limited: to the recent number
+// of admitted requests, multiplied by the constant headroom.
 func (f *fairShares) updateIfDue(now time.Duration, flat uint32, hasCredits bool) {
 	if now < f.updateAt {
 		return
@@ -163,7 +158,7 @@ func (f *fairShares) discardSketches() {
 	f.updateAt, f.meanAdmitted = 0, 0
 }
 
-// fairThreshold returns the threshold for which the sum of min(arrivals[i], threshold) is limit. If all arrivals
+// fairThreshold returns the threshold for which the sum of min(arrivals[i], threshold) equals limit. If all arrivals
 // together are within the limit, it returns +Inf.
 func fairThreshold(arrivals [rowBuckets]float64, limit float64) float64 {
 	slices.Sort(arrivals[:])

@@ -46,23 +46,23 @@ const (
 // load in Admit and one in Start.
 type Gate struct {
 	mode       atomic.Uint32 // bits such as probing; with 0, Admit admits every request unmeasured
-	ratio      atomic.Uint32 // probability of shedding because of lag or memory, in units of 2^-16
-	ratioCause atomic.Uint32 // Reason
+	ratio      atomic.Uint32 // probability of shedding because of lag or memory; the constant certain means 1
+	ratioCause atomic.Uint32 // Reason for shedding by ratio
 	now        func() time.Duration
-	requested  chan struct{} // see Requested
+	requested  chan struct{} // result of Requested
 	_          [128]byte     // the fields above are read for each request
 
 	waiting   atomic.Int64 // measured requests between Admit and Start
 	credits   atomic.Int64 // limit of the field waiting
 	dropAfter atomic.Int64 // delay in ns after which a request is shed instead of started
 	shed      [NumReasons]atomic.Int64
-	// unmeasured is the number of requests without a Ticket that have started since the last Tick, while the Gate
-	// measured all new requests.
+	// unmeasured counts the requests without a Ticket that have started since the last Tick while all were to be
+	// measured.
 	unmeasured atomic.Int64
 	lastDelay  atomic.Int64
-	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait
-	// idle is the time in ns, since the last Tick, in which no request waited. Each such period counts from
-	// startInterval on.
+	emptySince atomic.Int64 // when the last waiting request started; 0 if requests wait now
+	// idle is the time in ns, since the last Tick, in which no request waited. The first startInterval of each such
+	// period does not count. startInterval is the mean time in ns between two starts.
 	idle, startInterval atomic.Int64
 	delays              meanTracker // of requests that have started since the last tick
 	services            meanTracker // times from Start to Done
@@ -99,9 +99,8 @@ type Ticket struct {
 	priority          Priority
 }
 
-// Admit reports whether a request from source with priority p is admitted. For an admitted request, the caller must
-// call either Start and then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further
-// calls.
+// Admit reports whether a request from source with priority p is admitted. If so, the caller must call either Start and
+// then Done, or Abandon. For a request that starts immediately, pass a nil t and make no further calls.
 func (g *Gate) Admit(t *Ticket, source netip.Addr, p Priority) (admitted bool) {
 	if g.mode.Load() == 0 {
 		return true
@@ -146,8 +145,8 @@ func (g *Gate) admitBySharesAndCredits(t *Ticket, source netip.Addr, p Priority)
 	return true
 }
 
-// admitBySharesOrIfNoneWaits reports whether the fair shares admit a request, or else counts it as shed. If no request
-// waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
+// admitBySharesOrIfNoneWaits reports whether a request passes the fair shares. If not, it counts the request as shed.
+// If no request waits and setShedRatio has set no ratio, it admits every request, so that no worker becomes idle.
 func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admitted, isCounted bool) {
 	reason := ByQueueDelay
 	if mode&dicing != 0 {
@@ -161,8 +160,7 @@ func (g *Gate) admitBySharesOrIfNoneWaits(mode uint32, source netip.Addr) (admit
 	return true, isCounted
 }
 
-// flatProbability returns the probability of admission that setShedRatio has set, in units of 1/certain. It is the same
-// for all sources and ignores the credits.
+// flatProbability returns the probability of admission from setShedRatio. The constant certain means 1.
 func (g *Gate) flatProbability(mode uint32) uint32 {
 	if mode&dicing != 0 {
 		return certain - g.ratio.Load()
@@ -170,8 +168,7 @@ func (g *Gate) flatProbability(mode uint32) uint32 {
 	return certain
 }
 
-// Start reports whether an admitted request may run. If the request has waited too long, Start returns false and ends
-// its Ticket.
+// Start reports whether an admitted request may run. If not, it has waited too long, and its Ticket has ended.
 func (g *Gate) Start(t *Ticket) (run bool) {
 	if t.admitted == 0 {
 		if g.mode.Load()&(counting|limiting) != 0 {
@@ -209,7 +206,7 @@ func (g *Gate) Abandon(t *Ticket) {
 	}
 }
 
-// Shed returns the number of requests shed for reason.
+// Shed returns the number of requests shed for the given reason.
 func (g *Gate) Shed(reason Reason) int64 { return g.shed[reason].Load() }
 
 // QueueDelay returns the queue delay that the last Tick measured.
@@ -228,7 +225,7 @@ func (g *Gate) setMode(bits uint32, on bool) {
 	}
 }
 
-// setShedRatio makes the Gate shed requests with the probability ratio, for reason. A ratio of 0 ends this.
+// setShedRatio makes the Gate shed requests with the given probability, for the given reason. A ratio of 0 ends this.
 func (g *Gate) setShedRatio(ratio float64, reason Reason) {
 	g.ratioCause.Store(uint32(reason))
 	g.ratio.Store(uint32(ratio * (1 << 16)))
@@ -240,19 +237,19 @@ const (
 	restPeriod = 100 * time.Millisecond // time between ticks without requests
 	BusyPeriod = 10 * time.Millisecond
 	// The target of the queue delay is the mean time for which requests run, but at least MinTarget (default:
-	// minTarget) and at most maxTarget. If requests arrive in bursts, workers could find the queue empty between two
-	// bursts. The minimum therefore grows by up to idleTarget, in proportion to the share of time in which this
-	// happens, up to maxIdle. While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
+	// minTarget) and at most maxTarget. If requests arrive in bursts, workers may find the queue empty in between. The
+	// minimum therefore grows with the share of time in which this happens, by idleTarget if the share is maxIdle or
+	// more. While the Gate does not limit requests, the minimum is MinTarget + idleTarget.
 	minTarget, maxTarget = 2 * time.Millisecond, 100 * time.Millisecond
 	idleTarget           = 3 * time.Millisecond
 	maxIdle              = 0.05
-	idleSmoothing        = 8 // ticks
+	idleSmoothing        = 8 // number of ticks over which idleShare is averaged
 	growthInterval       = 100 * time.Millisecond
 	// A queue counts as growing if its length reaches growth times the length after its first interval. It also counts
 	// as growing if arrivals exceed starts by the share fastGrowth in two consecutive intervals.
 	growth, fastGrowth = 1.5, 0.2
 	maxDelay           = time.Second // delay above which requests are shed even if the queue does not grow
-	quietTime          = time.Second // time without shedding (limiting) or above-target delays (counting) that ends a state
+	quietTime          = time.Second // ends limiting after so long without shedding, and counting without high delays
 	decrease           = 0.4         // decrease of the credits if the delay is twice the target
 	maxCredits         = 1 << 20
 )
@@ -280,12 +277,10 @@ type queueController struct {
 	lastShed    int64
 }
 
-// Requested returns a channel that signals that a request was measured. After a signal, call Tick when BusyPeriod has
-// passed.
+// Requested returns a channel that signals a measured request. After a signal, call Tick when BusyPeriod has passed.
 func (g *Gate) Requested() <-chan struct{} { return g.requested }
 
-// Tick updates the mode and the credits of the Gate. now is the time on the Gate's clock. untilNext is the time until
-// Tick must be called again.
+// Tick updates the mode and the credits of the Gate. now is the Gate's time. Call Tick again after untilNext.
 func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	elapsed := now - g.lastAt
 	g.lastAt = now
@@ -333,9 +328,8 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. The time
-// without waiting requests counts only beyond the mean time between two starts, at which a worker normally asks for its
-// next request.
+// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. Time
+// without waiting requests counts only as far as it exceeds the mean time between two starts.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {
@@ -365,9 +359,8 @@ func (g *Gate) startGrowthInterval(now time.Duration) {
 	g.intervalAt, g.minDelay, g.started, g.grown, g.measured = now, math.MaxInt64, 0, 0, false
 }
 
-// endIntervalAndLimitIfGrowing evaluates the interval that ends at now. If the queue grows or the delay exceeds
-// maxDelay, the Gate begins to limit requests. If the delay has been within the target for quietTime, the Gate stops
-// counting requests.
+// endIntervalAndLimitIfGrowing evaluates the interval that ends now. If the queue grows or the delay exceeds maxDelay,
+// the Gate begins to limit requests. If the delay was within the target for quietTime, the Gate stops counting.
 func (g *Gate) endIntervalAndLimitIfGrowing(now, target time.Duration, waiting int64) {
 	if g.growing++; g.minDelay <= target || float64(g.grown) < fastGrowth*float64(g.started)+3 {
 		g.growing = 0

@@ -53,14 +53,14 @@ type Sample struct {
 	MaxBuffered int64
 }
 
-// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below endShare times
-// the threshold for the duration endTime.
+// Thresholds at which actions begin, and minimum times. An action ends after its signal has stayed below the product of
+// threshold and endShare for endTime.
 const (
 	lagToPause     = 100 * time.Millisecond
 	connsToShorten = 0.95
 	buffersToPause = 0.6
 	endShare       = 0.9
-	lagTime        = 300 * time.Millisecond // for which the lag must last
+	lagTime        = 300 * time.Millisecond // how long the lag must last
 	endTime        = time.Second            // how long an action continues after its signal has ended
 	refuseAfter    = 5 * time.Second        // how long PauseAccepts lasts before RefuseConns begins
 	minCPUPressure = 0.1
@@ -83,20 +83,20 @@ const minHighWater = 4 << 10
 // for concurrent use.
 type Manager struct {
 	active atomic.Uint32 // bits of actions
-	// highWater and bufferLimit are in bytes; 0 means no limit.
+	// highWater limits a connection's unsent bytes, and bufferLimit the bytes of all buffers; 0 means no limit.
 	highWater, bufferLimit atomic.Int64
 	Gate
 	connShares      fairShares
 	connProbability atomic.Uint32 // of admitting a connection while RefuseConns is active, regardless of its source
 
-	since     [NumActions]time.Duration // when an active action began; for others, when the signal began
+	since     [NumActions]time.Duration // when an active action began; for an inactive one, when its signal began
 	quietAt   [NumActions]time.Duration // when an active action's signal was last present
 	signalled [NumActions]bool
 	lag       lagController
 	lowMemory bool // requests are shed because of memory
 }
 
-// NewManager returns a Manager that uses the clock now. The clock must never return 0.
+// NewManager returns a Manager whose clock is the function now. The clock must never return 0.
 func NewManager(now func() time.Duration) *Manager {
 	m := new(Manager)
 	m.Gate.now, m.Gate.requested, m.Gate.MinTarget = now, make(chan struct{}, 1), minTarget
@@ -106,9 +106,9 @@ func NewManager(now func() time.Duration) *Manager {
 
 func (m *Manager) IsActive(a Action) bool { return m.active.Load()&(1<<a) != 0 }
 
-// AdmitConn reports whether a new connection from source may be accepted under the current load. If the event loops
-// lag, RefuseConns admits one in lagConnDivisor connections, shared fairly among their sources. If memory is short, it
-// admits none.
+// AdmitConn reports whether a new connection from source may be accepted under the current load. If event loops lag,
+// RefuseConns admits one in lagConnDivisor connections, shared fairly among sources. If memory is short, it admits
+// none.
 func (m *Manager) AdmitConn(source netip.Addr) bool {
 	if !m.IsActive(RefuseConns) {
 		return true
@@ -117,20 +117,19 @@ func (m *Manager) AdmitConn(source netip.Addr) bool {
 	return admitted
 }
 
-// AdmitProxy reports whether a connection from a proxy may be accepted. When the client's address is known, call
-// AdmitConn.
+// AdmitProxy reports whether to accept a connection from a proxy. Call AdmitConn when the client's address is known.
 func (m *Manager) AdmitProxy() bool { return !m.IsActive(RefuseConns) || m.connProbability.Load() > 0 }
 
-// SetSourceWeights sets the weight of each address in a prefix: the number of sources that the address counts as. The
-// longest matching prefix applies. Addresses of weight 0 are exempt from fair shares. Call SetSourceWeights before all
-// other methods.
+// SetSourceWeights sets the weight of each address in a prefix: the number of sources that it counts as. The longest
+// matching prefix applies. Weight 0 exempts an address from fair shares. Call SetSourceWeights before all other
+// methods.
 func (m *Manager) SetSourceWeights(validWeights map[netip.Prefix]int) {
 	m.shares.weights = newSourceWeights(validWeights)
 	m.connShares.weights = m.shares.weights
 }
 
-// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. The result
-// is max, or less under overload.
+// UnsentHighWater returns the number of unsent bytes above which the engine stops reading from a connection. Under
+// overload, the result may be less than the argument.
 func (m *Manager) UnsentHighWater(max int) int {
 	if n := m.highWater.Load(); n != 0 && n < int64(max) {
 		return int(n)
@@ -138,8 +137,8 @@ func (m *Manager) UnsentHighWater(max int) int {
 	return max
 }
 
-// TotalBufferLimit returns the limit, in bytes, of the memory of all buffers together. It returns max, or less under
-// overload.
+// TotalBufferLimit returns the limit of the memory of all buffers, in bytes. Under overload, the result may be less
+// than the argument.
 func (m *Manager) TotalBufferLimit(max int64) int64 {
 	if n := m.bufferLimit.Load(); n != 0 {
 		return min(n, max)
@@ -155,8 +154,7 @@ func (m *Manager) PausesAccepts() bool {
 	return m.active.Load()&(1<<PauseAccepts|1<<RefuseConns) == 1<<PauseAccepts
 }
 
-// Update turns actions on or off according to s, a sample taken at now. It reports whether an action has begun or
-// ended.
+// Update turns actions on or off according to the sample s. It reports whether an action has begun or ended.
 func (m *Manager) Update(now time.Duration, s *Sample) (changed bool) {
 	before := m.active.Load()
 	lag := s.Lag
@@ -248,14 +246,14 @@ func (m *Manager) beginOrEndAction(a Action, now time.Duration, level float64, d
 // lagTarget. It begins when the lag has exceeded lagToShed for lagShedTime. Shorter lags are normal.
 type lagController struct {
 	ratio, lastError float64
-	highSince        time.Duration // since when the lag is high; 0 if it is not
+	highSince        time.Duration // since when the lag has been high; 0 if it is not
 	lastAt           time.Duration
 }
 
 const (
 	lagTarget   = 100 * time.Millisecond
 	lagToShed   = 250 * time.Millisecond
-	lagShedTime = time.Second // for which lagToShed must be exceeded
+	lagShedTime = time.Second // how long lagToShed must be exceeded
 	maxRatio    = 0.95
 	// gainP and gainI are the proportional and the integral gain of the PID controller; its derivative gain is 0. The
 	// error is the relative excess of the lag over lagTarget, from -1 to maxError.
@@ -281,8 +279,7 @@ func (c *lagController) nextShedRatio(now, lag time.Duration) (ratio float64) {
 	return c.ratio
 }
 
-// updateShedRatio sets the probability of shedding requests that are not critical. If memory is short, the
-// probability is 1.
+// updateShedRatio sets the probability of shedding requests that are not critical: 1 if memory is short.
 func (m *Manager) updateShedRatio(now, lag time.Duration, memory float64) {
 	ratio, level := m.lag.nextShedRatio(now, lag), memoryLevels[ShedRequests]
 	if m.lowMemory = memory >= level || m.lowMemory && memory >= endShare*level; m.lowMemory {

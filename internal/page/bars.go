@@ -13,8 +13,7 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar of a Bars chart. The text beside the bar is Text. If Text is "", it is Value in the format of
-// Bars.Unit.
+// Bar is one bar of a Bars chart. Beside it is Text or, if Text is "", the Value in the format of Bars.Unit.
 type Bar struct {
 	Name  string
 	Value float64

@@ -82,8 +82,7 @@ func (d chartData) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// dropInvalidXAndSort removes points whose x cannot be drawn (such as 0 on a logarithmic axis), sorts the others by x,
-// and replaces such a y by NaN.
+// dropInvalidXAndSort removes points whose x cannot be drawn, and sorts by x. A y that cannot be drawn becomes NaN.
 func dropInvalidXAndSort(x, y []float64, logX, logY bool) (sortedX, yOrNaN []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {

@@ -119,8 +119,7 @@ func groupAdjacentCharts(parts []Part) (groups [][]Part) {
 	return groups
 }
 
-// contentSecurityPolicy returns a policy that allows only the given style and script, and optionally connections to the
-// page's server.
+// contentSecurityPolicy returns a policy that allows only this style and script and, optionally, the page's server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -110,7 +110,6 @@ func (t Tone) symbol() string {
 	return ""
 }
 
-// label returns a word for the tone, for output without colors and symbols.
 func (t Tone) label() string {
 	switch t {
 	case Good:

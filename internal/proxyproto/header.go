@@ -25,9 +25,8 @@ const (
 )
 
 type Header struct {
-	// Source is the client's address, and Destination the address to which the client has connected, both without
-	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are
-	// invalid.
+	// Source is the client's address, and Destination the address to which the client has connected, without zones.
+	// IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. If Local or Unix is set, both addresses are invalid.
 	Source, Destination netip.AddrPort
 	// Local means that the header contains no addresses. Use the addresses of the transport connection instead.
 	Local bool
@@ -37,8 +36,8 @@ type Header struct {
 
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b and returns its length. If the header is incomplete, lengthIfComplete is 0
-// and err is nil; call Parse again with more bytes.
+// Parse parses the header at the start of b and returns its length. If the header is incomplete, it returns 0 and no
+// error; call it again with more bytes.
 //
 // In version 1, Parse ignores text after UNKNOWN. In version 2, Parse verifies a CRC32C and ignores all other TLVs
 // (type, length, value).
@@ -60,7 +59,8 @@ func Parse(b []byte) (h Header, lengthIfComplete int, err error) {
 	return h, lengthIfComplete, nil
 }
 
-// checkPrefixOrIncomplete returns errIncomplete if b is only the beginning of prefix.
+// checkPrefixOrIncomplete returns an error if b does not begin with prefix: errIncomplete if more bytes could complete
+// the prefix, and otherwise an error that names what was expected.
 func checkPrefixOrIncomplete(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {

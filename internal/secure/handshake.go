@@ -50,18 +50,17 @@ type handshake struct {
 
 	mu         sync.Mutex
 	in         []byte
-	consumed   int // bytes of in that crypto/tls has read
+	consumed   int // input bytes that crypto/tls has read
 	recordLeft int // bytes of the current record that crypto/tls has not read
 	out        []byte
-	isFull     bool // the owner must stop reading until it is woken
+	isFull     bool // the owner must stop reading until the session wakes it
 	inputEnded bool // the peer has closed its direction
 	isAborted  bool
 	isDone     bool
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello appends p to the input. A server starts or queues the handshake once the ClientHello is
-// complete.
+// appendInputAndStartOnHello appends p to the input. A complete ClientHello starts or queues a server's handshake.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -128,7 +127,7 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail fails if the handshake can no longer complete.
+// markInputEndedOrFail records that no more input will arrive. It fails if the handshake can no longer complete.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true

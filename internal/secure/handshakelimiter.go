@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server waits for a client's input if other handshakes are queued.
+// stallTimeout is how long a server waits for a client's input while other handshakes are queued.
 const stallTimeout = time.Second
 
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
@@ -30,8 +30,8 @@ type HandshakeLimiter struct {
 	mu         sync.Mutex
 	maxRunning int
 	running    int
-	evicting   int       // how many of running are being evicted
-	queue      list.List // a *handshake is at most in one of the lists
+	evicting   int       // number of running handshakes that are being evicted
+	queue      list.List // a handshake is in at most one of these lists
 	stalled    list.List
 }
 
@@ -53,8 +53,7 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	return g.running, g.queue.Len()
 }
 
-// Wait blocks until the goroutines of all handshakes have ended. Abort all unfinished sessions first. No session may be
-// created or fed afterwards.
+// Wait blocks until the goroutines of all handshakes have ended. First abort all sessions, and create no more.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {

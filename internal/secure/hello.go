@@ -17,8 +17,7 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello reports whether the input so far contains a complete ClientHello. in must begin with the input of the
-// previous call.
+// scanHello reports whether the input contains a complete ClientHello. It must begin with the previous call's input.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -84,7 +83,6 @@ const (
 	alertProtocolVersion   = 70
 )
 
-// alertRecord returns an unencrypted TLS record that contains the alert.
 func (e *helloError) alertRecord() []byte {
 	const typeAlert, fatal = 21, 2
 	return []byte{typeAlert, 3, 3, 0, 2, fatal, e.alert}
@@ -102,7 +100,6 @@ func looksLikeHTTP(in []byte) bool {
 	return false
 }
 
-// checkTLSPrefix returns an error if the input cannot be the beginning of a TLS connection.
 func checkTLSPrefix(in []byte) error {
 	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
@@ -118,7 +115,7 @@ func checkTLSPrefix(in []byte) error {
 const maxSmallBody = 576 - headerLen
 
 // splitHelloIntoSmallRecords splits the ClientHello at the beginning of the input into small records, which save memory
-// of crypto/tls, unless another message follows in the last record.
+// of crypto/tls. If another message follows in the last record, it returns the input unchanged.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

@@ -14,8 +14,8 @@ import (
 
 const checkInterval = time.Second
 
-// Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its method
-// GetCertificate as GetCertificate of a [tls.Config]. A Reloader is safe for concurrent use.
+// Reloader holds a certificate and its key, and reloads both files when one of them changes. Use its GetCertificate in
+// a [tls.Config]. A Reloader is safe for concurrent use.
 //
 // A Reloader checks the files during handshakes, at most once a second. If loading fails, it logs the error once and
 // keeps the old certificate.
@@ -24,13 +24,13 @@ type Reloader struct {
 	log               *slog.Logger
 	current           atomic.Pointer[tls.Certificate]
 
-	mu        sync.Mutex // held by the goroutine that checks; others do not wait
+	mu        sync.Mutex // held by the goroutine that checks the files; others do not wait
 	lastCheck time.Time
 	cert, key []byte // the last pair that was tried
 }
 
-// NewReloader loads a certificate chain and its key from two PEM files. Later failures to load the files are logged to
-// log, or to [slog.Default] if log is nil.
+// NewReloader loads a certificate chain and its key from two PEM files. Later failures to load the files are logged
+// with the given logger or, if it is nil, with [slog.Default].
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {
@@ -67,7 +67,7 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return leafExpiryOrZero(r.current.Load()), nil
 }
 
-// loadIfChanged loads the certificate and key if a file has changed or force is true.
+// loadIfChanged loads the certificate and key if a file has changed or force is true. Otherwise, attempted is false.
 func (r *Reloader) loadIfChanged(force bool) (attempted bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

@@ -43,7 +43,7 @@ type Session struct {
 	partial       []byte // input of earlier calls; crypto/tls has read its first partialOffset bytes
 	err           error  // if not nil, Read returns it
 	partialOffset int32
-	recordLeft    int32 // unread bytes of the current record; they are next in partial or input
+	recordLeft    int32 // unread bytes of the current record, which come next in partial or input
 
 	largestRecord int32 // bytes of the largest record so far
 
@@ -243,9 +243,8 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// MarkInputEnded records that no more ciphertext will arrive. During the handshake, the next AdvanceHandshake returns
-// an error. After the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without
-// close_notify.
+// MarkInputEnded records that no more ciphertext will arrive. During the handshake, AdvanceHandshake then fails. After
+// the handshake, Read returns the remaining plaintext and then io.EOF, or io.ErrUnexpectedEOF without close_notify.
 func (s *Session) MarkInputEnded() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {

@@ -11,8 +11,7 @@ import (
 	"unsafe"
 )
 
-// SharedTicketKeys are session ticket keys in memory that several processes share. They are safe for concurrent use by
-// goroutines and processes.
+// SharedTicketKeys are session ticket keys in memory. Goroutines and processes may use them concurrently.
 type SharedTicketKeys struct{ page *ticketPage }
 
 // ticketPage is the layout of the shared memory. version is odd while a process changes the keys. A reader must retry
@@ -31,8 +30,8 @@ const SharedTicketKeysSize = int(unsafe.Sizeof(ticketPage{}))
 // maxTicketReads limits the attempts to read keys while they change.
 const maxTicketReads = 1000
 
-// NewSharedTicketKeys returns the keys stored in memory. memory must be aligned to 8 bytes and have at least
-// SharedTicketKeysSize bytes. New memory must be zero.
+// NewSharedTicketKeys returns the keys stored in the given memory, which must be aligned to 8 bytes, have at least
+// SharedTicketKeysSize bytes, and initially be zero.
 func NewSharedTicketKeys(memory []byte) *SharedTicketKeys {
 	return &SharedTicketKeys{(*ticketPage)(unsafe.Pointer(&memory[:SharedTicketKeysSize][0]))}
 }

@@ -101,7 +101,7 @@ const (
 	StayNone         StayReason = iota // the session does not stay
 	StayDisabled                       // takeover is disabled
 	StayVersion                        // the version is not TLS 1.3
-	StayCipherSuite                    // the cipher suite is not one of AES-GCM
+	StayCipherSuite                    // the cipher suite does not use AES-GCM
 	StayFIPS                           // in FIPS 140 mode, only crypto/tls may choose the nonces
 	StaySessionCache                   // a client's crypto/tls stores session tickets
 	NumStayReasons
@@ -150,7 +150,6 @@ func (s *Session) TakeOver(cache *tls13.CipherCache) (conn tls13.Conn, unread []
 // Exporter exports keying material (RFC 5705).
 type Exporter func(label string, context []byte, length int) ([]byte, error)
 
-// exporterFieldOrNil returns a pointer to the unexported exporter field of state, if any.
 func exporterFieldOrNil(state *tls.ConnectionState) *Exporter {
 	f := reflect.ValueOf(state).Elem().FieldByName("ekm")
 	if !f.IsValid() || !f.Type().ConvertibleTo(reflect.TypeFor[Exporter]()) {

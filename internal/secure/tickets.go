@@ -24,8 +24,7 @@ type TicketKeyRing struct {
 	keys []TicketKey // newest first
 }
 
-// TicketKey is a key that encrypts session tickets. Anyone who has the key can decrypt resumed sessions, so keep it
-// secret.
+// TicketKey is a key that encrypts session tickets. Keep it secret: anyone who has it can decrypt resumed sessions.
 type TicketKey struct {
 	Key  []byte // 32 bytes
 	Made time.Time
@@ -40,7 +39,7 @@ const (
 )
 
 // NewTicketKeyRingIfShareable sets inheritedKeys, the keys of another process, in cfg, which the caller must own. If
-// none is less than a day old, it generates one. It returns nil in these cases:
+// none of the keys is less than a day old, it generates one. It returns nil in these cases:
 //
 //   - The user has set ticket keys, has customized tickets (WrapSession, UnwrapSession) or has disabled tickets.
 //   - Client certificates may be required (ClientAuth, GetConfigForClient). Another process may trust other
@@ -49,13 +48,13 @@ func NewTicketKeyRingIfShareable(cfg *tls.Config, inheritedKeys []TicketKey) (ri
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, keys: slices.Clone(inheritedKeys)})
 }
 
-// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from shared and the number of the
-// listener, so that each listener has different keys.
+// NewDerivedTicketKeyRing is like NewTicketKeyRingIfShareable, but derives the keys from the shared keys and the
+// listener's number, so that each listener has different keys.
 func NewDerivedTicketKeyRing(cfg *tls.Config, shared *SharedTicketKeys, listener int) (ringOrNil *TicketKeyRing) {
 	return initKeysIfShareable(&TicketKeyRing{cfg: cfg, shared: shared, listener: listener})
 }
 
-// initKeysIfShareable sets ticket keys in t.cfg and returns t, or nil if t.cfg permits no shared keys.
+// initKeysIfShareable sets ticket keys in t.cfg and returns t. It returns nil if t.cfg permits no shared keys.
 func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	cfg := t.cfg
 	if cfg.SessionTicketsDisabled || cfg.WrapSession != nil || cfg.UnwrapSession != nil || hasTicketKeysOrUnknown(cfg) ||
@@ -66,8 +65,7 @@ func initKeysIfShareable(t *TicketKeyRing) (ringOrNil *TicketKeyRing) {
 	return t
 }
 
-// hasTicketKeysOrUnknown reports whether the user has set session ticket keys in cfg. If that cannot be determined, it
-// returns true.
+// hasTicketKeysOrUnknown reports whether the user has set ticket keys in cfg. If that is unknown, it returns true.
 func hasTicketKeysOrUnknown(cfg *tls.Config) bool {
 	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // copies SessionTicketKey to sessionTicketKeys
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
@@ -81,7 +79,6 @@ func (t *TicketKeyRing) RenewIfDue() {
 	}
 }
 
-// refreshKeysAndConfig renews the keys if necessary and sets them in the configuration.
 func (t *TicketKeyRing) refreshKeysAndConfig(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // it. Afterwards, only the session's owner uses it.
 type transport Session
 
-// Read returns bytes of the next complete record. Without one, it blocks during the handshake and returns ErrAgain
-// afterwards.
+// Read returns bytes of the next complete record. If there is none, it blocks during the handshake, or returns
+// ErrAgain.
 func (t *transport) Read(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
 		return h.readBlocking(p)
@@ -133,8 +133,7 @@ const (
 	typeClientHello = 1
 )
 
-// recordLenOrHeaderLen returns the length of the first record in b, or the length of a header if the record's length is
-// unknown or too large.
+// recordLenOrHeaderLen returns the length of the first record in b or, if unknown or too large, that of a header.
 func recordLenOrHeaderLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

@@ -5,8 +5,8 @@ import "golang.org/x/sys/unix"
 // spareDescriptors is the number of descriptors that stay free for files during a handover of connections.
 const spareDescriptors = 32
 
-// DescriptorLimitShortfall returns by how much the descriptor limit is too low for the needed further descriptors and
-// spareDescriptors. It returns 0 if the number of open descriptors is unknown (before Linux 6.2).
+// DescriptorLimitShortfall returns how far the descriptor limit is too low for the needed further descriptors plus
+// spareDescriptors. It returns 0 if the limit suffices, or if the use is unknown (before Linux 6.2).
 func DescriptorLimitShortfall(needed int) int {
 	var table unix.Stat_t
 	soft, _, limited := DescriptorLimit()

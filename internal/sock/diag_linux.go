@@ -89,8 +89,7 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter returns a filter program that accepts only sockets with the local port q.localPort, or nil for port
-// 0.
+// encodePortFilter returns a filter program that accepts only sockets with q.localPort, or nil for port 0.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
 		return nil

@@ -18,8 +18,7 @@ const MaxFDsPerMessage = 200
 
 const MaxFDMessageSize = 64 << 10
 
-// NewFDSocketpair creates two connected unix sockets for passing descriptors. The sockets are non-blocking and are
-// closed on exec.
+// NewFDSocketpair creates two connected, non-blocking unix sockets for passing descriptors. They are closed on exec.
 func NewFDSocketpair() (pair [2]*os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -48,8 +47,7 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors in as many messages as necessary, all with the same text. The caller must still
-// close the descriptors.
+// SendFDsInChunks sends descriptors in one or more messages with the same text. The caller must still close them.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -103,7 +101,7 @@ func DupFD(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// WriteToNewMemoryFile returns a memory file (memfd_create) with content. The file offset is at the end.
+// WriteToNewMemoryFile returns a memory file (memfd_create) with the given content. The file offset is at the end.
 func WriteToNewMemoryFile(content []byte) (fd int32, err error) {
 	own, err := unix.MemfdCreate("records", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -5,8 +5,7 @@ import "fmt"
 // ReservedDescriptors is the number of descriptors reserved for listeners, pollers, logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor number that a thread with a private descriptor table opens. See
-// UnshareDescriptorTable.
+// FirstPrivateFD is the lowest descriptor that a thread opens in a private table. See UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 const defaultMaxConns = 1 << 20
@@ -59,7 +58,6 @@ func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) 
 	return conns
 }
 
-// descriptorTableCapacity returns the number of connections that fit into the descriptor table of one loop.
 func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }

@@ -155,8 +155,7 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. Signal must not be called after Close.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep blocks the current thread for about d, or less if a signal arrives. For short times, it is more precise than
-// time.Sleep.
+// Sleep blocks the thread for about d, or less if a signal arrives. It is more precise than time.Sleep for short times.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

@@ -15,8 +15,8 @@ type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT: the kernel accepts no output while more than NotSentLowat bytes are unsent.
-	// The value 0 selects the kernel's default.
+	// NotSentLowat is TCP_NOTSENT_LOWAT: the unsent bytes above which output is not accepted; 0 is the kernel's
+	// default.
 	NotSentLowat int
 	// Delay leaves Nagle's algorithm on: TCP_NODELAY is not set.
 	Delay bool
@@ -79,8 +79,7 @@ type ConnInfo struct {
 	Local, Remote netip.AddrPort
 	// BytesIn are bytes received; BytesOut are bytes sent and acknowledged.
 	BytesIn, BytesOut int64
-	// Unread is the number of received bytes that the program has not read. Unsent is the number of written bytes that
-	// the peer has not acknowledged.
+	// Unread counts received bytes that the program has not read. Unsent counts written bytes without acknowledgement.
 	Unread, Unsent int64
 	// SinceInput is the time since the peer last sent data; RTT is the round-trip time.
 	SinceInput, RTT time.Duration

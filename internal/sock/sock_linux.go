@@ -43,8 +43,7 @@ func SetNonblockTemporarily(blockingFDs ...int32) (setBlocking func()) {
 	}
 }
 
-// SendBuffers sends first, which must not be empty, and up to 63 further buffers in one system call, without blocking.
-// It returns the number of bytes sent.
+// SendBuffers sends up to 64 buffers in one system call, without blocking. The first one must not be empty.
 func SendBuffers(fd int32, first []byte, rest [][]byte) (sentOrZero int) {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -177,8 +176,7 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor from the process's table into the private descriptor table of the calling
-// thread.
+// CopyFDFromProcessTable copies a descriptor of the process into the calling thread's private descriptor table.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
@@ -262,8 +260,7 @@ func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Err
 	}
 }
 
-// SplicePipe moves bytes between sockets inside the kernel (splice(2)). No call blocks. A SplicePipe is not safe for
-// concurrent use.
+// SplicePipe moves bytes between sockets in the kernel (splice(2)) without blocking. It is not safe for concurrent use.
 type SplicePipe struct {
 	writeFD, readFD int32
 	isOpen          bool

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// NewKeepaliveListenConfig returns a configuration with the default options of package net and the given control. It
-// ignores reusePort.
+// NewKeepaliveListenConfig returns a configuration with package net's options and this control, without reusePort.
 func NewKeepaliveListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }

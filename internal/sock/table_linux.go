@@ -94,7 +94,6 @@ var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	return err
 })
 
-// unshareThreadDescriptorTable gives the calling thread its own copy of the descriptor table.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -151,7 +150,7 @@ func (e Eventfd) isUsableByCallingThread() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard is the
+// DescriptorLimit returns the limit of open descriptors of this process. soft is the current limit, and hard the
 // maximum to which the process may raise it.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
@@ -174,8 +173,7 @@ type ThreadUsage struct {
 	Sleeps int64
 }
 
-// CurrentThreadUsage returns the CPU time and the number of sleeps of the calling thread. The goroutine must be locked
-// to the thread.
+// CurrentThreadUsage returns the usage of the calling thread, to which the goroutine must be locked.
 func CurrentThreadUsage() ThreadUsage {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &u)                                               // a valid call does not fail

@@ -88,7 +88,7 @@ func newUnstartedOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message. It waits up to timeout for space, and then returns engine.ErrFull.
+// enqueue adds a message. If there is no space within timeout, it returns engine.ErrFull.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

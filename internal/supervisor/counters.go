@@ -12,7 +12,7 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters in memory that the worker shares with the supervisor.
+// counterBlock holds a worker's counters, in memory shared with the supervisor.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -71,8 +71,8 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds an ended worker's counters to ended. openConns is the number of connections that were open in
-// the worker.
+// addToEndedAndClear adds a worker's counters to the sum for ended workers, and clears them. openConns is the number of
+// connections that were open in the worker.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddToWithMaxAge(&last)

@@ -75,8 +75,7 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 // SetListenersShared does nothing, because the supervisor and its workers never shut down listeners.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. If a worker dies, its last published number of connections is added to
-// sum.Unconfirmed.
+// ExportConns implements engine.Migrator. If a worker dies, its last known connections count as sum.Unconfirmed.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsConcurrently(channels, func(index int, w workerState, part []*os.File) error {
@@ -117,8 +116,8 @@ func (s *Supervisor) StartImportingConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsConcurrently calls send for each running worker and returns the first error. part is the worker's
-// share of the channels.
+// distributeChannelsConcurrently calls the function send for each running worker and returns the first error. part is
+// the worker's share of the channels.
 func (s *Supervisor) distributeChannelsConcurrently(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

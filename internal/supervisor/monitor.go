@@ -51,8 +51,7 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logIfDrainFailed logs err, the error of a worker that ended during a drain, unless the supervisor has killed the
-// worker.
+// logIfDrainFailed logs the error of a worker that ended during a drain, unless the supervisor has killed it.
 func (s *Supervisor) logIfDrainFailed(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -128,8 +127,8 @@ func (s *Supervisor) markServedAndSignalIfAll(workerIndex int) {
 	}
 }
 
-// countFailureAndSetErrIfAllFail counts a failure of a worker that has ended before it served. If all workers have
-// failed too often in a row, it sets s.err.
+// countFailureAndSetErrIfAllFail counts a failure of a worker that ended before it served. If all workers have failed
+// too often in a row, it sets s.err and returns true.
 func (s *Supervisor) countFailureAndSetErrIfAllFail(workerIndex int, cause error) (allWorkersFailing bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,7 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for cmd, which must have been started. It calls onFrame with each frame that
-// the process sends.
+// newMonitoredProcess returns an osProcess for cmd, which must run. It calls onFrame with each frame from the process.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,
@@ -62,8 +61,7 @@ func (p *osProcess) readFramesUntilStopped() {
 	}
 }
 
-// writeFramesThenSIGTERMIfDrainUnsent writes queued frames to the control socket. If a drain request cannot be written,
-// it sends SIGTERM.
+// writeFramesThenSIGTERMIfDrainUnsent writes queued frames. If a drain request cannot be written, it sends SIGTERM.
 func (p *osProcess) writeFramesThenSIGTERMIfDrainUnsent() {
 	p.out.writeUntilClosedAndDrained()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {

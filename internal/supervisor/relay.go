@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. If the queue is full, it returns engine.ErrFull. If p is longer than
-// maxBroadcast, it returns engine.ErrTooLarge.
+// BroadcastToAllWorkers implements engine.Engine. It fails with engine.ErrFull, or ErrTooLarge above maxBroadcast.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {
@@ -18,19 +17,16 @@ func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	return s.tryEnqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. After the start of a drain,
-// PauseAccept fails.
+// PauseAccept implements engine.Engine. It makes all workers pause or resume accepting. It fails during a drain.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.tryEnqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// QueueCloseOfPeerConns implements engine.Engine. It closes the connections from a peer in all workers, including
-// workers that drain.
+// QueueCloseOfPeerConns implements engine.Engine. It closes a peer's connections in all workers, even draining ones.
 func (s *Supervisor) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return s.tryEnqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// tryEnqueueRelayFrame queues a frame for all workers. It returns engine.ErrFull if the queue is full.
 func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
 	if isClosed(stopped) {
 		return engine.ErrClosed
@@ -44,7 +40,7 @@ func (s *Supervisor) tryEnqueueRelayFrame(frame []byte, stopped <-chan struct{})
 }
 
 // requestPauseStateResend makes the relay send the current pause or resume command to all workers again, for a new
-// worker. The request is dropped if the new worker, unlessEnded, ends first, or if the supervisor drains.
+// worker. It waits for space in the queue, until that worker ends (unlessEnded) or the supervisor drains.
 func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	select {
 	case s.messages <- nil:
@@ -53,8 +49,8 @@ func (s *Supervisor) requestPauseStateResend(unlessEnded process) {
 	}
 }
 
-// relayFramesRememberingPause sends each queued frame to all workers until ended is closed. For a nil frame, it sends
-// the current pause or resume command again.
+// relayFramesRememberingPause sends each queued frame to all workers until the channel ended is closed. For a nil
+// frame, it sends the current pause or resume command again.
 func (s *Supervisor) relayFramesRememberingPause(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {

@@ -93,7 +93,7 @@ type workerDrain struct {
 	timeout  time.Duration
 
 	cancel   context.CancelCauseFunc // ends the drain; nil before it has started
-	stopped  chan error              // what the engine's Stop returned
+	stopped  chan error              // result of the engine's Stop
 	deadline <-chan time.Time        // nil for none
 
 	hasTimeout            bool // timeout limits the drain; otherwise the supervisor kills a slow worker
@@ -146,8 +146,8 @@ func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	_ = w.socket.CloseWrite()
 }
 
-// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes orphaned. If the
-// process has not exited after drainTimeout and the exit timeout, it then exits the process with status 1.
+// handleFramesAndExitIfOrphaned executes the supervisor's commands. If the supervisor dies, it closes the channel
+// orphaned, waits for drainTimeout and the exit timeout, and then exits the process with status 1.
 func (w *Worker) handleFramesAndExitIfOrphaned(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
@@ -195,7 +195,7 @@ const broadcastRetryInterval = time.Millisecond
 
 type broadcaster struct {
 	engine   engine.Engine
-	lastWait time.Time // when it last waited for space
+	lastWait time.Time // when it last waited for space in the engine
 }
 
 // broadcastRetryingBriefly sends p to this worker's connections. If the engine is full, it retries up to

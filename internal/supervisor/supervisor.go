@@ -24,32 +24,28 @@ type Config struct {
 	// Sockets are inherited listening sockets for each address. For an address without sockets, the supervisor itself
 	// opens listeners. The supervisor owns the sockets once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process. Workers then wait for a command before they
-	// accept.
+	// IsSuccessor means that the supervisor replaces another process. Its workers accept only after a command.
 	IsSuccessor bool
 	// PredecessorListeners is passed to the workers' engines; see [engine.Config].
 	PredecessorListeners []int
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// OnServing, if set, is called once for each address when all workers serve for the first time. Supervisor.Wait
-	// also waits for these calls.
+	// OnServing, if set, is called once for each address when all workers serve. Supervisor.Wait waits for these calls.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
-	// InitPage, if set, initializes the memory page that all workers share; see PageSize. It is called before the first
-	// worker starts.
+	// InitPage, if set, initializes the workers' shared memory page (see PageSize) before the first worker starts.
 	InitPage func(page []byte)
 }
 
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker process, with the stages serving, stopped and ended. A failed run may skip serving and
-// stopped.
+// process is one run of a worker process, with the stages serving, stopped and ended. A failed run may skip to ended.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // closed when the process accepts connections
 	stopped() <-chan struct{} // closed when it has stopped serving
 	ended() <-chan struct{}   // closed when it has exited and was reaped
-	err() error               // its exit status once ended is closed; nil for exit code 0
+	err() error               // exit status once ended is closed; nil for exit code 0
 	requestDrainWithSIGTERMUnlessServing()
 	kill()
 	enqueueFrameOrSkipUnlessServing(frame []byte) error // called only by the relay
@@ -88,7 +84,7 @@ type Supervisor struct {
 	allServed chan struct{} // closed when all workers have begun to serve
 	started   chan struct{} // closed with allServed or draining
 	draining  chan struct{} // closed when workers are to drain
-	killing   chan struct{} // closed when they are to be killed
+	killing   chan struct{} // closed when workers are to be killed
 	done      chan struct{} // closed when everything has ended
 
 	messages chan []byte // frames for the relay
@@ -101,27 +97,25 @@ type Supervisor struct {
 	page     []byte         // nil when everything has ended
 	ended    endedCounters
 	workers  []workerState
-	err      error // why it gave up
+	err      error // why the supervisor gave up
 }
 
 type workerState struct {
 	process   process       // nil if none runs
 	collected chan struct{} // closed when the process has ended and its counters are added
-	lostConns int64         // connections that were open when its processes ended
-	served    bool          // at least once
+	lostConns int64         // connections that were open when processes of this worker ended
+	served    bool          // has served at least once
 	failures  int           // consecutive runs that ended before serving
 }
 
-// CopySharedPage returns a copy of the memory page that all workers share; see PageSize. After the supervisor has
-// ended, it returns nil.
+// CopySharedPage returns a copy of the workers' shared memory page (see PageSize), or nil after the supervisor's end.
 func (s *Supervisor) CopySharedPage() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.page)
 }
 
-// ErrGaveUp means that all workers repeatedly ended before they served. Supervisor.Err returns an error that wraps
-// ErrGaveUp.
+// ErrGaveUp means that all workers repeatedly ended before they served. The error of Supervisor.Err wraps it.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
 func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
@@ -167,8 +161,7 @@ func (s *Supervisor) awaitAllServedAndCallOnServing() {
 	}
 }
 
-// Started returns a channel that is closed when all workers have begun to serve, or when the
-// supervisor drains.
+// Started returns a channel that is closed when all workers have begun to serve or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
 // CheckAllServed returns nil if all workers have begun to serve at least once. Otherwise, it returns the reason why the
@@ -235,8 +228,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum of the counters of all workers, including ended workers. Connections that were open in ended
-// workers are not counted. A worker's counters may lag by up to publishEvery.
+// Counters returns the sum of the counters of all workers, including ended workers. It does not count connections that
+// were open in ended workers. A worker's counters may lag by up to publishEvery.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ type Worker struct {
 	block       *counterBlock
 	page        []byte // see PageSize
 	socket      *net.UnixConn
-	out         *outbox // for socket
+	out         *outbox // send queue of socket
 	link        *upgrade.OrderConn
 	invalid     error // why the inherited descriptors cannot be used
 	claimed     atomic.Bool

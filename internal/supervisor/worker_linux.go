@@ -17,8 +17,6 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors checks the types of the descriptors that the supervisor has passed, and takes them
-// over.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

@@ -39,7 +39,7 @@ func NewMemoryCgroup(t testing.TB, limit int64) MemoryCgroup {
 	return MemoryCgroup(dir)
 }
 
-// Command returns the words of a command line that starts command in the control group.
+// Command returns the words of a command line that starts the given command in the control group.
 func (g MemoryCgroup) Command(command ...string) []string {
 	return append([]string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(string(g), "cgroup.procs")}, command...)
 }

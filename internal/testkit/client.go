@@ -22,8 +22,7 @@ type Conn struct {
 	t testing.TB
 }
 
-// Dial connects to a TCP address, or to a unix socket if addrOrSocketPath contains a slash. The connection is closed at
-// the end of the test.
+// Dial connects to a TCP address, or to a unix socket if the argument has a slash, until the end of the test.
 func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 	t.Helper()
 	network := "tcp"
@@ -62,7 +61,7 @@ func (c *Conn) Send(text string) {
 	}
 }
 
-// Expect reads len(want) bytes and fails the test if they differ from want.
+// Expect reads the wanted bytes, and fails the test if the data differs.
 func (c *Conn) Expect(want string) {
 	c.t.Helper()
 	got := make([]byte, len(want))
@@ -71,7 +70,7 @@ func (c *Conn) Expect(want string) {
 	}
 }
 
-// ExchangeLine sends one line and expects the line want as the reply. Both lines are given without line feeds.
+// ExchangeLine sends a line and expects the wanted line as the reply. Both lines are given without line feeds.
 func (c *Conn) ExchangeLine(send, want string) {
 	c.t.Helper()
 	c.Send(send + "\n")
@@ -98,7 +97,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// ExpectEOF reads until EOF and fails the test if the data differs from want. A reset also fails the test.
+// ExpectEOF reads until EOF, and fails the test if the data is not as wanted. A reset also fails the test.
 func (c *Conn) ExpectEOF(want string) {
 	c.t.Helper()
 	if got, err := io.ReadAll(c.R); err != nil || string(got) != want {

@@ -11,12 +11,11 @@ const spareDescriptors = 256
 // reserved is the number of descriptors that running tests have reserved. reservationEnded.L guards reserved.
 var reserved int
 
-// reservationEnded wakes the tests that wait for descriptors.
 var reservationEnded = sync.NewCond(new(sync.Mutex))
 
 // ReserveDescriptors reserves n file descriptors until the end of the test. It waits until other tests have released
-// enough, or skips the test if n exceeds the process's limit. Call it only once per test, before opening any file or
-// connection.
+// enough, or skips the test if n exceeds the process's limit. Call it once per test, before any file or connection is
+// open.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
 	waitAndReserveOrSkip(t, n, descriptorLimit())

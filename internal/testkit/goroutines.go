@@ -11,8 +11,7 @@ import (
 
 const leakTimeout = 10 * time.Second
 
-// Main runs the tests of a package and exits. The exit code is not 0 if a test fails, or if goroutines are still
-// running 10 s after the last test.
+// Main runs the tests of a package and exits. It fails if goroutines still run 10 s after the last test.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {

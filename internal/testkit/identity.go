@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// Identity returns a server configuration with a certificate for example.com, and a client configuration that trusts
-// it.
+// Identity returns configurations of a server with a certificate for example.com, and of a client that trusts it.
 var Identity = sync.OnceValues(func() (server, client *tls.Config) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()

@@ -9,14 +9,14 @@ import (
 // Timeout is the time for which a test waits for a condition before it fails.
 const Timeout = 2 * time.Minute
 
-// WaitFor waits until condition returns true. After Timeout it fails the test with the message failure. Call it on the
+// WaitFor waits until condition returns true. After Timeout, it fails the test; failure is the message. Call it on the
 // test's goroutine.
 func WaitFor(t testing.TB, failure string, condition func() bool) {
 	t.Helper()
 	WaitForFunc(t, condition, func() string { return failure })
 }
 
-// WaitForFunc is like WaitFor, but gets the message from failure. failure is called only if the test fails.
+// WaitForFunc is like WaitFor, but obtains the message by calling failure, which happens only if the test fails.
 func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	t.Helper()
 	for end := time.Now().Add(Timeout); !condition(); time.Sleep(time.Millisecond) {
@@ -26,7 +26,7 @@ func WaitForFunc(t testing.TB, condition func() bool, failure func() string) {
 	}
 }
 
-// Receive receives a value from ch. After Timeout it fails the test with the message failure.
+// Receive receives a value from ch. After Timeout it fails the test; failure is the message.
 func Receive[T any](t testing.TB, ch <-chan T, failure string) T {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

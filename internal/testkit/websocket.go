@@ -13,8 +13,7 @@ const FIN = 0x80
 
 const maxFrame = 64 << 20
 
-// HandshakeWebSocket performs the opening handshake and returns the header of the response. extraHeaderLines consists
-// of header lines that each end with "\r\n".
+// HandshakeWebSocket performs the handshake and returns the response header. Each extra line ends with "\r\n".
 func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	c.t.Helper()
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +

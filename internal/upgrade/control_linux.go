@@ -37,7 +37,6 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// sendMessage sends a message with the descriptors of files, in several parts if necessary.
 func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {

@@ -20,8 +20,7 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection between a supervisor and a worker. The worker process must inherit workerEnd;
-// see InheritOrderConn.
+// NewOrderConnPair connects a supervisor and a worker, which must inherit workerEnd; see InheritOrderConn.
 func NewOrderConnPair() (supervisorEnd *OrderConn, workerEnd *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -58,8 +57,8 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls handle for each order, until the supervisor closes the connection, and sends the answer as JSON.
-// handle must close the files. The context of handle ends when the supervisor aborts the order or exits.
+// ServeOrders calls the function handle for each order and sends its answer as JSON, until the supervisor closes the
+// connection. handle must close the files. Its context ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()

@@ -118,8 +118,8 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// PredecessorActivationSockets returns the names of the service manager's sockets that the old process has passed on,
-// and the sockets. Only one call is allowed. The caller must close the sockets.
+// PredecessorActivationSockets returns the service manager's sockets that the old process has passed on, and their
+// names. Only one call is allowed. The caller must close the sockets.
 func PredecessorActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -128,7 +128,7 @@ func PredecessorActivationSockets() (names []string, files []*os.File, err error
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits until started is closed. It fails if the old process aborts the upgrade.
+// WaitStartedOrAborted waits until the channel is closed. It fails if the old process aborts the upgrade.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -203,8 +203,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // IsAborted reports whether err means that the old process continues to serve and this process must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. If err means that
-// the old process has exited, it instead reports to the first process that this process serves, and returns nil.
+// reportServingIfPredecessorExited returns err, the error of a message to or from the old process. But if err means
+// that the old process has exited, it reports to the first process that this process serves, and returns nil.
 func (p *Predecessor) reportServingIfPredecessorExited(err error) (otherErr error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -233,6 +233,5 @@ func (p *Predecessor) AnswerItsLivenessChecksUntilDone() (d Done, err error) {
 	}
 }
 
-// Close closes the connection to the old process. AnswerItsLivenessChecksUntilDone and AnnounceReadyAndTakeOver then
-// return.
+// Close closes the connection to the old process, which ends the calls of other methods.
 func (p *Predecessor) Close() { _ = p.file.Close() }

@@ -32,8 +32,7 @@ type statusPipe struct {
 // ownStatusPipe is the statusPipe of this process. It is nil if the first process exits after an upgrade.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// EnableKeepRunningIfFirst makes this process keep running when another process takes over. It does nothing if an
-// earlier process already keeps running.
+// EnableKeepRunningIfFirst makes this process outlive upgrades, unless an earlier process already does.
 func EnableKeepRunningIfFirst() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -46,16 +45,15 @@ func EnableKeepRunningIfFirst() error {
 	return nil
 }
 
-// ReportOwnPIDServing reports to the first process that this process serves. If the first process does not keep running
-// after upgrades, it does nothing.
+// ReportOwnPIDServing reports to the first process, if it keeps running after upgrades, that this process serves.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the status to
-// the first process. It does nothing in the first process, or if no process reads reports.
+// waitAndReportExitToFirst waits until the child process pid has exited, without reaping it, and reports the exit
+// status to the first process. It does nothing in the first process, or if no process reads reports.
 func waitAndReportExitToFirst(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -99,8 +97,7 @@ func signalsToRelay() []os.Signal {
 	return signals
 }
 
-// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after another
-// process has taken over.
+// Reaper relays signals to the serving process and reaps children. The first process uses a Reaper after an upgrade.
 type Reaper struct {
 	statusPipe *statusPipe
 	successor  *Successor
@@ -112,8 +109,7 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// RelaySignalsIfFirstProcess starts to relay signals to the serving process and returns a Reaper. If this process is
-// not the first process, it returns nil.
+// RelaySignalsIfFirstProcess returns a Reaper that relays signals, or nil if this process is not the first.
 func (s *Successor) RelaySignalsIfFirstProcess() (reaperOrNil *Reaper) {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -151,8 +147,8 @@ func (k *Reaper) readReportsAndServingPID() int {
 	}
 }
 
-// waitReportedExitError waits up to exitReportTimeout for a report of the exit status of process pid. It returns nil
-// only for status 0.
+// waitReportedExitError waits for a report of the exit status of process pid. It returns nil only for status 0, and an
+// error if no report arrives within exitReportTimeout.
 func (k *Reaper) waitReportedExitError(pid int) error {
 	for end := time.Now().Add(exitReportTimeout); ; {
 		k.readReportsAndServingPID()
@@ -170,8 +166,7 @@ func (k *Reaper) waitReportedExitError(pid int) error {
 	}
 }
 
-// ReapUntilServerExits reaps all children of this process until the serving process has exited. It returns an error if
-// the exit code is not 0.
+// ReapUntilServerExits reaps all children until the serving process has exited. It fails unless the exit code is 0.
 func (k *Reaper) ReapUntilServerExits() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)

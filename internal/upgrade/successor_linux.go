@@ -34,7 +34,7 @@ type Successor struct {
 	cmd          *exec.Cmd
 	replyTimeout time.Duration // limit for each reply
 	exited       chan struct{} // closed when the process has exited
-	exitErr      error         // its exit status, once exited is closed
+	exitErr      error         // exit status, once exited is closed
 }
 
 // StartSuccessor starts cmd as the new process. It adds an environment variable and a descriptor to cmd. replyTimeout
@@ -151,8 +151,8 @@ func (s *Successor) SendChannelsAndAwaitTakeOver(ctx context.Context, ourLoops, 
 	return ours, nil
 }
 
-// waitAndAddExitStatusIfClosed returns err or, if err means that the socket was closed and the new process exits within
-// replyTimeout, an error with the exit status.
+// waitAndAddExitStatusIfClosed returns err. But if err means that the socket was closed, it waits up to replyTimeout
+// for the new process to exit, and returns an error with the exit status.
 func (s *Successor) waitAndAddExitStatusIfClosed(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -186,8 +186,7 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// ProbeAndKillIfHung probes the new process and kills it if two probes in a row fail. killed is also true if the new
-// process has exited.
+// ProbeAndKillIfHung kills the new process if two probes in a row fail. killed is also true if it has exited.
 func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -203,8 +202,7 @@ func (s *Successor) ProbeAndKillIfHung() (killed bool) {
 	return true
 }
 
-// AbortOrKill tells the new process to exit, and kills it after a second. Call AbortOrKill only if the new process has
-// not taken over any connection.
+// AbortOrKill tells the new process to exit, and kills it after a second. It must not have taken over a connection.
 func (s *Successor) AbortOrKill() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {

@@ -71,8 +71,8 @@ type Ready struct {
 	Failed  string // why the new process cannot serve; "" if it can
 }
 
-// Channels is the message that starts the handoff. Its descriptors are N channels, a file if State is set, and a socket
-// if Link is set.
+// Channels is the message that starts the handoff, with N channels, a file if State is set, and a socket if Link is
+// set.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state

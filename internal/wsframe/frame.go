@@ -149,8 +149,7 @@ func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	}
 }
 
-// ValidCloseCode reports whether a close frame may contain code. Valid codes are those of RFC 6455, section 7.4, and
-// 1012 to 1014.
+// ValidCloseCode reports whether a close frame may contain code (RFC 6455, section 7.4, or 1012 to 1014).
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }

@@ -15,7 +15,7 @@ type CipherCache struct {
 
 	mu       sync.Mutex // guards the fields below
 	timer    *time.Timer
-	isArmed  atomic.Bool // also read without the lock
+	isArmed  atomic.Bool // may also be read without the lock
 	isClosed bool
 }
 
@@ -25,8 +25,7 @@ const (
 	cachePeriod = 5 * time.Second
 )
 
-// cachedCipher is the cipher of one direction of one end of a connection. Only the owner of this end uses the field
-// cipher.
+// cachedCipher is the cipher of one direction of one end of a connection. Only this end's owner uses the field cipher.
 type cachedCipher struct {
 	cipherID
 	cipher *directionCipher
@@ -59,8 +58,7 @@ func (cc *CipherCache) lookup(secret *[32]byte, isClient bool) *directionCipher 
 	return nil
 }
 
-// put adds c to the cache. The secret selects a set of entries. If that set is full, c replaces one of the ciphers in
-// it.
+// put adds c to the cache. If the set of entries for the secret is full, c replaces a cipher in this set.
 func (cc *CipherCache) put(secret *[32]byte, isClient bool, c *directionCipher) {
 	places := cc.places.Load()
 	for places == nil { // loops if Close is called between the two calls

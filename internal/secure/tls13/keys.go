@@ -90,8 +90,7 @@ func (s suite) newCipher(secret []byte) *directionCipher {
 	return c
 }
 
-// nonceFor returns the nonce of the record with number sequence (RFC 8446, section 5.3). The result is valid until the
-// next call.
+// nonceFor returns the nonce of a record by its sequence number (RFC 8446, section 5.3), valid until the next call.
 func (c *directionCipher) nonceFor(sequence uint64) []byte {
 	c.nonce = c.iv
 	low := c.nonce[4:]

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// ReadInPlace decrypts the complete records at the beginning of records, in place. plaintext is their application data,
-// and used is the number of bytes of records consumed. plaintext is valid until records changes or ReadInPlace is
-// called again. Use plaintext even after an error. If the error is nil, call ReadInPlace again with the unconsumed
-// bytes. ReadInPlace may write alerts and KeyUpdate answers to out. The errors are:
+// ReadInPlace decrypts the complete TLS records at the beginning of a buffer, in place. plaintext is their application
+// data, and used is the number of bytes consumed. plaintext is valid until the buffer changes or ReadInPlace is called
+// again. Use plaintext even after an error. If the error is nil, call ReadInPlace again with the unconsumed bytes.
+// ReadInPlace may write alerts and KeyUpdate answers to out. The errors are:
 //
-//   - ErrAgain: more ciphertext is needed. All of records is consumed, and the connection keeps an incomplete record.
+//   - ErrAgain: more ciphertext is needed. All bytes are consumed, and the connection keeps an incomplete record.
 //   - io.EOF: the peer has sent close_notify. Writing is still possible.
 //   - any other: the connection is broken. Send the output and close.
 //

@@ -49,8 +49,7 @@ const (
 // maxIdleRecords is the maximum number of consecutive records without application data, as in BoringSSL and rustls.
 const maxIdleRecords = 32
 
-// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the key for sending (RFC 8446, section
-// 5.5).
+// maxRecordsPerKey is the number of records after which a KeyUpdate replaces the sending key (RFC 8446, section 5.5).
 const maxRecordsPerKey = 1 << 24
 
 // maxMessage limits the size in bytes of a NewSessionTicket message, as in crypto/tls.
@@ -104,7 +103,7 @@ const (
 )
 
 type rareState struct {
-	tails   [2][16]byte // for SHA-384, the last 16 bytes of the secrets of read and write
+	tails   [2][16]byte // for SHA-384, the last 16 bytes of the secrets of the fields read and write
 	partial []byte      // the first part of an incomplete record
 }
 
@@ -151,7 +150,7 @@ func (c *Conn) Close() {
 
 func (c *Conn) is(f flags) bool { return c.flags&f != 0 }
 
-// sendAlertAndBreak sends alert to a peer that has violated the protocol, breaks the connection and returns the error.
+// sendAlertAndBreak sends an alert, unless CloseWrite was called. It breaks the connection and returns the alert.
 func (c *Conn) sendAlertAndBreak(out Output, alert tls.AlertError) error {
 	if !c.is(sentClose) {
 		c.writeRecordChangingKeyIfSpent(out, typeAlert, []byte{alertFatal, byte(alert)})

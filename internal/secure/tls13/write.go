@@ -2,8 +2,8 @@ package tls13
 
 import "encoding/binary"
 
-// Sizes of the first records of a connection, as in crypto/tls. Because these records are small, a client can decrypt
-// the start of a response before the rest has arrived.
+// Sizes of the first records of a connection, as in crypto/tls. They are small so that a client can decrypt the start
+// of a response before the rest has arrived.
 const (
 	firstRecordLen   = 1208 - recordOverhead
 	recordsUntilFull = (maxPlaintext + firstRecordLen - 1) / firstRecordLen
@@ -14,8 +14,7 @@ const (
 	updateRequested    = 1
 )
 
-// Write encrypts plaintext and appends the records to out. It fails if the connection is broken or CloseWrite was
-// called.
+// Write encrypts plaintext and appends the records to out. It fails on a broken connection or after CloseWrite.
 func (c *Conn) Write(out Output, plaintext []byte) error {
 	switch {
 	case c.is(broken):
