@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -17,182 +16,138 @@ import (
 // A Submit that waits for space when Close begins returns ErrClosed, or nil if its job still
 // runs.
 func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 1, 64} {
-		for _, forced := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				p := startPool(t, fixedConfig(1, queue))
-				release := occupyWorkers(t, p, 1)
-				const waiting = 100
-				jobs, errs := make([]recordedJob, max(queue, 0)+waiting), make([]error, max(queue, 0)+waiting)
-				var wg sync.WaitGroup
-				for i := range jobs {
-					jobs[i] = recordedJob{t: t, name: fmt.Sprint(i)}
-					wg.Go(func() { errs[i] = p.SubmitTask(pool.Task{Job: &jobs[i]}) })
-					synctest.Wait()
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				closed := make(chan []pool.Task, 1)
-				go func() { closed <- closeAndCheck(t, p, ctx) }()
+	for _, queue := range []int{pool.NoQueue, 64} {
+		inBubble(t, fixedConfig(1, queue), func(t *testing.T, p *pool.Pool) {
+			release := occupyWorkers(t, p, 1)
+			jobs := newJobs(t, max(queue, 0)+100, nil)
+			errs := make([]error, len(jobs))
+			var wg sync.WaitGroup
+			for i := range jobs {
+				wg.Go(func() { errs[i] = p.SubmitTask(pool.Task{Job: &jobs[i]}) })
 				synctest.Wait()
-				for _, err := range []error{p.TrySubmit(noopJob), p.Submit(context.Background(), noopJob)} {
-					if !errors.Is(err, pool.ErrClosed) {
-						t.Errorf("a submission while Close waits: %v; expected ErrClosed", err)
-					}
+			}
+			wg.Go(func() { closeAndCheck(t, p, context.Background()) })
+			synctest.Wait()
+			for _, err := range []error{p.TrySubmit(noopJob), p.Submit(context.Background(), noopJob)} {
+				if !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("a submission while Close waits: %v; expected ErrClosed", err)
 				}
-				if forced {
-					cancel()
-					synctest.Wait()
+			}
+			release()
+			wg.Wait()
+			refused := uint64(0)
+			for i, err := range errs {
+				switch {
+				case errors.Is(err, pool.ErrClosed):
+					refused++
+					jobs[i].expect(nil)
+				case err != nil:
+					t.Errorf("queue %d: Submit while Close runs: %v; expected nil or ErrClosed", queue, err)
+				default:
+					jobs[i].expect(errRan)
 				}
-				release()
-				dropped := testkit.Receive(t, closed, "Close")
-				wg.Wait()
-				refused := 0
-				for i, err := range errs {
-					switch {
-					case errors.Is(err, pool.ErrClosed):
-						refused++
-						jobs[i].expectNoOutcome()
-					case err != nil:
-						t.Errorf("queue %d: Submit while Close runs: %v; expected nil or ErrClosed", queue, err)
-					case forced:
-						jobs[i].expectDropped(pool.ErrClosed)
-					default:
-						jobs[i].expectRan()
-					}
-				}
-				if want := len(jobs) - refused; forced && len(dropped) != want || !forced && len(dropped) != 0 {
-					t.Errorf("queue %d, forced %v: Close returned %d jobs, with %d accepted", queue, forced, len(dropped), want)
-				}
-				if s := expectBalanced(t, p); s.Closed != uint64(refused)+2 {
-					t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
-				}
-			})
-		}
+			}
+			if s := expectBalanced(t, p); s.Closed != refused+2 {
+				t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
+			}
+		})
 	}
 }
 
 // A second Close may have a shorter deadline than the first. Then both return, and each job is
 // returned by one of them.
 func TestSecondCloseForces(t *testing.T) {
-	for _, closers := range []int{1, 4} {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(2, 64))
-			for range 2 {
-				mustSubmit(t, p, func(ctx context.Context) { <-ctx.Done() })
+	inBubble(t, fixedConfig(2, 64), func(t *testing.T, p *pool.Pool) {
+		mustSubmit(t, p, 2, func(ctx context.Context) { <-ctx.Done() })
+		synctest.Wait()
+		jobs := submitJobs(t, p, 50, nil)
+		const closers = 4
+		returned := make(chan []pool.Task, 1+closers)
+		go func() { returned <- closeAndCheck(t, p, context.Background()) }()
+		synctest.Wait()
+		for range closers {
+			go func() { returned <- closeAndCheck(t, p, newEndedContext(errWhy)) }()
+		}
+		times := map[*recordedJob]int{}
+		for range 1 + closers {
+			for _, task := range testkit.Receive(t, returned, "Close") {
+				times[task.Job.(*recordedJob)]++
 			}
-			synctest.Wait()
-			jobs := make([]recordedJob, 50)
-			for i := range jobs {
-				jobs[i] = recordedJob{t: t, name: fmt.Sprint(i)}
-				mustSubmitTask(t, p, pool.Task{Job: &jobs[i]})
+		}
+		for i := range jobs {
+			jobs[i].expect(pool.ErrClosed)
+			if n := times[&jobs[i]]; n != 1 {
+				t.Errorf("job %d was returned %d times; expected once", i, n)
 			}
-			returned := make(chan []pool.Task, 1+closers)
-			go func() { returned <- closeAndCheck(t, p, context.Background()) }()
-			synctest.Wait()
-			for range closers {
-				go func() { returned <- closeAndCheck(t, p, newEndedContext(errWhy)) }()
-			}
-			times := map[*recordedJob]int{}
-			for range 1 + closers {
-				for _, task := range testkit.Receive(t, returned, "Close") {
-					times[task.Job.(*recordedJob)]++
-				}
-			}
-			for i := range jobs {
-				jobs[i].expectDropped(pool.ErrClosed)
-				if n := times[&jobs[i]]; n != 1 {
-					t.Errorf("job %d was returned %d times; expected once", i, n)
-				}
-			}
-			expectBalanced(t, p)
-		})
-	}
+		}
+		expectBalanced(t, p)
+	})
 }
 
 // When Close gives up waiting, the contexts of running jobs end, also of those with a context of
 // their own, and queued jobs are returned as they were submitted.
 func TestForcedCloseReachesBusyJobs(t *testing.T) {
-	for _, wait := range []time.Duration{0, 5 * time.Second} {
-		synctest.Test(t, func(t *testing.T) { testForcedClose(t, wait) })
-	}
-}
-
-type ctxKey struct{}
-
-func testForcedClose(t *testing.T, wait time.Duration) {
-	own, cancelOwn := context.WithCancel(context.WithValue(context.Background(), ctxKey{}, "mine"))
-	defer cancelOwn()
-	deadline, stop := context.WithTimeout(own, time.Hour)
-	defer stop()
-	ctxs := []context.Context{nil, context.Background(), own, deadline, context.WithValue(own, ctxKey{}, "more")}
-	p := startPool(t, fixedConfig(len(ctxs), 64))
-	causes := make([]error, len(ctxs))
-	for i, ctx := range ctxs {
-		job := pool.Func(func(ctx context.Context) {
-			// Wait for a derived context, as jobs do.
-			below, cancel := context.WithCancel(ctx)
-			defer cancel()
-			<-below.Done()
-			if ctx.Err() == nil {
-				t.Errorf("context %d: a context below it has ended before it", i)
+	inBubble(t, fixedConfig(5, 64), func(t *testing.T, p *pool.Pool) {
+		own, cancelOwn := context.WithCancel(context.Background())
+		defer cancelOwn()
+		deadline, stop := context.WithTimeout(own, time.Hour)
+		defer stop()
+		ctxs := [5]context.Context{nil, context.Background(), own, deadline, context.WithValue(own, ctxKey{}, "more")}
+		for i, ctx := range ctxs {
+			job := pool.Func(func(ctx context.Context) {
+				// Wait for a derived context, as jobs do.
+				below, cancel := context.WithCancel(ctx)
+				defer cancel()
+				<-below.Done()
+				for _, ctx := range []context.Context{ctx, below} {
+					if cause := context.Cause(ctx); !errors.Is(cause, pool.ErrClosed) {
+						t.Errorf("context %d: the cause of %v is %v; expected ErrClosed", i, ctx, cause)
+					}
+				}
+			})
+			mustSubmitTask(t, p, pool.Task{Job: job, Ctx: ctx})
+		}
+		synctest.Wait()
+		waits := newJobs(t, 20, nil)
+		tasks := map[pool.Job]pool.Task{}
+		for i := range waits {
+			task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)]}
+			tasks[task.Job] = task
+			mustSubmitTask(t, p, task)
+		}
+		const wait = 5 * time.Second
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		begin := time.Now()
+		dropped := closeAndCheck(t, p, ctx)
+		if took := time.Since(begin); took < wait || took > wait+100*time.Millisecond {
+			t.Errorf("Close took %v; expected %v", took, wait)
+		}
+		if own.Err() != nil || deadline.Err() != nil {
+			t.Error("Close has ended a context that is not the pool's")
+		}
+		for _, task := range dropped {
+			want := tasks[task.Job]
+			if want.Ctx == context.Background() && task.Ctx == nil {
+				want.Ctx = nil // it says the same
 			}
-			causes[i] = context.Cause(ctx)
-			if got := context.Cause(below); !errors.Is(got, pool.ErrClosed) {
-				t.Errorf("context %d: the cause below is %v; expected ErrClosed", i, got)
+			if task != want {
+				t.Errorf("Close returned %+v; expected %+v", task, want)
 			}
-		})
-		mustSubmitTask(t, p, pool.Task{Job: job, Ctx: ctx})
-	}
-	synctest.Wait()
-	waits := make([]recordedJob, 20)
-	tasks := map[pool.Job]pool.Task{}
-	for i := range waits {
-		waits[i] = recordedJob{t: t, name: fmt.Sprint("waits ", i)}
-		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)]}
-		tasks[task.Job] = task
-		mustSubmitTask(t, p, task)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	begin := time.Now()
-	dropped := closeAndCheck(t, p, ctx)
-	if took := time.Since(begin); took < wait || took > wait+100*time.Millisecond {
-		t.Errorf("Close took %v; expected %v", took, wait)
-	}
-	for i, cause := range causes {
-		if !errors.Is(cause, pool.ErrClosed) {
-			t.Errorf("context %d: the cause is %v; expected ErrClosed", i, cause)
 		}
-	}
-	if own.Err() != nil || deadline.Err() != nil {
-		t.Error("Close has ended a context that is not the pool's")
-	}
-	if len(dropped) != len(waits) {
-		t.Errorf("%d jobs were returned; expected %d", len(dropped), len(waits))
-	}
-	for _, task := range dropped {
-		want := tasks[task.Job]
-		if want.Ctx == context.Background() && task.Ctx == nil {
-			want.Ctx = nil // it says the same
+		for i := range waits {
+			waits[i].expect(pool.ErrClosed)
 		}
-		if task != want {
-			t.Errorf("Close returned %+v; expected %+v", task, want)
+		if s := expectBalanced(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) || len(dropped) != len(waits) {
+			t.Errorf("finished %d, dropped %d, returned %d; expected %d, %d", s.Finished, s.Dropped, len(dropped), len(ctxs), len(waits))
 		}
-	}
-	for i := range waits {
-		waits[i].expectDropped(pool.ErrClosed)
-	}
-	if s := expectBalanced(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) {
-		t.Errorf("finished %d, dropped %d; expected %d, %d", s.Finished, s.Dropped, len(ctxs), len(waits))
-	}
+	})
 }
 
 // The context of a running job ends with the context of its submission, and has its values and
 // deadline.
 func TestJobContextFollowsItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, fixedConfig(2, 64))
+	inBubble(t, fixedConfig(2, 64), func(t *testing.T, p *pool.Pool) {
 		own, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "mine"))
 		deadline, stop := context.WithTimeout(own, time.Hour)
 		defer stop()
@@ -220,14 +175,9 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 
 // Close does not wait forever for jobs that ignore their contexts, and returns their number.
 func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, err := pool.New(fixedConfig(3, 64))
-		if err != nil {
-			t.Fatal(err)
-		}
+	inBubble(t, fixedConfig(3, 64), func(t *testing.T, p *pool.Pool) {
 		release := occupyWorkers(t, p, 3)
-		job := &recordedJob{t: t, name: "waits"}
-		mustSubmitTask(t, p, pool.Task{Job: job})
+		jobs := submitJobs(t, p, 1, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		begin := time.Now()
@@ -238,14 +188,14 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 		if took := time.Since(begin) - time.Minute; took < 0 || took > 2*time.Second || len(dropped) != 1 {
 			t.Errorf("Close took %v longer than its context and returned %d jobs; expected about a second, 1", took, len(dropped))
 		}
-		job.expectDropped(pool.ErrClosed)
+		jobs[0].expect(pool.ErrClosed)
 		begin = time.Now()
 		if _, err := p.Close(newEndedContext(nil)); err == nil || time.Since(begin) > 2*time.Second {
 			t.Errorf("a second Close took %v: %v; expected an error because of the jobs that still run", time.Since(begin), err)
 		}
 		release()
-		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
-			t.Errorf("Close when all has ended: %v, %v", dropped, err)
+		if dropped := closeAndCheck(t, p, context.Background()); len(dropped) != 0 {
+			t.Errorf("Close when all has ended: %v", dropped)
 		}
 		expectBalanced(t, p)
 	})
@@ -253,12 +203,9 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 
 // A panic in Dropped is reported and affects nothing else.
 func TestDroppedPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var heard []*pool.PanicError
-		p, err := pool.New(pool.Config{Max: 1, Queue: 8, Panicked: func(e *pool.PanicError) { heard = append(heard, e) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+	var heard []*pool.PanicError
+	cfg := pool.Config{Max: 1, Queue: 8, Panicked: func(e *pool.PanicError) { heard = append(heard, e) }}
+	inBubble(t, cfg, func(t *testing.T, p *pool.Pool) {
 		release := occupyWorkers(t, p, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		bad := &droppable{run: func(context.Context) { t.Error("it ran") }, dropped: func(error) { panic("bad manners") }}
@@ -269,28 +216,6 @@ func TestDroppedPanics(t *testing.T) {
 		if len(heard) != 1 || heard[0].Value != "bad manners" {
 			t.Errorf("Panicked has heard of %v", heard)
 		}
-		if n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 1, nil }); n != 1 || err != nil {
-			t.Errorf("the next call: %d, %v", n, err)
-		}
-		closeAndCheck(t, p, context.Background())
+		expectCallRuns(t, p, context.Background())
 	})
-}
-
-type odd struct {
-	context.Context
-	_ []int
-}
-
-// Contexts of any type are supported.
-func TestContextsThatCannotBeCompared(t *testing.T) {
-	p, err := pool.New(pool.Config{Max: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if n, err := pool.Call(odd{Context: t.Context()}, p, func(context.Context) (int, error) { return 1, nil }); n != 1 || err != nil {
-			t.Errorf("got %d, %v", n, err)
-		}
-	}
-	closeAndCheck(t, p, context.Background())
 }

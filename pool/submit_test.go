@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,13 +15,10 @@ import (
 
 // Submits that wait for space get it roughly in order, although others keep coming.
 func TestNoWaiterStarves(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 1, 64, 500} {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, queue))
+	for _, queue := range []int{pool.NoQueue, 1, 500} {
+		inBubble(t, fixedConfig(1, queue), func(t *testing.T, p *pool.Pool) {
 			release := occupyWorkers(t, p, 1)
-			for range max(queue, 0) {
-				mustSubmit(t, p, noopJob)
-			}
+			mustSubmit(t, p, max(queue, 0), noopJob)
 			// A thousand wait; then each one that is accepted is followed by another. A job takes a
 			// millisecond, so one round takes a second.
 			const waiting, each = 1000, 5
@@ -32,9 +28,7 @@ func TestNoWaiterStarves(t *testing.T) {
 				wg.Go(func() {
 					for range each {
 						begin := time.Now()
-						if err := p.Submit(context.Background(), func(context.Context) { time.Sleep(time.Millisecond) }); err != nil {
-							t.Errorf("Submit: %v", err)
-						}
+						testkit.ExpectNoError(t, p.Submit(context.Background(), sleepFor(time.Millisecond)))
 						waited := int64(time.Since(begin))
 						for w := worst.Load(); waited > w && !worst.CompareAndSwap(w, waited); w = worst.Load() {
 						}
@@ -68,8 +62,6 @@ func TestNilFuncPanics(t *testing.T) {
 		}()
 	}
 }
-
-func noopJob(context.Context) {}
 
 // An idle pool rejects no job, whatever the length of its queue. A pool that only hands jobs to
 // workers that wait at that moment would reject half of them.
@@ -106,7 +98,7 @@ func TestLateJobsNeverRun(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1024} {
 		p := startPool(t, pool.Config{Min: 2, Queue: queue})
 		for ctx, why := range map[context.Context]error{newEndedContext(errWhy): errWhy, past: context.DeadlineExceeded} {
-			job := &recordedJob{t: t, name: "late"}
+			job := &recordedJob{t: t}
 			task := pool.Task{Job: job, Ctx: ctx}
 			for call, err := range map[string]error{
 				"Submit":        p.Submit(ctx, job.Run),
@@ -117,7 +109,7 @@ func TestLateJobsNeverRun(t *testing.T) {
 					t.Errorf("%s: got %v; expected ErrExpired and %v", call, err, why)
 				}
 			}
-			job.expectNoOutcome()
+			job.expect(nil)
 		}
 		if s := p.Stats(); s.Late != 6 || s.Accepted != 0 || s.Expired != 0 {
 			t.Errorf("late %d, accepted %d, expired %d; expected 6, 0, 0", s.Late, s.Accepted, s.Expired)
@@ -127,57 +119,47 @@ func TestLateJobsNeverRun(t *testing.T) {
 
 // A job whose context ends while it is queued does not run and is told why.
 func TestJobsExpireInTheQueue(t *testing.T) {
-	for _, queue := range []int{64, 4096} {
-		for _, plain := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) { testExpiryInQueue(t, queue, plain) })
-		}
-	}
-}
-
-func testExpiryInQueue(t *testing.T, queue int, plain bool) {
-	p := startPool(t, plainConfig(1, queue, plain))
-	release := occupyWorkers(t, p, 1)
-	cancelled, cancel := context.WithCancelCause(context.Background())
-	deadline, stop := context.WithTimeout(context.Background(), time.Second)
-	defer stop()
-	ctxs, causes := []context.Context{nil, cancelled, deadline}, []error{nil, errWhy, context.DeadlineExceeded}
-	jobs := make([]recordedJob, 60)
-	for i := range jobs {
-		jobs[i] = recordedJob{t: t, name: fmt.Sprintf("%d, to end with %v", i, causes[i%3])}
-		mustSubmitTask(t, p, pool.Task{Job: &jobs[i], Ctx: ctxs[i%3]})
-	}
-	cancel(errWhy)
-	time.Sleep(2 * time.Second)
-	release()
-	synctest.Wait()
-	for i := range jobs {
-		if cause := causes[i%3]; cause == nil {
-			jobs[i].expectRan()
-		} else {
-			jobs[i].expectDropped(pool.ErrExpired, cause)
-		}
-	}
-	if s := p.Stats(); s.Expired != 40 || s.Finished != 21 || s.Shed != 0 {
-		t.Errorf("expired %d, finished %d, shed %d; expected 40, 21, 0", s.Expired, s.Finished, s.Shed)
+	for queue, plain := range map[int]bool{64: false, 4096: true} {
+		inBubble(t, plainConfig(1, queue, plain), func(t *testing.T, p *pool.Pool) {
+			release := occupyWorkers(t, p, 1)
+			cancelled, cancel := context.WithCancelCause(context.Background())
+			deadline, stop := context.WithTimeout(context.Background(), time.Second)
+			defer stop()
+			ctxs, causes := []context.Context{nil, cancelled, deadline}, []error{nil, errWhy, context.DeadlineExceeded}
+			jobs := newJobs(t, 60, nil)
+			for i := range jobs {
+				mustSubmitTask(t, p, pool.Task{Job: &jobs[i], Ctx: ctxs[i%3]})
+			}
+			cancel(errWhy)
+			time.Sleep(2 * time.Second)
+			release()
+			synctest.Wait()
+			for i := range jobs {
+				if cause := causes[i%3]; cause == nil {
+					jobs[i].expect(errRan)
+				} else {
+					jobs[i].expect(pool.ErrExpired, cause)
+				}
+			}
+			if s := p.Stats(); s.Expired != 40 || s.Finished != 21 || s.Shed != 0 {
+				t.Errorf("expired %d, finished %d, shed %d; expected 40, 21, 0", s.Expired, s.Finished, s.Shed)
+			}
+		})
 	}
 }
 
 // A Submit that waits for space returns when its context ends, and its job does not run.
 func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64} {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, queue))
+		inBubble(t, fixedConfig(1, queue), func(t *testing.T, p *pool.Pool) {
 			release := occupyWorkers(t, p, 1)
-			for range max(queue, 0) {
-				mustSubmit(t, p, noopJob)
-			}
+			mustSubmit(t, p, max(queue, 0), noopJob)
 			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 			defer cancel()
 			const waiting = 10
-			jobs, errs := make([]recordedJob, waiting), make(chan error, waiting)
+			jobs, errs := newJobs(t, waiting, nil), make(chan error, waiting)
 			begin := time.Now()
 			for i := range jobs {
-				jobs[i] = recordedJob{t: t, name: "waits for room"}
 				go func() { errs <- p.SubmitTask(pool.Task{Job: &jobs[i], Ctx: ctx}) }()
 			}
 			for range waiting {
@@ -194,14 +176,12 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			release()
 			synctest.Wait()
 			for i := range jobs {
-				jobs[i].expectNoOutcome()
+				jobs[i].expect(nil)
 			}
 			if s := p.Stats(); s.Full+s.Late != waiting || s.Accepted != uint64(1+max(queue, 0)) {
 				t.Errorf("queue %d: full %d, late %d, accepted %d; expected %d of the first two, %d", queue, s.Full, s.Late, s.Accepted, waiting, 1+max(queue, 0))
 			}
-			if err := p.TrySubmit(noopJob); err != nil {
-				t.Errorf("queue %d: the pool is idle again, but: %v", queue, err)
-			}
+			mustSubmit(t, p, 1, noopJob) // the pool is idle again
 		})
 	}
 }
