@@ -97,8 +97,12 @@ func TestCallThatDoesNotRun(t *testing.T) {
 			hold(t, p)
 			soon(func() { mustSubmit(t, p, 1, noopJob) }) // the last one is never shed
 		}, []error{pool.ErrShed}},
-		"expired in the queue": {fixedConfig(1, 64), nil, hold, []error{pool.ErrExpired, errWhy}},
-		"no room":              {fixedConfig(1, pool.NoQueue), nil, hold, []error{errWhy}},
+		"expired in the queue":    {fixedConfig(1, 64), nil, hold, []error{pool.ErrExpired, errWhy}},
+		"no room without a queue": {fixedConfig(1, pool.NoQueue), nil, hold, []error{errWhy}},
+		"no room in the queue": {fixedConfig(1, oneShard), nil, func(t *testing.T, p *pool.Pool) {
+			hold(t, p)
+			mustSubmit(t, p, oneShard, noopJob)
+		}, []error{errWhy}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, c.cfg, func(t *testing.T, p *pool.Pool) {
@@ -129,11 +133,11 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 		defer cancel()
 		gate := make(chan struct{})
-		var end atomic.Value // of ctx, as the function knows
+		var end atomic.Value // why the context of the function has ended
 		begin := time.Now()
 		n, err := pool.Call(ctx, p, func(ctx context.Context) (int, error) {
 			<-gate
-			end.Store(ctx.Err())
+			end.Store(context.Cause(ctx))
 			return 1, nil
 		})
 		if took := time.Since(begin); n != 0 || err != errWhy || took != time.Second {
@@ -141,8 +145,8 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 		}
 		close(gate)
 		synctest.Wait()
-		if end.Load() != context.DeadlineExceeded {
-			t.Errorf("the function was run to its end: %v; expected that, with a context that has ended", end.Load())
+		if end.Load() != errWhy {
+			t.Errorf("the function's context has ended for %v; expected that it was run to its end, and the cause", end.Load())
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,47 +11,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
-
-// A Submit that waits for space when Close begins returns ErrClosed, or nil if its job still
-// runs.
-func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 64} {
-		inBubble(t, fixedConfig(1, queue), func(t *testing.T, p *pool.Pool) {
-			release := occupyWorkers(t, p, 1)
-			jobs := newJobs(t, max(queue, 0)+100, nil)
-			errs := make([]error, len(jobs))
-			var wg sync.WaitGroup
-			for i := range jobs {
-				wg.Go(func() { errs[i] = p.SubmitTask(pool.Task{Job: &jobs[i]}) })
-				synctest.Wait()
-			}
-			wg.Go(func() { closeAndCheck(t, p, context.Background()) })
-			synctest.Wait()
-			for _, err := range []error{p.TrySubmit(noopJob), p.Submit(context.Background(), noopJob)} {
-				if !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("a submission while Close waits: %v; expected ErrClosed", err)
-				}
-			}
-			release()
-			wg.Wait()
-			refused := uint64(0)
-			for i, err := range errs {
-				switch {
-				case errors.Is(err, pool.ErrClosed):
-					refused++
-					jobs[i].expect(nil)
-				case err != nil:
-					t.Errorf("queue %d: Submit while Close runs: %v; expected nil or ErrClosed", queue, err)
-				default:
-					jobs[i].expect(errRan)
-				}
-			}
-			if s := expectBalanced(t, p); s.Closed != refused+2 {
-				t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
-			}
-		})
-	}
-}
 
 // A second Close may have a shorter deadline than the first. Then both return, and each job is
 // returned by one of them.
@@ -84,17 +42,24 @@ func TestSecondCloseForces(t *testing.T) {
 	})
 }
 
-// When Close gives up waiting, the contexts of running jobs end, also of those with a context of
-// their own, and queued jobs are returned as they were submitted.
+// The context of a running job has the values and the deadline of its submission's. When Close gives up waiting, it
+// ends, and queued jobs are returned as they were submitted.
 func TestForcedCloseReachesBusyJobs(t *testing.T) {
 	inBubble(t, fixedConfig(5, 64), func(t *testing.T, p *pool.Pool) {
-		own, cancelOwn := context.WithCancel(context.Background())
+		own, cancelOwn := context.WithCancel(context.WithValue(context.Background(), ctxKey{}, "mine"))
 		defer cancelOwn()
 		deadline, stop := context.WithTimeout(own, time.Hour)
 		defer stop()
 		ctxs := [5]context.Context{nil, context.Background(), own, deadline, context.WithValue(own, ctxKey{}, "more")}
-		for i, ctx := range ctxs {
+		for i, submitted := range ctxs {
 			job := pool.Func(func(ctx context.Context) {
+				if submitted != nil {
+					want, limited := submitted.Deadline()
+					at, ok := ctx.Deadline()
+					if v := ctx.Value(ctxKey{}); v != submitted.Value(ctxKey{}) || ok != limited || !at.Equal(want) {
+						t.Errorf("context %d: Value is %v, Deadline %v, %v; expected those it was submitted with", i, v, at, ok)
+					}
+				}
 				// Wait for a derived context, as jobs do.
 				below, cancel := context.WithCancel(ctx)
 				defer cancel()
@@ -105,7 +70,7 @@ func TestForcedCloseReachesBusyJobs(t *testing.T) {
 					}
 				}
 			})
-			mustSubmitTask(t, p, pool.Task{Job: job, Ctx: ctx})
+			mustSubmitTask(t, p, pool.Task{Job: job, Ctx: submitted})
 		}
 		synctest.Wait()
 		waits := newJobs(t, 20, nil)
@@ -140,35 +105,6 @@ func TestForcedCloseReachesBusyJobs(t *testing.T) {
 		}
 		if s := expectBalanced(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) || len(dropped) != len(waits) {
 			t.Errorf("finished %d, dropped %d, returned %d; expected %d, %d", s.Finished, s.Dropped, len(dropped), len(ctxs), len(waits))
-		}
-	})
-}
-
-// The context of a running job ends with the context of its submission, and has its values and
-// deadline.
-func TestJobContextFollowsItsOwn(t *testing.T) {
-	inBubble(t, fixedConfig(2, 64), func(t *testing.T, p *pool.Pool) {
-		own, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "mine"))
-		deadline, stop := context.WithTimeout(own, time.Hour)
-		defer stop()
-		got := make(chan error, 2)
-		for _, ctx := range []context.Context{own, deadline} {
-			want, limited := ctx.Deadline()
-			mustSubmitTask(t, p, pool.Task{Ctx: ctx, Job: pool.Func(func(ctx context.Context) {
-				d, ok := ctx.Deadline()
-				if v := ctx.Value(ctxKey{}); v != "mine" || ok != limited || !d.Equal(want) {
-					t.Errorf("Value is %v, Deadline %v, %v; expected those of the context it was submitted with", v, d, ok)
-				}
-				<-ctx.Done()
-				got <- context.Cause(ctx)
-			})})
-		}
-		synctest.Wait()
-		cancel(errWhy)
-		for range 2 {
-			if err := testkit.Receive(t, got, "the job"); !errors.Is(err, errWhy) {
-				t.Errorf("the cause is %v; expected %v", err, errWhy)
-			}
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -218,7 +219,7 @@ func runStress(t *testing.T, rng *rand.Rand, size int, total *[outcomes]uint64) 
 	}
 	shared, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	var submitters, others sync.WaitGroup
+	var submitters, closers sync.WaitGroup
 	var submitted atomic.Int64
 	n := 1 + rng.IntN(16)
 	for g := range n {
@@ -230,64 +231,32 @@ func runStress(t *testing.T, rng *rand.Rand, size int, total *[outcomes]uint64) 
 			}
 		})
 	}
-	stop := make(chan struct{})
-	own := rand.New(rand.NewPCG(rng.Uint64(), 0))
-	others.Go(func() { s.checkStatsUntil(own, stop) })
-	closeAt := min(rng.IntN(2*size), size)
-	cancelAt, hurry := rng.IntN(2*size), rng.IntN(3)
+	closeAt, cancelAt := min(rng.IntN(2*size), size), rng.IntN(2*size)
 	timer := time.AfterFunc(time.Minute, func() { panic("a slice hangs: Submit or Close has not returned for a minute") })
 	defer timer.Stop()
 	for int(submitted.Load()) < closeAt {
 		if int(submitted.Load()) >= cancelAt {
 			cancel(errWhy)
 		}
+		if now := s.p.Stats(); now.Workers < 0 || now.Idle < 0 || now.Queued < 0 || now.Running < 0 {
+			t.Errorf("less than none: %+v", now)
+		}
 		time.Sleep(20 * time.Microsecond)
 	}
-	dropped := s.closePool(hurry)
-	submitters.Wait()
-	close(stop)
-	others.Wait()
-	s.checkOutcomes(jobs, dropped, total)
-}
-
-func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
-	var last []uint64
-	for {
-		select {
-		case <-stop:
-			return
-		case <-time.After(time.Duration(rng.IntN(300)) * time.Microsecond):
-		}
-		now := s.p.Stats()
-		if now.Workers < 0 || now.Idle < 0 || now.Queued < 0 || now.Running < 0 {
-			s.t.Errorf("less than none: %+v", now)
-		}
-		counters := []uint64{now.Accepted, now.Finished, now.Expired, now.Shed, now.Full, now.Late, now.Closed, now.Panicked}
-		for i := range last {
-			if counters[i] < last[i] {
-				s.t.Errorf("counter %d went back from %d: %+v", i, last[i], now)
+	ctx, stop := context.WithTimeout(context.Background(), []time.Duration{0, 50 * time.Microsecond, time.Hour}[rng.IntN(3)])
+	defer stop()
+	var dropped [2][]pool.Task
+	for i := range dropped {
+		closers.Go(func() {
+			dropped[i] = closeAndCheck(t, s.p, ctx)
+			if n := s.running.Load(); n != 0 {
+				t.Errorf("%d jobs run after Close", n)
 			}
-		}
-		last = counters
+		})
 	}
-}
-
-func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	switch hurry {
-	case 1:
-		ctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
-	case 2:
-		ctx = newEndedContext(nil)
-	}
-	defer cancel()
-	second := make(chan []pool.Task)
-	go func() { second <- closeAndCheck(s.t, s.p, ctx) }()
-	dropped = closeAndCheck(s.t, s.p, ctx)
-	if n := s.running.Load(); n != 0 {
-		s.t.Errorf("%d jobs run after Close", n)
-	}
-	return append(dropped, <-second...)
+	closers.Wait()
+	submitters.Wait()
+	s.checkOutcomes(jobs, slices.Concat(dropped[:]...), total)
 }
 
 func (s *stressRun) checkOutcomes(jobs []stressJob, dropped []pool.Task, total *[outcomes]uint64) {
