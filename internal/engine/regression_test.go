@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"io"
 	"testing"
 	"time"
 )
@@ -12,12 +11,7 @@ import (
 // deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
-		mail, data := o.box.TakeAllQueued()
-		for _, m := range mail {
-			m.Conn.HandleOrDeferForPendingLayer(m, data[:m.Size])
-			data = data[m.Size:]
-		}
-		o.box.Recycle(mail, data)
+		o.takeByConn()
 	}
 }
 
@@ -48,20 +42,6 @@ func TestFoundRelayIdle(t *testing.T) {
 	if why, _ := b.exceededTimeLimit(2*time.Minute + time.Second); why != nil {
 		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
 	}
-}
-
-// A connection must learn of its partner's end even if the mailbox is full.
-func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
-	o := newMailboxOwner(2, 100)
-	a, b := o.openRelayPair(t)
-	o.deliverAll()
-	other := o.open(3).Ref()
-	for other.Nudge() == nil {
-	}
-	a.OnTransportError(io.ErrUnexpectedEOF)
-	a.OnClosed()
-	o.deliverAll()
-	wantCloseReason(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
 }
 
 // A relay request to a connection that is in another relay must not send data into that.
