@@ -242,12 +242,18 @@ func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
 	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
 	s.check(l.layer == nil, "%v: sends past its layer", l)
-	s.check(!l.shut, "%v: sends directly after the end", l)
 	if l.reset {
 		return 0
 	}
+	return s.kernelTakes(l, p)
+}
+
+// kernelTakes takes as much of p as there is space for.
+func (s *sim) kernelTakes(l *life, p []byte) int {
 	n := min(l.room, len(p))
-	s.log("%v: sent %d of %d bytes directly", l, n, len(p))
+	s.log("%v: sent %d of %d bytes", l, n, len(p))
+	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p[:n]), "%v: sends %q, want %q", l, p[:n], l.wrote[len(l.wire):])
+	s.check(!l.shut, "%v: sends after the end", l)
 	l.wire = append(l.wire, p[:n]...)
 	l.room -= n
 	return n
@@ -257,7 +263,6 @@ func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 func (s *sim) kernelSend(l *life) {
 	c, out := l.conn, l.conn.Output()
 	s.check(len(out) > 0, "%v: asked to send nothing", l)
-	s.check(!l.shut, "%v: sends after the end", l)
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], out), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
 	s.check(len(out) <= s.host.maxPieceSize, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.maxPieceSize)
 	if l.reset && s.dice.intN(2) == 0 {
@@ -265,10 +270,7 @@ func (s *sim) kernelSend(l *life) {
 		s.breakTransport(l)
 		return
 	}
-	n := min(l.room, len(out))
-	s.log("%v: sent %d of %d bytes", l, n, len(out))
-	l.wire = append(l.wire, out[:n]...)
-	l.room -= n
+	n := s.kernelTakes(l, out)
 	c.OnSent(n)
 	if n < len(out) || c.UnsentAndDroppedBytes() <= simLow { // otherwise the next piece is sent now
 		s.checkHighWater(l)

@@ -108,9 +108,14 @@ func (s *sim) Nudged(c *Conn) {
 	l := s.life(c)
 	s.expectHandlerCall(l, nil)
 	s.log("%v: nudged", l)
-	defer s.recordIfDead(l)
+	s.act(l, "awake")
+}
+
+// act is what handler calls do. It records whether later deferred requests are lost.
+func (s *sim) act(l *life, text string) {
+	defer func() { l.dead = l.conn.is(closing|failed) || l.panicked }()
 	s.randomPanic(l)
-	s.handlerWrites(l, []byte("awake"))
+	s.handlerWrites(l, []byte(text))
 	s.randomHandlerCall(l)
 }
 
@@ -222,23 +227,23 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 		j := i + s.dice.intN(len(p)-i+1)
 		n, err = c.Writev(p[:i], p[i:j], p[j:])
 	}
+	var want error
 	switch {
 	case closed:
-		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
-	case l.upgrading:
-		s.check(n == 0 && errors.Is(err, ErrBadUse), "%v: Write before the layer has greeted gives %d, %v", l, n, err)
+		want = ErrClosed
+	case l.upgrading: // before the layer has greeted
+		want = ErrBadUse
 	case len(p) > simMaxUnsent:
-		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
-	case tooMuch && s.host.DropMessages:
-		s.expectDropped(l)
-		s.check(n == 0 && errors.Is(err, ErrFull), "%v: Write of too much gives %d, %v", l, n, err)
+		want = ErrTooLarge
 	case tooMuch:
 		s.expectDropped(l)
-		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
+		if want = ErrSlowConsumer; s.host.DropMessages {
+			want = ErrFull
+		}
 	default:
-		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
 		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 	}
+	s.check(errors.Is(err, want) && (n == len(p) || err != nil && n == 0), "%v: Write of %d bytes gives %d, %v; want %v", l, len(p), n, err, want)
 }
 
 // checkPaused returns IsPaused and records the result.

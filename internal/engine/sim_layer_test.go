@@ -68,14 +68,8 @@ func (s *sim) handlerInsertsLayer(l *life) {
 		l.layer.begun, l.deaf = true, false
 		return l.layer
 	})
-	s.log("%v: asks for a layer: %v", l, err)
-	switch {
-	case l.hasStoppedWriting():
-		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
-	case l.layer != nil || !l.isSettled() || c.fileQueueOrNil() != nil:
-		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
-	default:
-		s.check(err == nil, "%v: Upgrade gives %v", l, err)
+	wrong := l.layer != nil || !l.isSettled() || c.fileQueueOrNil() != nil
+	if s.checkCall(l, "RequestLayerInsertion", err, l.hasStoppedWriting(), wrong) {
 		l.upgrading, l.deaf = true, true
 		l.allowReasons(ErrClearInput, io.EOF)
 		s.makeLayer(l)
@@ -88,10 +82,7 @@ func (s *sim) Secured(c *Conn) {
 	s.check(l.upgrading && l.layer.done && !l.closed && !c.is(closing|failed), "%v: Secured: state %b", l, c.state)
 	l.upgrading = false
 	s.log("%v: secured", l)
-	defer s.recordIfDead(l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("safe"))
-	s.randomHandlerCall(l)
+	s.act(l, "safe")
 }
 
 func (y *simLayer) OnRead(c *Conn, p []byte) error {

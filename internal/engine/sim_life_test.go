@@ -159,5 +159,19 @@ func (l *life) hasStoppedWriting() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
 }
 
+// checkCall checks the result of a call that fails after our direction has ended, or if it is wrong now.
+func (s *sim) checkCall(l *life, call string, err error, stopped, wrong bool) (ok bool) {
+	var want error
+	switch {
+	case stopped:
+		want = ErrClosed
+	case wrong:
+		want = ErrBadUse
+	}
+	s.log("%v: %s: %v", l, call, err)
+	s.check(errors.Is(err, want), "%v: %s gives %v, want %v", l, call, err, want)
+	return want == nil
+}
+
 // hasStoppedSending reports whether posted data is dropped.
 func (l *life) hasStoppedSending() bool { return l.shut || l.layer != nil && l.layer.bye }

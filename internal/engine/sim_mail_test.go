@@ -175,19 +175,17 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.checkCalled(p, false)
 		return
 	}
-	after := func() {}
 	switch l.waiting--; {
 	case !takes:
 		s.log("%v: mail of kind %d comes too late", l, p.kind)
 	case p.kind == RequestBroadcast:
-		after = s.expectBroadcast(l, p.data)
+		s.expectBroadcast(l, p.data)
 	default:
 		s.expectPosted(p)
 	}
 	s.mailing = p
 	l.conn.HandleOrDeferForPendingLayer(m, body)
 	s.mailing = nil
-	after()
 	s.checkCalled(p, takes)
 	s.findJoinedRelays()
 }
@@ -234,18 +232,11 @@ func (s *sim) runPostedFunc(p *post) {
 	l := p.to
 	s.expectHandlerCall(l, p)
 	s.log("%v: does", l)
-	defer s.recordIfDead(l)
-	s.randomPanic(l)
-	switch s.dice.intN(4) {
-	case 0:
-		if l.isReadingOff() {
-			l.deaf = false
-			l.conn.SetReading(true)
-		}
-	case 1:
-		s.handlerWrites(l, []byte("done"))
+	if s.dice.intN(4) == 0 && l.isReadingOff() {
+		l.deaf = false
+		l.conn.SetReading(true)
 	}
-	s.randomHandlerCall(l)
+	s.act(l, "done")
 }
 
 func (s *sim) recordLost(p *post) {
@@ -309,9 +300,6 @@ func (s *sim) dropDeferred(l *life) {
 	l.kept = nil
 }
 
-// recordIfDead records, after a call by a request, whether later deferred requests are lost.
-func (s *sim) recordIfDead(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
-
 // broadcast sends a message to all open connections, in one or two pieces.
 func (s *sim) broadcast() {
 	var each []*Shared
@@ -369,7 +357,7 @@ func (s *sim) expectDropped(l *life) {
 }
 
 // expectBroadcast records the effect of a broadcast.
-func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
+func (s *sim) expectBroadcast(l *life, p []byte) {
 	c := l.conn
 	inBox := c.postedBytesInOutput()
 	tooMuch := c.unsentInMemoryBytes()-inBox+s.host.directSent+len(p) > simMaxUnsent
@@ -379,9 +367,8 @@ func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	case tooMuch:
 		s.expectDropped(l)
 	default:
-		return func() { l.expectWritten(s, p) }
+		l.expectWritten(s, p)
 	}
-	return func() {}
 }
 
 // topic has a LatestValue and its values so far.

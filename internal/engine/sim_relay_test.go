@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -21,16 +22,11 @@ func (s *sim) handlerRelays(l *life) {
 	c := l.conn
 	over, was := l.hasStoppedWriting(), c.is(relayed)
 	err := c.RequestRelayWith(o.ref)
-	s.log("%v: relay with %v: %v", l, o, err)
-	switch {
-	case over || !s.acceptsRequests(o):
-		s.check(errors.Is(err, ErrClosed), "%v: Relay of what has closed gives %v", l, err)
+	if errors.Is(err, ErrFull) && len(s.posts) >= 2*simMaxMail {
 		return
-	case o == l || l.upgrading || l.parting || was || l.joining:
-		s.check(errors.Is(err, ErrBadUse), "%v: Relay of what can't be relayed gives %v", l, err)
-		return
-	case err != nil:
-		s.check(errors.Is(err, ErrFull) && len(s.posts) >= 2*simMaxMail, "%v: Relay gives %v", l, err)
+	}
+	wrong := o == l || l.upgrading || l.parting || was || l.joining
+	if !s.checkCall(l, fmt.Sprintf("RequestRelayWith %v", o), err, over || !s.acceptsRequests(o), wrong) {
 		return
 	}
 	l.joining = true
@@ -114,17 +110,14 @@ func (s *sim) sendToPartner(c *Conn, p []byte) int {
 	}
 	s.check(len(l.wire) == len(l.wrote) && c.refState.postedBytes() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
 	s.check(l.layer == nil && !l.shut && !c.is(closingWrite), "%v: gets bytes past its layer or its end: state %b", l, c.state)
-	n := min(l.room, len(p))
 	if l.reset {
-		n = 0
+		return 0
 	}
-	s.log("%v: gets %d of %d bytes past its owner", l, n, len(p))
-	s.takeRelayedRequests(l, p[:n])
-	l.expectRaw(s, p[:n])
-	l.wire = append(l.wire, p[:n]...)
-	l.room -= n
+	p = p[:min(l.room, len(p))]
+	s.takeRelayedRequests(l, p)
+	l.expectRaw(s, p)
 	l.heard = s.now
-	return n
+	return s.kernelTakes(l, p)
 }
 
 // checkRelay checks what a finished relay has lost: nothing if both directions ended in order.
@@ -148,14 +141,7 @@ func (s *sim) checkRelay(l *life) {
 func (s *sim) handlerDetaches(l *life) {
 	c := l.conn
 	err := c.Detach(func(nc net.Conn, unread []byte) { s.checkDetached(l, nc, unread) })
-	s.log("%v: is given up: %v", l, err)
-	switch {
-	case l.hasStoppedWriting():
-		s.check(errors.Is(err, ErrClosed), "%v: Detach after the end gives %v", l, err)
-	case l.layer != nil || !l.isSettled():
-		s.check(errors.Is(err, ErrBadUse), "%v: Detach gives %v", l, err)
-	default:
-		s.check(err == nil, "%v: Detach gives %v", l, err)
+	if s.checkCall(l, "Detach", err, l.hasStoppedWriting(), l.layer != nil || !l.isSettled()) {
 		l.parting, l.deaf = true, true
 		l.allowReasons(ErrDetached)
 	}

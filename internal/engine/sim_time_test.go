@@ -95,9 +95,7 @@ func (s *sim) onTimer(c *Conn) {
 	l.timer = 0
 	s.timers++
 	s.log("%v: its timer runs out", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("tick"))
-	s.randomHandlerCall(l)
+	s.act(l, "tick")
 }
 
 // allowedTimeouts returns the close reasons that are possible now.
@@ -171,9 +169,7 @@ func (s *sim) sendHeartbeat(c *Conn) {
 	l.unheard++
 	s.beats++
 	s.log("%v: heartbeat", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("beat"))
-	s.randomHandlerCall(l)
+	s.act(l, "beat")
 }
 
 // checkHighWater tracks HighWater and LowWater.
@@ -223,7 +219,5 @@ func (s *sim) onDraining(c *Conn) {
 	s.check(l.drained && l.draining == 0, "%v: Draining again, or without Drain", l)
 	l.draining++
 	s.log("%v: draining", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("farewell"))
-	s.randomHandlerCall(l)
+	s.act(l, "farewell")
 }
