@@ -243,10 +243,12 @@ func runStress(t *testing.T, rng *rand.Rand, size int, total *[outcomes]uint64) 
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
-	ctx, stop := context.WithTimeout(context.Background(), []time.Duration{0, 50 * time.Microsecond, time.Hour}[rng.IntN(3)])
-	defer stop()
-	var dropped [2][]pool.Task
+	var dropped [3][]pool.Task
 	for i := range dropped {
+		// The first one that ends applies to all.
+		limits := []time.Duration{0, 50 * time.Microsecond, time.Hour}
+		ctx, stop := context.WithTimeout(context.Background(), limits[rng.IntN(len(limits))])
+		defer stop()
 		closers.Go(func() {
 			dropped[i] = closeAndCheck(t, s.p, ctx)
 			if n := s.running.Load(); n != 0 {

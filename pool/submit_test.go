@@ -2,7 +2,6 @@ package pool_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,20 +44,16 @@ func TestNoWaiterStarves(t *testing.T) {
 	}
 }
 
-func TestNilFuncPanics(t *testing.T) {
+func TestNilJobPanics(t *testing.T) {
 	p := startPool(t, pool.Config{})
-	for name, submit := range map[string]func(){
-		"TrySubmit":  func() { _ = p.TrySubmit(nil) },
-		"Submit":     func() { _ = p.Submit(t.Context(), nil) },
-		"SubmitTask": func() { _ = p.SubmitTask(pool.Task{}) },
-	} {
+	for _, job := range []pool.Job{nil, pool.Func(nil)} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s of no job did not panic", name)
+					t.Errorf("submitting %#v did not panic", job)
 				}
 			}()
-			submit()
+			_ = p.SubmitTask(pool.Task{Job: job})
 		}()
 	}
 }
@@ -87,32 +82,6 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 			if s := p.Stats(); s.Accepted != jobs || s.Full+s.Late+s.Closed != 0 {
 				t.Errorf("accepted %d of %d, full %d, late %d, closed %d", s.Accepted, jobs, s.Full, s.Late, s.Closed)
 			}
-		}
-	}
-}
-
-// A job whose context has ended is not accepted, not even by an idle pool.
-func TestLateJobsNeverRun(t *testing.T) {
-	past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
-	defer cancel()
-	for _, queue := range []int{pool.NoQueue, 1024} {
-		p := startPool(t, pool.Config{Min: 2, Queue: queue})
-		for ctx, why := range map[context.Context]error{newEndedContext(errWhy): errWhy, past: context.DeadlineExceeded} {
-			job := &recordedJob{t: t}
-			task := pool.Task{Job: job, Ctx: ctx}
-			for call, err := range map[string]error{
-				"Submit":        p.Submit(ctx, job.Run),
-				"SubmitTask":    p.SubmitTask(task),
-				"TrySubmitTask": p.TrySubmitTask(task),
-			} {
-				if !errors.Is(err, pool.ErrExpired) || !errors.Is(err, why) {
-					t.Errorf("%s: got %v; expected ErrExpired and %v", call, err, why)
-				}
-			}
-			job.expect(nil)
-		}
-		if s := p.Stats(); s.Late != 6 || s.Accepted != 0 || s.Expired != 0 {
-			t.Errorf("late %d, accepted %d, expired %d; expected 6, 0, 0", s.Late, s.Accepted, s.Expired)
 		}
 	}
 }
