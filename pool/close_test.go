@@ -82,7 +82,6 @@ func TestForcedCloseReachesBusyJobs(t *testing.T) {
 	})
 }
 
-// Close does not wait forever for jobs that ignore their contexts, and returns their number.
 func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	inBubble(t, fixedConfig(3, 64), func(t *testing.T, p *pool.Pool) {
 		release := occupyWorkers(t, p, 3)

@@ -133,7 +133,6 @@ func newJobs(t testing.TB, n int, do pool.Func) []recordedJob {
 	return jobs
 }
 
-// submitJobs submits n new jobs.
 func submitJobs(t testing.TB, p *pool.Pool, n int, do pool.Func) []recordedJob {
 	t.Helper()
 	jobs := newJobs(t, n, do)

@@ -142,7 +142,6 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 	}
 }
 
-// waitForIdle waits until no job waits or runs.
 func waitForIdle(p *pool.Pool) {
 	for s := p.Stats(); s.Queued+s.Running > 0; s = p.Stats() {
 		time.Sleep(time.Millisecond)

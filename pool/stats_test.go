@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Wait and Service measure the jobs' times.
 func TestStatsOfTimes(t *testing.T) {
 	inBubble(t, fixedConfig(1, 64), func(t *testing.T, p *pool.Pool) {
 		const jobs = 50

@@ -132,7 +132,6 @@ func TestPeerFull(t *testing.T) {
 	mustBroadcast(t, old, "last", 1)
 }
 
-// TestInvalidFrames checks that an invalid frame is an error.
 func TestInvalidFrames(t *testing.T) {
 	for _, wrong := range [][]byte{{99}, {frameMessage, 1, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 3, 'a'}} {
 		_, _, _, _, out, in := newPeerPair(t, 1<<20)

@@ -74,7 +74,6 @@ func newManualConn(t *testing.T, h *recordingHandler) *manualConn {
 	return d
 }
 
-// wantAction checks the next action.
 func (d *manualConn) wantAction(when string, a Action) {
 	d.Helper()
 	if got := d.AdvanceToNextAction(); got != a {
@@ -82,7 +81,6 @@ func (d *manualConn) wantAction(when string, a Action) {
 	}
 }
 
-// wantClosed finishes the connection and checks its close reason.
 func (d *manualConn) wantClosed(why error) {
 	d.Helper()
 	d.wantAction("at the end", Close)

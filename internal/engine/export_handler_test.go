@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// ownCalls is a ConnHandler.
 type ownCalls struct {
 	*recordingHandler
 	value any

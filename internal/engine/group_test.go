@@ -11,7 +11,6 @@ import (
 	"unsafe"
 )
 
-// hookedPoster is a Poster that calls a function first.
 type hookedPoster struct {
 	Poster
 	hook func()
@@ -22,7 +21,6 @@ func (h *hookedPoster) Post(c *Conn, gen uint32, r Request) error {
 	return h.Poster.Post(c, gen, r)
 }
 
-// hookedChunkPoster is a Poster for chunks that calls a function first.
 type hookedChunkPoster struct {
 	*mailboxOwner
 	hook func()
@@ -33,7 +31,6 @@ func (h *hookedChunkPoster) PostToChunk(to *GroupChunk, s *Shared) PostOutcomes 
 	return h.mailboxOwner.PostToChunk(to, s)
 }
 
-// openGroup opens n connections in a group.
 func (o *mailboxOwner) openGroup(n int) (g *Group, refs []Ref) {
 	g = new(Group)
 	for i := range n {

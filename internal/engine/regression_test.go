@@ -8,21 +8,18 @@ import (
 
 // Each test here reproduces a failure that the simulation has found.
 
-// deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
 		o.takeByConn()
 	}
 }
 
-// openRelayPair opens two connections and requests a relay between them.
 func (o *mailboxOwner) openRelayPair(t *testing.T) (a, b *Conn) {
 	a, b = o.open(1), o.open(2)
 	wantErr(t, "Relay", a.RequestRelayWith(b.Ref()), nil)
 	return a, b
 }
 
-// wantCloseReason checks that a connection closes, and why.
 func wantCloseReason(t *testing.T, what string, c *Conn, why error) {
 	t.Helper()
 	if !c.is(closing) || !errors.Is(c.CloseReason(), why) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 )
 
-// checkInvariants checks what must hold after each step.
 func (s *sim) checkInvariants() {
 	s.driveTouched()
 	s.check(s.failure == "", "fails in a call of the handler")
@@ -66,7 +65,6 @@ func (l *life) relayedExtra() int {
 	return l.mate.rude + simMaxMessage + simMaxRead
 }
 
-// checkMissedMessages checks the number of missed messages.
 func (s *sim) checkMissedMessages(l *life) {
 	want := l.fewer
 	for _, u := range l.subs {
@@ -194,12 +192,10 @@ func (s *sim) finishAll() {
 	s.check(len(s.lent) == 0, "%d buffers were not returned", len(s.lent))
 }
 
-// checkComplete checks that everything written or posted was sent.
 func (s *sim) checkComplete(l *life) {
 	s.check(bytes.Equal(l.wire, l.wrote), "%v: the peer got %q of %q", l, l.wire, l.wrote)
 }
 
-// checkReason checks why a connection has closed, and what that implies.
 func (s *sim) checkReason(l *life, why error) {
 	causes := slices.Clone(l.causes)
 	for _, o := range append(l.related, l.mate) {
@@ -253,7 +249,6 @@ func (s *sim) life(c *Conn) *life {
 	return l
 }
 
-// sharedMemory returns the shared memory of posts.
 func sharedMemory(posts []*post) (n int64) {
 	for _, p := range posts {
 		if p.shared {
@@ -263,7 +258,6 @@ func sharedMemory(posts []*post) (n int64) {
 	return n
 }
 
-// checkMemoryCounters compares counted memory with actual memory.
 func (s *sim) checkMemoryCounters() {
 	var want [gauges]int64
 	want[Buffered] = int64(s.box.CountedMemory()) + sharedMemory(s.posts)
@@ -284,7 +278,6 @@ func (s *sim) checkMemoryCounters() {
 	}
 }
 
-// checkFinalCounters compares the counters at the end with what has happened.
 func (s *sim) checkFinalCounters(n Counts, refused int) {
 	count := func(what string, got int64, want int) {
 		s.check(got == int64(want), "counted %d %s, want %d", got, what, want)

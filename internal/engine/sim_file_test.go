@@ -37,7 +37,6 @@ func simContent(which int) []byte {
 	return p
 }
 
-// handlerSendsFile sends a part of a file and checks the result.
 func (s *sim) handlerSendsFile(l *life) {
 	c, which := l.conn, s.dice.intN(4)/3
 	f, cut := simFiles()[which], which == 1 && s.dice.intN(2) == 0
@@ -76,7 +75,6 @@ func (s *sim) truncateFile(f *os.File, size int64) {
 	s.check(f.Truncate(size) == nil, "can't truncate a file")
 }
 
-// kernelSendFile sends as much as there is space for, or fails.
 func (s *sim) kernelSendFile(l *life) {
 	c := l.conn
 	f, from, n := c.NextFilePartUnlessLayered()

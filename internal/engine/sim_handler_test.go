@@ -5,7 +5,6 @@ import (
 	"errors"
 )
 
-// handlerCharacter is how a handler behaves.
 type handlerCharacter int
 
 const (
@@ -133,7 +132,6 @@ func (s *sim) Closed(c *Conn, why error) {
 	s.randomPanic(l)
 }
 
-// handleInput handles input according to the handler's character.
 func (s *sim) handleInput(l *life, in []byte) (used int) {
 	if s.dice.intN(6) == 0 {
 		s.randomHandlerCall(l)
@@ -206,7 +204,6 @@ func (s *sim) handlerCloses(l *life) {
 	}
 }
 
-// handlerWrites writes and checks the result.
 func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
 	s.pullRelayed(l, 0)
@@ -246,7 +243,6 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 	s.check(errors.Is(err, want) && (n == len(p) || err != nil && n == 0), "%v: Write of %d bytes gives %d, %v; want %v", l, len(p), n, err, want)
 }
 
-// checkPaused returns IsPaused and records the result.
 func (s *sim) checkPaused(l *life) bool {
 	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
@@ -259,7 +255,6 @@ func (s *sim) checkPaused(l *life) bool {
 	return paused
 }
 
-// randomHandlerCall makes a random call that any handler call may make.
 func (s *sim) randomHandlerCall(l *life) {
 	c := l.conn
 	open := !l.closed && c.IsOpen()

@@ -43,7 +43,6 @@ func (s *sim) newLayer(c *Conn) Layer {
 	return l.layer
 }
 
-// makeLayer creates a layer, whose header the peer sends.
 func (s *sim) makeLayer(l *life) {
 	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.intN(10), late: s.dice.intN(2) == 0}
 	l.clear = len(l.sent)
@@ -123,7 +122,6 @@ func (y *simLayer) finishHandshake(c *Conn) error {
 	return nil
 }
 
-// requestResume requests Resume from outside.
 func (y *simLayer) requestResume() {
 	err := y.l.ref.ResumeLayer()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
@@ -178,7 +176,6 @@ func (y *simLayer) OnClosed(c *Conn) {
 	y.closed++
 }
 
-// appendOwnBytes sends the layer's own bytes.
 func (y *simLayer) appendOwnBytes(c *Conn, p []byte) {
 	y.l.expectRaw(y.s, p)
 	c.AppendToTransport(p)

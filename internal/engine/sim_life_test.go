@@ -68,7 +68,6 @@ type life struct {
 	takes []*sub // subscriptions with an announced value
 	fewer int64  // messages and values that it has missed
 
-	born     time.Duration
 	began    time.Duration // when it was dialled
 	timer    time.Duration // when its timer runs out; 0 for never
 	deadline time.Duration

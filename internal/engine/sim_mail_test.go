@@ -19,7 +19,6 @@ type post struct {
 	do     bool // posted by DoOrElse, so that lost is called
 }
 
-// postToRandomConn posts to an open or former connection and checks the result.
 func (s *sim) postToRandomConn() {
 	if len(s.past) == 0 {
 		return
@@ -49,7 +48,6 @@ func (s *sim) postToRandomConn() {
 	s.checkPosted(l, p, err)
 }
 
-// postBytes posts bytes in a random way.
 func (s *sim) postBytes(l *life, p *post) error {
 	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.intN(1000))
 	p.data = p.data[:s.dice.intN(len(p.data)+1)]
@@ -123,7 +121,6 @@ func (s *sim) recordAccepted(p *post) {
 	s.posts = append(s.posts, p)
 }
 
-// acceptsRequests reports whether a connection still handles requests.
 func (s *sim) acceptsRequests(l *life) bool {
 	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
 }
@@ -291,7 +288,6 @@ func (s *sim) flushDeferred(l *life) {
 	s.dropDeferred(l)
 }
 
-// dropDeferred drops deferred requests that are too late.
 func (s *sim) dropDeferred(l *life) {
 	for _, k := range l.kept {
 		l.waiting--
@@ -300,7 +296,6 @@ func (s *sim) dropDeferred(l *life) {
 	l.kept = nil
 }
 
-// broadcast sends a message to all open connections, in one or two pieces.
 func (s *sim) broadcast() {
 	var each []*Shared
 	var all []byte
@@ -341,12 +336,10 @@ func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c.WriteBroadcasts(all, each)
 }
 
-// acceptsBroadcasts reports whether a connection must get broadcasts.
 func (s *sim) acceptsBroadcasts(l *life) bool {
 	return !l.finishing && !l.conn.is(handshaking|openPending|relayed|closing) && !l.upgrading
 }
 
-// expectDropped records that a message exceeded the limit.
 func (s *sim) expectDropped(l *life) {
 	if s.host.DropMessages {
 		s.drops++
@@ -371,13 +364,11 @@ func (s *sim) expectBroadcast(l *life, p []byte) {
 	}
 }
 
-// topic has a LatestValue and its values so far.
 type topic struct {
 	LatestValue
 	values [][]byte
 }
 
-// sub is one connection's subscription.
 type sub struct {
 	topic    *topic
 	latest   *LatestSubscription
@@ -388,7 +379,6 @@ type sub struct {
 	left     bool
 }
 
-// setLatestValue sets a new value and announces it to some connections.
 func (s *sim) setLatestValue() {
 	t := s.topics[s.dice.intN(simTopics)]
 	p := fmt.Appendf(nil, "[%d]", len(t.values))
@@ -446,7 +436,6 @@ func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	p.data = nil
 }
 
-// expectLatest records that a value was announced to a connection.
 func (s *sim) expectLatest(l *life, u *sub) {
 	if l.hasStoppedSending() {
 		s.drops++
@@ -457,7 +446,6 @@ func (s *sim) expectLatest(l *life, u *sub) {
 	l.takes = append(l.takes, u)
 }
 
-// takeLatestValues records the values that the connection is about to take.
 func (s *sim) takeLatestValues(l *life) {
 	if len(l.takes) == 0 || l.conn.is(failed) || l.upgrading || len(l.wire) < len(l.wrote) {
 		return
@@ -476,7 +464,6 @@ func (s *sim) takeLatestValues(l *life) {
 	}
 }
 
-// skipLatestValue counts the newest value as taken.
 func (s *sim) skipLatestValue(l *life, u *sub) {
 	newest := len(u.topic.values)
 	s.check(u.due && newest > u.taken, "%v: takes value %d again", l, newest)

@@ -10,7 +10,6 @@ import (
 	"syscall"
 )
 
-// handlerRelays requests a relay with another connection and checks the result.
 func (s *sim) handlerRelays(l *life) {
 	o := s.past[s.dice.intN(len(s.past))]
 	if live := s.lives[s.dice.intN(simSlots)]; live != nil {
@@ -35,7 +34,6 @@ func (s *sim) handlerRelays(l *life) {
 	o.allowReasons(ErrClosed, ErrBadUse)
 }
 
-// findJoinedRelays finds the connections that were joined since the last call.
 func (s *sim) findJoinedRelays() {
 	for _, l := range s.lives {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
@@ -137,7 +135,6 @@ func (s *sim) checkRelay(l *life) {
 	}
 }
 
-// handlerDetaches detaches the connection.
 func (s *sim) handlerDetaches(l *life) {
 	c := l.conn
 	err := c.Detach(func(nc net.Conn, unread []byte) { s.checkDetached(l, nc, unread) })
@@ -147,7 +144,6 @@ func (s *sim) handlerDetaches(l *life) {
 	}
 }
 
-// detachedConn is the net.Conn of a detached connection.
 type detachedConn struct {
 	net.Conn
 	closed bool
@@ -170,9 +166,6 @@ func (s *sim) detachConn(l *life) {
 	l.conn.CompleteDetachOrAbort(nc, nil)
 	s.check(l.taken, "%v: was detached, and its function was not called", l)
 	s.check(nc.closed == (s.panics > panics), "%v: closed by the engine: %v, but panicked: %v", l, nc.closed, s.panics > panics)
-	if !nc.closed {
-		s.detached = append(s.detached, l)
-	}
 }
 
 func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
@@ -181,22 +174,4 @@ func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
 	l.taken = true
 	s.handlerWrites(l, []byte("too late"))
 	s.randomPanic(l)
-}
-
-// adoptConn opens a connection that was detached. The peer stays the same, and its unread input was
-// read already.
-func (s *sim) adoptConn(slot int) {
-	old := s.detached[0]
-	s.detached = s.detached[1:]
-	l := s.openConn(slot, old.room, false)
-	s.log("%v: is %v, adopted", l, old)
-	l.fin, l.reset = old.fin, old.reset
-	l.sent = bytes.Clone(old.sent[old.used:])
-	l.raw = append(l.raw, l.encodeForWire(l.sent)...)
-	read := min(old.arrived-old.used, len(l.raw))
-	if read > 0 {
-		s.deliverInput(l, read)
-		l.rude = max(l.rude, read)
-	}
-	s.driveConnAndTouched(l)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// newConnWithWorker opens a connection whose handler runs on workers.
 func newConnWithWorker(t *testing.T, h *recordingHandler) *manualConn {
 	d := newManualConn(t, h)
 	d.Abort(nil) // Opened has been called already

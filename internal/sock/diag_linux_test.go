@@ -64,7 +64,6 @@ var loopback = []struct{ network, host, to string }{
 	{"tcp4", "127.0.0.1", "127.0.0.1"}, {"tcp6", "::1", "::1"}, {"tcp", "", "127.0.0.1"},
 }
 
-// TestListAcceptQueues checks the length and limit of accept queues.
 func TestListAcceptQueues(t *testing.T) {
 	for _, test := range loopback[:2] {
 		const backlog, waiting = 7, 3

@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestReceiveFDsAfterReset receives what a peer sent before it closed with unread input.
 func TestReceiveFDsAfterReset(t *testing.T) {
 	pair, err := NewFDSocketpair()
 	testkit.RequireNoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestPollWait checks that both system calls report events and time out without one.
 func TestPollWait(t *testing.T) {
 	for name, coarse := range map[string]bool{"epoll_pwait2": false, "epoll_pwait": true} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,6 @@ func TestListenUnix(t *testing.T) {
 	}
 }
 
-// TestListenUnixInUse checks that existing files are not removed.
 func TestListenUnixInUse(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")

@@ -69,7 +69,6 @@ func (e *recordingEngine) QueueCloseOfPeerConns(peer netip.AddrPort) error {
 	return nil
 }
 
-// TestExecuteCommand checks that commands reach the engine, and that malformed ones fail.
 func TestExecuteCommand(t *testing.T) {
 	e := &recordingEngine{}
 	for _, c := range []struct {

@@ -64,7 +64,6 @@ func TestOrderConn(t *testing.T) {
 	}
 }
 
-// TestOrderConnClosed closes one side while an order is executed.
 func TestOrderConnClosed(t *testing.T) {
 	supervisor, worker := newTestOrderConns(t)
 	carriesOut, over := make(chan struct{}), make(chan struct{})

@@ -32,7 +32,6 @@ func newTestSuccessor(old controlSocket) *Successor {
 	return &Successor{controlSocket: old, replyTimeout: patience, exited: make(chan struct{})}
 }
 
-// wantErrorSaying checks that err contains says.
 func wantErrorSaying(t *testing.T, when string, err error, says string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), says) {
@@ -56,7 +55,6 @@ func TestVersions(t *testing.T) {
 	wantErrorSaying(t, "the old process says", err, "version 98")
 }
 
-// TestParts sends more descriptors than fit into a message, up to the limit and beyond.
 func TestParts(t *testing.T) {
 	for _, n := range []int{0, sock.MaxFDsPerMessage, sock.MaxFDsPerMessage + 1, maxDescriptors, maxDescriptors + 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
