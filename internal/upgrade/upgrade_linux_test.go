@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -80,10 +79,10 @@ func TestParts(t *testing.T) {
 // TestUnexpectedMessages distinguishes an unexpected kind, an abort and a closed socket.
 func TestUnexpectedMessages(t *testing.T) {
 	old, next := newTestControlPair(t)
-	for _, c := range []struct{ word, says string }{{"nonsense", `received message "nonsense"; expected "channels"`}, {kindAbort, errAborted.Error()}} {
-		testkit.RequireNoError(t, old.sendMessage(c.word, struct{}{}))
+	for word, says := range map[string]string{"nonsense": `received message "nonsense"; expected "channels"`, kindAbort: errAborted.Error()} {
+		testkit.RequireNoError(t, old.sendMessage(word, struct{}{}))
 		_, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), patience)
-		wantErrorSaying(t, c.word, err, c.says)
+		wantErrorSaying(t, word, err, says)
 	}
 	old.file.Close()
 	_, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), patience)
@@ -148,30 +147,6 @@ func TestWaitReplyCancelled(t *testing.T) {
 	if _, err := s.WaitReady(t.Context()); err != nil {
 		t.Errorf("an answer: %v", err)
 	}
-}
-
-// TestExplainExit checks that the exit status of a process that has closed its end is waited for, and
-// that a running process is not.
-func TestExplainExit(t *testing.T) {
-	old, next := newTestControlPair(t)
-	s := newTestSuccessor(old)
-	testkit.RequireNoError(t, next.sendMessage("nonsense", struct{}{}))
-	_, err := s.WaitReady(t.Context())
-	wantErrorSaying(t, "an unknown message", err, "nonsense")
-	next.file.Close()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.WaitReady(t.Context())
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		t.Errorf("%v before the process has ended", err)
-	case <-time.After(300 * time.Millisecond): // the time in which it must not return
-	}
-	s.exitErr = errors.New("exit status 3")
-	close(s.exited)
-	wantErrorSaying(t, "it is known how it ended", testkit.Receive(t, ended, "the end"), "exit status 3")
 }
 
 // TestWaitAndReportExit checks that each kind of exit is reported to the first process, and that the
