@@ -80,13 +80,14 @@ func TestPanicsAreContained(t *testing.T) {
 func TestCallThatDoesNotRun(t *testing.T) {
 	soon := func(f func()) { time.AfterFunc(time.Second, f) }
 	hold := func(t *testing.T, p *pool.Pool) { occupyWorkers(t, p, 1) }
+	none := func(*testing.T, *pool.Pool) {}
 	for name, c := range map[string]struct {
 		cfg     pool.Config
 		ctx     context.Context // nil: it ends after a second
 		prepare func(t *testing.T, p *pool.Pool)
 		want    []error
 	}{
-		"late":   {pool.Config{}, newEndedContext(errWhy), func(*testing.T, *pool.Pool) {}, []error{pool.ErrExpired, errWhy}},
+		"late":   {pool.Config{}, newEndedContext(errWhy), none, []error{pool.ErrExpired, errWhy}},
 		"closed": {pool.Config{}, nil, func(t *testing.T, p *pool.Pool) { closeAndCheck(t, p, t.Context()) }, []error{pool.ErrClosed}},
 		"dropped by Close": {fixedConfig(1, 64), context.Background(), func(t *testing.T, p *pool.Pool) {
 			mustSubmit(t, p, 1, func(ctx context.Context) { <-ctx.Done() })
@@ -146,7 +147,7 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		if end.Load() != errWhy {
-			t.Errorf("the function's context has ended for %v; expected that it was run to its end, and the cause", end.Load())
+			t.Errorf("the function has seen its context end for %v; expected that, and the cause", end.Load())
 		}
 	})
 }

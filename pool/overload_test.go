@@ -125,9 +125,12 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 // In any overload, jobs that run have not waited long, and nearly the full capacity is useful. Each rule can be
 // disabled alone. Without the rules the queue is long, and each job has waited for all of it.
 func TestOverload(t *testing.T) {
-	const ms, half = time.Millisecond, 500 * time.Millisecond
-	latency := func(most time.Duration) func(o *outcome) bool {
-		return func(o *outcome) bool { return o.good >= 3*capacity*95/100 && o.wait(0.99) <= most && o.shed > 0 }
+	const ms, half, second = time.Millisecond, 500 * time.Millisecond, time.Second
+	shortWait := func(most time.Duration) func(o *outcome) bool {
+		return func(o *outcome) bool { return o.wait(0.99) <= most && o.shed > 0 }
+	}
+	lowLatency := func(most time.Duration) func(o *outcome) bool {
+		return func(o *outcome) bool { return o.good >= 3*capacity*95/100 && shortWait(most)(o) }
 	}
 	for name, c := range map[string]struct {
 		cfg   pool.Config
@@ -135,34 +138,30 @@ func TestOverload(t *testing.T) {
 		from  time.Duration // when recording of waits begins
 		ok    func(o *outcome) bool
 	}{
-		"low latency, also if the overload comes and goes": {pool.Config{Target: 5 * ms}, 1.2, half, latency(50 * ms)},
-		"low latency": {pool.Config{Target: 5 * ms}, 2, half, latency(10 * ms)},
-		"low latency, and few are accepted to be shed": {pool.Config{Target: 5 * ms}, 10, half, func(o *outcome) bool {
-			return latency(15*ms)(o) && o.full >= 10*o.shed
+		"low latency, also if the overload comes and goes": {pool.Config{Target: 5 * ms}, 1.2, half, lowLatency(50 * ms)},
+		"low latency": {pool.Config{Target: 5 * ms}, 2, half, lowLatency(10 * ms)},
+		"few accepted to be shed": {pool.Config{Target: 5 * ms}, 10, half, func(o *outcome) bool {
+			return lowLatency(15*ms)(o) && o.full >= 10*o.shed
 		}},
 		// The default target is the duration of these jobs.
-		"low latency with the default target": {pool.Config{}, 2, half, latency(25 * ms)},
-		"few that have waited twice a short target": {pool.Config{Target: 50 * ms, Interval: time.Second}, 2, 2 * time.Second, func(o *outcome) bool {
-			return o.shed != 0 && o.wait(0.99) <= 100*ms
-		}},
-		"few that have waited twice a long target": {pool.Config{Target: 200 * ms, Interval: time.Second}, 2, 2 * time.Second, func(o *outcome) bool {
-			return o.shed != 0 && o.wait(0.99) <= 400*ms
-		}},
+		"low latency with the default target": {pool.Config{}, 2, half, lowLatency(25 * ms)},
+		"waits of up to twice a short target": {pool.Config{Target: 50 * ms, Interval: second}, 2, 2 * second, shortWait(100 * ms)},
+		"waits of up to twice a long target":  {pool.Config{Target: 200 * ms, Interval: second}, 2, 2 * second, shortWait(400 * ms)},
 		// Jobs from the first milliseconds are the oldest until the end.
-		"nothing is shed, the newest run at once and others wait for long": {pool.Config{KeepQueued: true}, 10, 0, func(o *outcome) bool {
-			return o.shed == 0 && o.wait(0.5) <= 50*ms && o.wait(1) >= time.Second
+		"nothing shed, a short wait for the newest": {pool.Config{KeepQueued: true}, 10, 0, func(o *outcome) bool {
+			return o.shed == 0 && o.wait(0.5) <= 50*ms && o.wait(1) >= second
 		}},
-		"nothing is shed, all wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, half, func(o *outcome) bool {
+		"nothing shed, a wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, half, func(o *outcome) bool {
 			return o.shed == 0 && o.wait(0.1) >= 200*ms
 		}},
 		// The target, plus a tick of the controller or two until it acts; with KeepQueued it would
 		// be a second.
-		"jobs that run have waited up to the target": {pool.Config{FIFO: true}, 10, half, func(o *outcome) bool {
-			return o.shed != 0 && o.wait(0.99) <= 30*ms
-		}},
-		"few are in time without rules": {pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}, 10, half, func(o *outcome) bool {
-			return o.good <= 3*capacity/4 && o.wait(0.99) >= 2*patient && o.shed == 0
-		}},
+		"waits of up to the target": {pool.Config{FIFO: true}, 10, half, shortWait(30 * ms)},
+		"nothing in time without rules": {
+			pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}, 10, half, func(o *outcome) bool {
+				return o.good <= 3*capacity/4 && o.wait(0.99) >= 2*patient && o.shed == 0
+			},
+		},
 	} {
 		for _, processors := range []int{2, 8} {
 			t.Run(fmt.Sprintf("%s/%d", name, processors), func(t *testing.T) {
@@ -172,7 +171,8 @@ func TestOverload(t *testing.T) {
 					if !c.ok(o) {
 						t.Errorf("%+v, %v of capacity: %v; expected: %s", c.cfg, c.times, o, name)
 					}
-					if s := p.Stats(); s.Shed != uint64(o.shed) || s.Full != uint64(o.full) || o.good+o.shed+o.full > o.offered {
+					s := p.Stats()
+					if s.Shed != uint64(o.shed) || s.Full != uint64(o.full) || o.good+o.shed+o.full > o.offered {
 						t.Errorf("%v, but shed %d, full %d in Stats", o, s.Shed, s.Full)
 					}
 				})

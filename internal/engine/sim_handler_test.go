@@ -240,7 +240,8 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 	default:
 		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 	}
-	s.check(errors.Is(err, want) && (n == len(p) || err != nil && n == 0), "%v: Write of %d bytes gives %d, %v; want %v", l, len(p), n, err, want)
+	s.check(errors.Is(err, want), "%v: Write of %d bytes gives %v, want %v", l, len(p), err, want)
+	s.check(n == len(p) && err == nil || n == 0 && err != nil, "%v: Write of %d bytes gives %d, %v", l, len(p), n, err)
 }
 
 func (s *sim) checkPaused(l *life) bool {

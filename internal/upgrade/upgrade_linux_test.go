@@ -79,7 +79,9 @@ func TestParts(t *testing.T) {
 // TestUnexpectedMessages distinguishes an unexpected kind, an abort and a closed socket.
 func TestUnexpectedMessages(t *testing.T) {
 	old, next := newTestControlPair(t)
-	for word, says := range map[string]string{"nonsense": `received message "nonsense"; expected "channels"`, kindAbort: errAborted.Error()} {
+	for word, says := range map[string]string{
+		"nonsense": `received message "nonsense"; expected "channels"`, kindAbort: errAborted.Error(),
+	} {
 		testkit.RequireNoError(t, old.sendMessage(word, struct{}{}))
 		_, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), patience)
 		wantErrorSaying(t, word, err, says)
