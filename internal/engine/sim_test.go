@@ -189,7 +189,7 @@ func newSim(name string, d randomSource) *sim {
 // randomizeRuntime chooses the Runtime's optional features.
 func (s *sim) randomizeRuntime() {
 	h, roll := &s.host, s.dice.intN(256)
-	h.DropMessages = roll&1 != 0
+	h.DropMessages, h.TimeAllCalls = roll&1 != 0, s.dice.intN(2) == 0
 	if roll&2 != 0 {
 		h.Drained, h.Draining = s.onWritable, s.onDraining
 	}

@@ -16,6 +16,7 @@ func newConnWithWorker(t *testing.T, h *recordingHandler) *manualConn {
 	h.notes, h.why = nil, nil
 	d.host.OnWorkers = true
 	d.host.Loop = workerLoop{}
+	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.OnOpen(loopback, false)
 	return d
 }
@@ -61,7 +62,6 @@ func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d.RecordSubmittedTime()
 	d.host.SetClock(10 * time.Second)
 	d.ExcludeWorkerTimeFromTimeouts()
-	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.CallShedHandler(ErrOverloaded)
 	if why, _ := d.exceededTimeLimit(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
