@@ -33,6 +33,15 @@ func mustListenUnix(t *testing.T, path string) *net.UnixListener {
 	return l
 }
 
+// wantNoListener checks that listening at path fails with an error that says the given text.
+func wantNoListener(t *testing.T, path, says string, want error) {
+	t.Helper()
+	l, err := ListenUnixReplacingStale(path)
+	if l != nil || err == nil || !strings.Contains(err.Error(), says) || want != nil && !errors.Is(err, want) {
+		t.Errorf("%q: got %v, %v; want an error that says %q and is %v", path, l, err, says, want)
+	}
+}
+
 func createStaleSocket(path string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -56,9 +65,7 @@ func TestListenUnix(t *testing.T) {
 		if !isListening(path) {
 			t.Errorf("%s: nobody listens", path)
 		}
-		if again, err := ListenUnixReplacingStale(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s, while it is listened on: got %v, %v", path, again, err)
-		}
+		wantNoListener(t, path, path, syscall.EADDRINUSE)
 		if !isListening(path) {
 			t.Errorf("%s: the listener is gone", path)
 		}
@@ -90,9 +97,7 @@ func TestListenUnixInUse(t *testing.T) {
 	} {
 		path := filepath.Join(dir, "f")
 		testkit.RequireNoError(t, make(path))
-		if l, err := ListenUnixReplacingStale(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, %v", says, l, err)
-		}
+		wantNoListener(t, path, says, syscall.EADDRINUSE)
 		if err := os.Remove(path); err != nil {
 			t.Errorf("%s was removed: %v", says, err)
 		}
@@ -160,9 +165,7 @@ func TestListenUnixRefuses(t *testing.T) {
 		dir + "/none/s":                        "no such file",
 		"/" + strings.Repeat("x", maxUnixPath): "expected at most",
 	} {
-		if l, err := ListenUnixReplacingStale(path); l != nil || err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: got %v, %v; want an error that says %s", path, l, err, says)
-		}
+		wantNoListener(t, path, says, nil)
 	}
 }
 
