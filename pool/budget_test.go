@@ -9,42 +9,33 @@ func TestBudget(t *testing.T) {
 	b := newMemoryBudgetOrCgroupLimit(1000, 500)
 	used, cycle := int64(0), uint64(0)
 	b.readUsage = func() (int64, uint64) { return used, cycle }
-	if got := b.updateMaxWorkers(100); got != 500 {
-		t.Errorf("%d workers without need; expected 500", got)
-	}
-	used = 800
-	last := 100
-	for range 3 {
-		cycle++
+	want := func(when string, last, least, most int) int {
+		t.Helper()
 		got := b.updateMaxWorkers(last)
-		if got >= last {
-			t.Errorf("%d workers with %d of 1,000 used; expected fewer than %d", got, used, last)
+		if got < least || got > most {
+			t.Errorf("%s: %d workers; expected %d to %d", when, got, least, most)
 		}
-		if again := b.updateMaxWorkers(last); again != got {
-			t.Errorf("%d workers at a second look without a garbage collection; expected %d", again, got)
-		}
-		last = got
-		used -= 42
+		return got
+	}
+	want("without need", 100, 500, 500)
+	last := 100
+	for used = 800; used > 700; used -= 42 {
+		cycle++
+		got := want("with 80 % used", last, 1, last-1)
+		last = want("at a second look without a garbage collection", last, got, got)
 	}
 	used = 650
-	if got := b.updateMaxWorkers(last); got != last {
-		t.Errorf("%d workers in between; expected %d as before", got, last)
-	}
+	want("in between", last, last, last)
 	used = 990
 	for range 20 {
 		cycle++
-		last = b.updateMaxWorkers(last)
-	}
-	if last < 15 {
-		t.Errorf("%d workers although fewer don't help; expected no more cuts than %d", last, maxFutile)
+		last = want("although fewer don't help", last, 15, last)
 	}
 	used = 100
-	for i := 0; last < 500; i++ {
-		if i > 200 {
-			t.Fatalf("%d workers long after", last)
-		}
+	for range 200 {
 		last = b.updateMaxWorkers(last)
 	}
+	want("long after", last, 500, 500)
 	if got := newMemoryBudgetOrCgroupLimit(-1, 77).updateMaxWorkers(5); got != 77 {
 		t.Errorf("%d workers without a limit; expected 77", got)
 	}

@@ -14,21 +14,14 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
+type ctxKey struct{}
+
 func TestCallGivesResultAndError(t *testing.T) {
 	p := startPool(t, pool.Config{})
-	n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 42, nil })
-	if n != 42 || err != nil {
-		t.Errorf("got %d, %v; expected 42, nil", n, err)
-	}
-	s, err := pool.Call(context.Background(), p, func(context.Context) (string, error) { return "half", errWhy })
-	if s != "half" || err != errWhy {
-		t.Errorf("got %q, %v; expected both of what it returned", s, err)
-	}
-	got, err := pool.Call(context.WithValue(context.Background(), ctxKey{}, "mine"), p, func(ctx context.Context) (any, error) {
-		return ctx.Value(ctxKey{}), nil
-	})
-	if got != "mine" || err != nil {
-		t.Errorf("the value of its context is %v, %v", got, err)
+	ctx := context.WithValue(context.Background(), ctxKey{}, "mine")
+	got, err := pool.Call(ctx, p, func(ctx context.Context) (any, error) { return ctx.Value(ctxKey{}), errWhy })
+	if got != "mine" || err != errWhy {
+		t.Errorf("got %v, %v; expected both of what it returned", got, err)
 	}
 }
 
@@ -54,16 +47,11 @@ var panics = []struct {
 func TestPanicsAreContained(t *testing.T) {
 	for _, c := range panics {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var heard []*pool.PanicError
-				cfg := fixedConfig(1, 64)
-				cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e); panic("in the callback") }
-				p := startPool(t, cfg)
-				for range 10 {
-					if err := p.Submit(context.Background(), func(context.Context) { c.do() }); err != nil {
-						t.Fatal(err)
-					}
-				}
+			var heard []*pool.PanicError
+			cfg := fixedConfig(1, 64)
+			cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e); panic("in the callback") }
+			inBubble(t, cfg, func(t *testing.T, p *pool.Pool) {
+				mustSubmit(t, p, 10, func(context.Context) { c.do() })
 				synctest.Wait()
 				n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { c.do(); return 1, nil })
 				synctest.Wait()
@@ -82,9 +70,7 @@ func TestPanicsAreContained(t *testing.T) {
 				if s := p.Stats(); s.Panicked != 11 || s.Finished != 11 || s.Workers != 1 || s.Running != 0 {
 					t.Errorf("panicked %d, finished %d, workers %d, running %d; expected 11, 11, 1, 0", s.Panicked, s.Finished, s.Workers, s.Running)
 				}
-				if n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 2, nil }); n != 2 || err != nil {
-					t.Errorf("the next call: %d, %v", n, err)
-				}
+				expectCallRuns(t, p, context.Background())
 			})
 		})
 	}
@@ -94,32 +80,34 @@ func TestPanicsAreContained(t *testing.T) {
 func TestCallThatDoesNotRun(t *testing.T) {
 	soon := func(f func()) { time.AfterFunc(time.Second, f) }
 	hold := func(t *testing.T, p *pool.Pool) { occupyWorkers(t, p, 1) }
+	none := func(*testing.T, *pool.Pool) {}
 	for name, c := range map[string]struct {
 		cfg     pool.Config
 		ctx     context.Context // nil: it ends after a second
 		prepare func(t *testing.T, p *pool.Pool)
 		want    []error
 	}{
-		"late":   {pool.Config{}, newEndedContext(errWhy), nil, []error{pool.ErrExpired, errWhy}},
+		"late":   {pool.Config{}, newEndedContext(errWhy), none, []error{pool.ErrExpired, errWhy}},
 		"closed": {pool.Config{}, nil, func(t *testing.T, p *pool.Pool) { closeAndCheck(t, p, t.Context()) }, []error{pool.ErrClosed}},
 		"dropped by Close": {fixedConfig(1, 64), context.Background(), func(t *testing.T, p *pool.Pool) {
-			mustSubmit(t, p, func(ctx context.Context) { <-ctx.Done() })
+			mustSubmit(t, p, 1, func(ctx context.Context) { <-ctx.Done() })
 			synctest.Wait()
 			soon(func() { _, _ = p.Close(newEndedContext(nil)) })
 		}, []error{pool.ErrClosed}},
 		"shed": {pool.Config{Min: 1, Max: 1, Queue: oneShard}, context.Background(), func(t *testing.T, p *pool.Pool) {
 			hold(t, p)
-			soon(func() { mustSubmit(t, p, noopJob) }) // the last one is never shed
+			soon(func() { mustSubmit(t, p, 1, noopJob) }) // the last one is never shed
 		}, []error{pool.ErrShed}},
-		"expired in the queue": {fixedConfig(1, 64), nil, hold, []error{pool.ErrExpired, errWhy}},
-		"no room":              {fixedConfig(1, pool.NoQueue), nil, hold, []error{errWhy}},
+		"expired in the queue":    {fixedConfig(1, 64), nil, hold, []error{pool.ErrExpired, errWhy}},
+		"no room without a queue": {fixedConfig(1, pool.NoQueue), nil, hold, []error{errWhy}},
+		"no room in the queue": {fixedConfig(1, oneShard), nil, func(t *testing.T, p *pool.Pool) {
+			hold(t, p)
+			mustSubmit(t, p, oneShard, noopJob)
+		}, []error{errWhy}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := startPool(t, c.cfg)
-				if c.prepare != nil {
-					c.prepare(t, p)
-				}
+			inBubble(t, c.cfg, func(t *testing.T, p *pool.Pool) {
+				c.prepare(t, p)
 				if c.ctx == nil {
 					ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 					defer cancel()
@@ -142,31 +130,24 @@ func TestCallThatDoesNotRun(t *testing.T) {
 
 // Call does not wait for a running function after its context has ended.
 func TestCallLeavesWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, fixedConfig(1, 64))
-		gate := make(chan struct{})
-		var finished atomic.Bool
+	inBubble(t, fixedConfig(1, 64), func(t *testing.T, p *pool.Pool) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 		defer cancel()
+		gate := make(chan struct{})
+		var end atomic.Value // why the context of the function has ended
 		begin := time.Now()
 		n, err := pool.Call(ctx, p, func(ctx context.Context) (int, error) {
 			<-gate
-			if ctx.Err() == nil {
-				t.Error("the context of the call has not ended")
-			}
-			finished.Store(true)
+			end.Store(context.Cause(ctx))
 			return 1, nil
 		})
-		if n != 0 || err != errWhy {
-			t.Errorf("got %d, %v; expected 0 and the cause", n, err)
-		}
-		if took := time.Since(begin); took != time.Second {
-			t.Errorf("it took %v; expected a second", took)
+		if took := time.Since(begin); n != 0 || err != errWhy || took != time.Second {
+			t.Errorf("got %d, %v after %v; expected 0 and the cause, after a second", n, err, took)
 		}
 		close(gate)
 		synctest.Wait()
-		if !finished.Load() {
-			t.Error("the call was not run to its end")
+		if end.Load() != errWhy {
+			t.Errorf("the function has seen its context end for %v; expected that, and the cause", end.Load())
 		}
 	})
 }
@@ -183,12 +164,10 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 			"Submit, Background":     func() error { return p.Submit(context.Background(), job) },
 			"Submit, shared context": func() error { return p.Submit(shared, job) },
 			"SubmitTask":             func() error { return p.SubmitTask(pool.Task{Job: job}) },
-			"TrySubmit":              func() error { return p.TrySubmit(job) },
-			"TrySubmitTask":          func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) },
 		}
-		if queue == pool.NoQueue { // where a worker must be idle already
-			delete(submits, "TrySubmit")
-			delete(submits, "TrySubmitTask")
+		if queue != pool.NoQueue { // where a worker must be idle already
+			submits["TrySubmit"] = func() error { return p.TrySubmit(job) }
+			submits["TrySubmitTask"] = func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) }
 		}
 		for name, submit := range submits {
 			n := testing.AllocsPerRun(2000, func() {
@@ -213,8 +192,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 
 // A context that was submitted before with an earlier job does not end with that job's Run.
 func TestSharedContextOutlivesItsJobs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, fixedConfig(1, 1))
+	inBubble(t, fixedConfig(1, 1), func(t *testing.T, p *pool.Pool) {
 		shared, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		for i := range 6 {
@@ -229,4 +207,16 @@ func TestSharedContextOutlivesItsJobs(t *testing.T) {
 			synctest.Wait() // the worker is parked
 		}
 	})
+}
+
+type uncomparable struct {
+	context.Context
+	_ []int
+}
+
+func TestContextsThatCannotBeCompared(t *testing.T) {
+	p := startPool(t, pool.Config{Max: 1})
+	for range 3 {
+		expectCallRuns(t, p, uncomparable{Context: t.Context()})
+	}
 }

@@ -64,25 +64,6 @@ func ExampleCall() {
 	// true pool: a job panicked: no greeting
 }
 
-// TrySubmit does not wait: it returns an error if the pool is full.
-func ExamplePool_TrySubmit() {
-	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer p.Close(context.Background())
-
-	started, finish := make(chan struct{}), make(chan struct{})
-	fmt.Println(p.TrySubmit(func(context.Context) { close(started); <-finish }))
-	<-started
-	err = p.TrySubmit(func(context.Context) {})
-	fmt.Println(err, errors.Is(err, pool.ErrFull))
-	close(finish)
-	// Output:
-	// <nil>
-	// pool: full true
-}
-
 type request struct {
 	name   string
 	answer chan string

@@ -33,7 +33,7 @@ type outcome struct {
 
 	mu         sync.Mutex // of what the jobs note
 	shed, good int
-	waits      []time.Duration // how long those waited
+	waits      []time.Duration // how long those waited that have run
 }
 
 // submitAtRate submits jobs at a multiple of the capacity for the duration d, and waits until
@@ -43,10 +43,9 @@ func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Durati
 	o := &outcome{}
 	origin := time.Now()
 	perMs := times * float64(capacity) / 1000
-	for ms := 0; time.Duration(ms)*time.Millisecond < d; ms++ {
-		for o.offered < int(perMs*float64(ms+1)) {
+	for ms := range int(d / time.Millisecond) {
+		for ; o.offered < int(perMs*float64(ms+1)); o.offered++ {
 			job, begin := o.offered, time.Now()
-			o.offered++
 			err := p.TrySubmitTask(pool.Task{Job: &droppable{
 				run: func(context.Context) {
 					if waited := time.Since(begin); begin.Sub(origin) >= from {
@@ -74,10 +73,9 @@ func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Durati
 		synctest.Wait()
 		time.Sleep(time.Millisecond)
 	}
-	for p.Stats().Queued+p.Stats().Running > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	waitForIdle(p)
 	synctest.Wait()
+	slices.Sort(o.waits)
 	return o
 }
 
@@ -96,39 +94,26 @@ func (d *droppable) Run(ctx context.Context) { d.run(ctx) }
 func (d *droppable) Dropped(why error)       { d.dropped(why) }
 
 func (o *outcome) String() string {
-	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.waitQuantile(0.99), o.waitQuantile(1))
+	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p10 %v, median %v, p99 %v, max %v",
+		o.offered, o.full, o.shed, o.good, o.wait(0.1), o.wait(0.5), o.wait(0.99), o.wait(1))
 }
 
-func (o *outcome) waitQuantile(q float64) time.Duration {
-	if len(o.waits) == 0 {
-		return 0
-	}
-	w := slices.Clone(o.waits)
-	slices.Sort(w)
-	return w[int(q*float64(len(w)-1))]
-}
+// wait returns a quantile of the waits.
+func (o *outcome) wait(q float64) time.Duration { return o.waits[int(q*float64(len(o.waits)-1))] }
 
 // A pool that can run all jobs sheds nothing, also in bursts that take longer than the target but
 // less than the interval.
 func TestCalmPoolShedsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, overloadConfig(pool.Config{}))
+	inBubble(t, overloadConfig(pool.Config{}), func(t *testing.T, p *pool.Pool) {
 		o := submitAtRate(t, p, 0.9, 3*time.Second, 0)
-		if s := p.Stats(); o.good != o.offered || s.Shed+s.Full != 0 || s.Overloaded {
+		if s := p.Stats(); o.good != o.offered || s.Overloaded {
 			t.Errorf("at 0.9 of capacity: %v, %+v", o, s)
 		}
 		for range 20 {
-			burst := make([]recordedJob, 4*workers) // 60 ms until the last one begins
-			for i := range burst {
-				burst[i] = recordedJob{t: t, name: "of a burst", do: func(context.Context) { time.Sleep(service) }}
-				mustSubmitTask(t, p, pool.Task{Job: &burst[i]})
-			}
+			mustSubmit(t, p, 4*workers, sleepFor(service)) // 60 ms until the last one begins
 			time.Sleep(90 * time.Millisecond)
-			for i := range burst {
-				burst[i].expectRan()
-			}
-			if p.Stats().Overloaded {
-				t.Error("overloaded after a burst")
+			if s := p.Stats(); s.Overloaded || s.Running+s.Queued > 0 {
+				t.Errorf("after a burst: overloaded %v, running %d, queued %d", s.Overloaded, s.Running, s.Queued)
 			}
 		}
 		if s := p.Stats(); s.Shed+s.Full != 0 {
@@ -137,67 +122,70 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 	})
 }
 
-// In any overload, jobs that run have not waited long, and nearly the full capacity is useful.
-// Without the rules nothing is: the queue is long, and each job has waited for all of it.
-func TestOverloadKeepsLatency(t *testing.T) {
-	for _, n := range []int{2, 8} {
-		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
-			setProcessors(t, n)
-			testOverloadLatency(t)
-		})
+// In any overload, jobs that run have not waited long, and nearly the full capacity is useful. Each rule can be
+// disabled alone. Without the rules the queue is long, and each job has waited for all of it.
+func TestOverload(t *testing.T) {
+	const ms, half, second = time.Millisecond, 500 * time.Millisecond, time.Second
+	shortWait := func(most time.Duration) func(o *outcome) bool {
+		return func(o *outcome) bool { return o.wait(0.99) <= most && o.shed > 0 }
 	}
-}
-
-func testOverloadLatency(t *testing.T) {
-	for _, c := range []struct {
+	lowLatency := func(most time.Duration) func(o *outcome) bool {
+		return func(o *outcome) bool { return o.good >= 3*capacity*95/100 && shortWait(most)(o) }
+	}
+	for name, c := range map[string]struct {
+		cfg   pool.Config
 		times float64
-		limit time.Duration
+		from  time.Duration // when recording of waits begins
+		ok    func(o *outcome) bool
 	}{
-		{1.2, 50 * time.Millisecond}, // it comes and goes
-		{2, 10 * time.Millisecond},
-		{10, 15 * time.Millisecond},
+		"low latency, also if the overload comes and goes": {pool.Config{Target: 5 * ms}, 1.2, half, lowLatency(50 * ms)},
+		"low latency": {pool.Config{Target: 5 * ms}, 2, half, lowLatency(10 * ms)},
+		"few accepted to be shed": {pool.Config{Target: 5 * ms}, 10, half, func(o *outcome) bool {
+			return lowLatency(15*ms)(o) && o.full >= 10*o.shed
+		}},
+		// The default target is the duration of these jobs.
+		"low latency with the default target": {pool.Config{}, 2, half, lowLatency(25 * ms)},
+		"waits of up to twice a short target": {pool.Config{Target: 50 * ms, Interval: second}, 2, 2 * second, shortWait(100 * ms)},
+		"waits of up to twice a long target":  {pool.Config{Target: 200 * ms, Interval: second}, 2, 2 * second, shortWait(400 * ms)},
+		// Jobs from the first milliseconds are the oldest until the end.
+		"nothing shed, a short wait for the newest": {pool.Config{KeepQueued: true}, 10, 0, func(o *outcome) bool {
+			return o.shed == 0 && o.wait(0.5) <= 50*ms && o.wait(1) >= second
+		}},
+		"nothing shed, a wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, half, func(o *outcome) bool {
+			return o.shed == 0 && o.wait(0.1) >= 200*ms
+		}},
+		// The target, plus a tick of the controller or two until it acts; with KeepQueued it would
+		// be a second.
+		"waits of up to the target": {pool.Config{FIFO: true}, 10, half, shortWait(30 * ms)},
+		"nothing in time without rules": {
+			pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}, 10, half, func(o *outcome) bool {
+				return o.good <= 3*capacity/4 && o.wait(0.99) >= 2*patient && o.shed == 0
+			},
+		},
 	} {
-		t.Run(fmt.Sprintf("%v of capacity", c.times), func(t *testing.T) {
-			cfg := overloadConfig(pool.Config{})
-			cfg.Target = 5 * time.Millisecond
-			synctest.Test(t, func(t *testing.T) { expectLowLatency(t, cfg, c.times, c.limit) })
-			// The default target is the duration of these jobs.
-			synctest.Test(t, func(t *testing.T) {
-				expectLowLatency(t, overloadConfig(pool.Config{}), c.times, max(c.limit, 25*time.Millisecond))
+		for _, processors := range []int{2, 8} {
+			t.Run(fmt.Sprintf("%s/%d", name, processors), func(t *testing.T) {
+				setProcessors(t, processors)
+				inBubble(t, overloadConfig(c.cfg), func(t *testing.T, p *pool.Pool) {
+					o := submitAtRate(t, p, c.times, 3*time.Second, c.from)
+					if !c.ok(o) {
+						t.Errorf("%+v, %v of capacity: %v; expected: %s", c.cfg, c.times, o, name)
+					}
+					s := p.Stats()
+					if s.Shed != uint64(o.shed) || s.Full != uint64(o.full) || o.good+o.shed+o.full > o.offered {
+						t.Errorf("%v, but shed %d, full %d in Stats", o, s.Shed, s.Full)
+					}
+				})
 			})
-		})
-	}
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, overloadConfig(pool.Config{FixedLimit: true, KeepQueued: true, FIFO: true}))
-		if o := submitAtRate(t, p, 10, 3*time.Second, 500*time.Millisecond); o.good > 3*capacity/4 || o.waitQuantile(0.99) < 2*patient || o.shed != 0 {
-			t.Errorf("without rules: %v: the test shows nothing", o)
 		}
-	})
-}
-
-func expectLowLatency(t *testing.T, cfg pool.Config, times float64, limit time.Duration) {
-	p := startPool(t, cfg)
-	o := submitAtRate(t, p, times, 3*time.Second, 500*time.Millisecond)
-	if o.good < 3*capacity*95/100 {
-		t.Errorf("%v; expected %d good ones", o, 3*capacity*95/100)
-	}
-	if p99 := o.waitQuantile(0.99); p99 > limit {
-		t.Errorf("%v; expected a p99 of the wait of at most %v", o, limit)
-	}
-	if s := p.Stats(); s.Shed == 0 || s.Shed != uint64(o.shed) || s.Full != uint64(o.full) || o.good+o.shed+o.full > o.offered {
-		t.Errorf("%v, but shed %d, full %d in Stats", o, s.Shed, s.Full)
-	}
-	if times == 10 && o.full < 10*o.shed {
-		t.Errorf("%v: accepted only to be shed", o)
 	}
 }
 
 // An overload begins when jobs have waited longer than the target for all of the interval, not
-// earlier. Only during an overload the newest jobs run first.
+// earlier.
 func TestOverloadBeginsAndEnds(t *testing.T) {
 	setProcessors(t, 2)
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, overloadConfig(pool.Config{}))
+	inBubble(t, overloadConfig(pool.Config{}), func(t *testing.T, p *pool.Pool) {
 		for range 2 { // the first leaves no state: the second takes as long to begin
 			if o := submitAtRate(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 				t.Errorf("%v: something was shed before the interval was over", o)
@@ -207,95 +195,23 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 				t.Error("overloaded without work")
 			}
 		}
-		seen := make(chan int)
+		samples := 0 // in which it is overloaded
+		ended := make(chan struct{})
 		go func() {
-			n := 0
+			defer close(ended)
 			for range 20 {
-				time.Sleep(50 * time.Millisecond)
-				if p.Stats().Overloaded {
-					n++
+				if time.Sleep(50 * time.Millisecond); p.Stats().Overloaded {
+					samples++
 				}
 			}
-			seen <- n
 		}()
 		o := submitAtRate(t, p, 2, time.Second, 0)
-		if n := <-seen; n < 12 || o.shed == 0 {
-			t.Errorf("overloaded in %d of 20 samples, %v; expected nearly always after the first 100 ms", n, o)
+		if <-ended; samples < 12 || o.shed == 0 {
+			t.Errorf("overloaded in %d of 20 samples, %v; expected nearly always after the first 100 ms", samples, o)
 		}
 		time.Sleep(time.Second)
-		shed := p.Stats().Shed
 		if p.Stats().Overloaded {
 			t.Error("still overloaded a second after the last job")
 		}
-		const all, half = 4 * workers, 2 * workers // half is whole rounds: the jobs of one begin in any order
-		order := make(chan int, all)
-		for i := range all {
-			mustSubmit(t, p, func(context.Context) {
-				order <- i
-				time.Sleep(time.Millisecond)
-			})
-			synctest.Wait()
-		}
-		time.Sleep(time.Second)
-		early := 0
-		for range half {
-			if <-order < half {
-				early++
-			}
-		}
-		// With several shards that order is approximate. With the newest first, only jobs that
-		// found a worker at once would be among them.
-		if early < half*3/4 {
-			t.Errorf("after the overload: of the first %d that ran, %d came first; expected order of arrival", half, early)
-		}
-		if s := p.Stats(); s.Shed != shed {
-			t.Errorf("%d were shed after the overload", s.Shed-shed)
-		}
 	})
-}
-
-// Each rule can be disabled alone.
-func TestRulesOff(t *testing.T) {
-	for name, c := range map[string]struct {
-		cfg   pool.Config
-		times float64
-		from  time.Duration // when recording begins
-		ok    func(o *outcome) bool
-	}{
-		// Jobs from the first milliseconds are the oldest until the end.
-		"nothing is shed, the newest run at once and others wait for long": {pool.Config{KeepQueued: true}, 10, 0, func(o *outcome) bool {
-			return o.shed == 0 && o.waitQuantile(0.5) <= 50*time.Millisecond && o.waitQuantile(1) >= time.Second
-		}},
-		"nothing is shed, all wait for the queue": {pool.Config{KeepQueued: true, FIFO: true}, 2, 500 * time.Millisecond, func(o *outcome) bool {
-			return o.shed == 0 && o.waitQuantile(0.1) >= 200*time.Millisecond
-		}},
-		// The target, plus a tick of the controller or two until it acts; with KeepQueued it would
-		// be a second.
-		"jobs that run have waited up to the target": {pool.Config{FIFO: true}, 10, 500 * time.Millisecond, func(o *outcome) bool {
-			return o.shed != 0 && o.waitQuantile(0.99) <= 30*time.Millisecond
-		}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, overloadConfig(c.cfg))
-			o := submitAtRate(t, p, c.times, 3*time.Second, c.from)
-			if s := p.Stats(); !c.ok(o) || s.Shed != uint64(o.shed) {
-				t.Errorf("%+v: %v, wait p10 %v, median %v; expected: %s", c.cfg, o, o.waitQuantile(0.1), o.waitQuantile(0.5), name)
-			}
-		})
-	}
-}
-
-// Nothing is shed if the target is longer than any wait.
-func TestTargetIsRespected(t *testing.T) {
-	for _, target := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			cfg := overloadConfig(pool.Config{})
-			cfg.Target, cfg.Interval = target, time.Second
-			p := startPool(t, cfg)
-			o := submitAtRate(t, p, 2, 4*time.Second, 2*time.Second)
-			if p99 := o.waitQuantile(0.99); p99 > 2*target || o.shed == 0 {
-				t.Errorf("target %v: %v", target, o)
-			}
-		})
-	}
 }

@@ -7,29 +7,34 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
-
 	"github.com/myriad-go/myriad/pool"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// inBubble runs test with a pool in a synctest bubble.
+func inBubble(t *testing.T, cfg pool.Config, test func(t *testing.T, p *pool.Pool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, startPool(t, cfg)) })
+}
 
 // startPool creates a pool that is closed at the end of the test. It assumes idle processors:
 // jobs that sleep by a fake clock all wake at once, and the number of runnable goroutines then
 // depends on the machine's load, not on the jobs.
 func startPool(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
-	p, err := pool.NewWithRunnable(cfg, func() int { return 0 })
-	return closeAtEnd(t, p, err)
+	return startPoolBeside(t, cfg, func() int { return 0 })
 }
 
-func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
+// startPoolBeside is startPool with a number of goroutines that wait for a processor.
+func startPoolBeside(t testing.TB, cfg pool.Config, runnable func() int) *pool.Pool {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p, err := pool.NewWithRunnable(cfg, runnable)
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
@@ -49,17 +54,22 @@ func plainConfig(workers, queue int, plain bool) pool.Config {
 	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour, FixedLimit: plain, KeepQueued: plain, FIFO: plain}
 }
 
-func mustSubmit(t testing.TB, p *pool.Pool, job pool.Func) {
+// mustSubmit submits a job n times.
+func mustSubmit(t testing.TB, p *pool.Pool, n int, job pool.Func) {
 	t.Helper()
-	mustSubmitTask(t, p, pool.Task{Job: job})
+	for range n {
+		mustSubmitTask(t, p, pool.Task{Job: job})
+	}
 }
 
 func mustSubmitTask(t testing.TB, p *pool.Pool, task pool.Task) {
 	t.Helper()
-	if err := p.TrySubmitTask(task); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, p.TrySubmitTask(task))
 }
+
+func noopJob(context.Context) {}
+
+func sleepFor(d time.Duration) pool.Func { return func(context.Context) { time.Sleep(d) } }
 
 // occupyWorkers keeps n workers busy until release is called or the test ends.
 func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
@@ -68,9 +78,8 @@ func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	release = sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(release)
 	for range n {
-		if err := p.Submit(context.Background(), func(context.Context) { started <- struct{}{}; <-gate }); err != nil {
-			t.Fatalf("Submit of a job that holds a worker: %v", err)
-		}
+		err := p.Submit(context.Background(), func(context.Context) { started <- struct{}{}; <-gate })
+		testkit.RequireNoError(t, err)
 	}
 	for range n {
 		testkit.Receive(t, started, "a job that holds a worker")
@@ -90,6 +99,14 @@ func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []p
 	return dropped
 }
 
+func expectCallRuns(t testing.TB, p *pool.Pool, ctx context.Context) {
+	t.Helper()
+	n, err := pool.Call(ctx, p, func(context.Context) (int, error) { return 2, nil })
+	if n != 2 || err != nil {
+		t.Errorf("a call gives %d, %v; expected 2", n, err)
+	}
+}
+
 func newEndedContext(why error) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(why)
@@ -98,64 +115,59 @@ func newEndedContext(why error) context.Context {
 
 var errWhy = errors.New("the reason of the test")
 
+// recordedJob records its outcome. It must not have two.
 type recordedJob struct {
-	t        testing.TB
-	name     string
-	do       func(ctx context.Context) // may be nil
-	outcomes atomic.Int32
-	ran      atomic.Bool
-	why      atomic.Pointer[error]
+	t       testing.TB
+	do      pool.Func             // may be nil
+	outcome atomic.Pointer[error] // errRan, or why it was dropped
 }
 
-func (n *recordedJob) recordOutcome(what string) {
-	if n.outcomes.Add(1) != 1 {
-		n.t.Errorf("job %q: %s, but it had an outcome already (ran: %v, dropped: %v)", n.name, what, n.ran.Load(), n.dropped())
+var errRan = errors.New("it has run")
+
+// newJobs returns n jobs. do may be nil.
+func newJobs(t testing.TB, n int, do pool.Func) []recordedJob {
+	jobs := make([]recordedJob, n)
+	for i := range jobs {
+		jobs[i].t, jobs[i].do = t, do
+	}
+	return jobs
+}
+
+func submitJobs(t testing.TB, p *pool.Pool, n int, do pool.Func) []recordedJob {
+	t.Helper()
+	jobs := newJobs(t, n, do)
+	for i := range jobs {
+		mustSubmitTask(t, p, pool.Task{Job: &jobs[i]})
+	}
+	return jobs
+}
+
+func (j *recordedJob) record(outcome error) {
+	if !j.outcome.CompareAndSwap(nil, &outcome) {
+		j.t.Errorf("a job has two outcomes: %v, and %v", *j.outcome.Load(), outcome)
 	}
 }
 
-func (n *recordedJob) Run(ctx context.Context) {
-	n.recordOutcome("it runs")
-	n.ran.Store(true)
-	if n.do != nil {
-		n.do(ctx)
+func (j *recordedJob) Run(ctx context.Context) {
+	j.record(errRan)
+	if j.do != nil {
+		j.do(ctx)
 	}
 }
 
-func (n *recordedJob) Dropped(why error) {
-	n.recordOutcome("it is dropped: " + why.Error())
-	n.why.Store(&why)
-}
+func (j *recordedJob) Dropped(why error) { j.record(why) }
 
-func (n *recordedJob) dropped() error {
-	if why := n.why.Load(); why != nil {
-		return *why
-	}
-	return nil
-}
-
-func (n *recordedJob) expectRan() {
-	n.t.Helper()
-	if !n.ran.Load() {
-		n.t.Errorf("job %q has not run (dropped: %v)", n.name, n.dropped())
-	}
-}
-
-func (n *recordedJob) expectDropped(want ...error) {
-	n.t.Helper()
-	if n.ran.Load() {
-		n.t.Errorf("job %q has run; expected it to be dropped: %v", n.name, want)
+// expect checks that the outcome is all of want. If want is nil, there must be none.
+func (j *recordedJob) expect(want ...error) {
+	j.t.Helper()
+	var got error
+	if o := j.outcome.Load(); o != nil {
+		got = *o
 	}
 	for _, w := range want {
-		if !errors.Is(n.dropped(), w) {
-			n.t.Errorf("job %q was dropped with %v; expected that to be %v", n.name, n.dropped(), w)
+		if !errors.Is(got, w) {
+			j.t.Errorf("the outcome of a job is: %v; expected %v", got, w)
 		}
-	}
-}
-
-func (n *recordedJob) expectNoOutcome() {
-	n.t.Helper()
-	if n.outcomes.Load() != 0 {
-		n.t.Errorf("job %q was not accepted, but it had an outcome (ran: %v, dropped: %v)", n.name, n.ran.Load(), n.dropped())
 	}
 }
 
@@ -184,34 +196,26 @@ const oneShard = 64
 // TestBlock checks that another job runs in place of one in Block, and that there are at most Max
 // workers afterwards.
 func TestBlock(t *testing.T) {
-	for name, queue := range map[string]int{"queue": 16, "no queue": pool.NoQueue} {
-		t.Run(name, func(t *testing.T) {
-			p := startPool(t, pool.Config{Max: 1, Queue: queue, Target: time.Hour})
-			const blocked = 5
-			gate := make(chan struct{})
-			var entered, left sync.WaitGroup
-			for range blocked {
-				entered.Add(1)
-				left.Add(1)
-				if err := p.Submit(context.Background(), func(context.Context) {
-					defer left.Done()
-					p.Block(func() { entered.Done(); <-gate })
-				}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			entered.Wait()
-			if n := p.Stats().Running; n != blocked {
-				t.Errorf("%d jobs run; expected %d", n, blocked)
-			}
-			ran := make(chan struct{})
-			if err := p.Submit(context.Background(), func(context.Context) { close(ran) }); err != nil {
-				t.Fatal(err)
-			}
-			testkit.Receive(t, ran, "a job beside those that are blocked")
-			close(gate)
-			left.Wait()
-			testkit.WaitFor(t, "more workers are left than Max", func() bool { return p.Stats().Workers <= 1 })
-		})
+	for _, queue := range []int{16, pool.NoQueue} {
+		p := startPool(t, pool.Config{Max: 1, Queue: queue, Target: time.Hour})
+		const blocked = 5
+		gate := make(chan struct{})
+		var entered, left sync.WaitGroup
+		entered.Add(blocked)
+		left.Add(blocked)
+		for range blocked {
+			testkit.RequireNoError(t, p.Submit(context.Background(), func(context.Context) {
+				defer left.Done()
+				p.Block(func() { entered.Done(); <-gate })
+			}))
+		}
+		entered.Wait()
+		if n := p.Stats().Running; n != blocked {
+			t.Errorf("queue %d: %d jobs run; expected %d", queue, n, blocked)
+		}
+		expectCallRuns(t, p, context.Background()) // beside those that are blocked
+		close(gate)
+		left.Wait()
+		testkit.WaitFor(t, "more workers are left than Max", func() bool { return p.Stats().Workers <= 1 })
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // The default target follows the duration of jobs, from 5 ms to Interval; a configured one is
@@ -19,22 +21,17 @@ func TestTargetFollows(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p, err := NewWithRunnable(Config{Max: 4, Target: c.set}, func() int { return 0 })
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			for range 100 {
-				if err := p.TrySubmit(func(context.Context) { time.Sleep(c.service) }); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, p.TrySubmit(func(context.Context) { time.Sleep(c.service) }))
 			}
 			time.Sleep(20 * c.service)
 			synctest.Wait()
 			if got := time.Duration(p.overload.target.Load()); got != c.want {
 				t.Errorf("Target %v, jobs of %v: %v, want %v", c.set, c.service, got, c.want)
 			}
-			if _, err := p.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			_, err = p.Close(t.Context())
+			testkit.ExpectNoError(t, err)
 		})
 	}
 }
@@ -44,14 +41,10 @@ func TestSlowGrowthAfterCrowding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runnable atomic.Int64
 		p, err := newPool(Config{Queue: 100_000, Target: time.Hour}, func() int { return int(runnable.Load()) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		gate := make(chan struct{})
 		for range 50_000 {
-			if err := p.TrySubmit(func(context.Context) { <-gate }); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, p.TrySubmit(func(context.Context) { <-gate }))
 		}
 		for p.workerCount() < 400 {
 			time.Sleep(time.Millisecond)

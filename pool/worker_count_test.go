@@ -8,18 +8,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
 
 // Jobs of one submitter run in order of arrival within a shard, with and without the rules.
 func TestOrderOfArrival(t *testing.T) {
 	for _, plain := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, plainConfig(1, oneShard, plain))
+		inBubble(t, plainConfig(1, oneShard, plain), func(t *testing.T, p *pool.Pool) {
 			release := occupyWorkers(t, p, 1)
 			var order []int
 			for i := range oneShard / 2 {
-				mustSubmit(t, p, func(context.Context) { order = append(order, i) })
+				mustSubmit(t, p, 1, func(context.Context) { order = append(order, i) })
 			}
 			release()
 			synctest.Wait()
@@ -32,13 +32,10 @@ func TestOrderOfArrival(t *testing.T) {
 
 // A job that is queued wakes a parked worker. The controller does not help in this bubble, because no time passes.
 func TestQueuedJobWakesWorker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, fixedConfig(1, 64))
+	inBubble(t, fixedConfig(1, 64), func(t *testing.T, p *pool.Pool) {
 		synctest.Wait() // the worker parks
 		ran := false
-		if err := pool.Enqueue(p, func(context.Context) { ran = true }); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, pool.Enqueue(p, func(context.Context) { ran = true }))
 		if synctest.Wait(); !ran {
 			t.Error("the job waits while the worker is parked")
 		}
@@ -48,18 +45,15 @@ func TestQueuedJobWakesWorker(t *testing.T) {
 // No job waits while a worker is parked, whenever it was submitted. The controller does not help
 // in this bubble, because no time passes.
 func TestNobodySleepsWhileJobsWait(t *testing.T) {
+	const workers = 5
 	for i := range 300 {
-		synctest.Test(t, func(t *testing.T) {
-			const workers = 5
-			p := startPool(t, fixedConfig(workers, 64))
+		inBubble(t, fixedConfig(workers, 64), func(t *testing.T, p *pool.Pool) {
 			for range i % 7 {
 				runtime.Gosched()
 			}
 			gate := make(chan struct{})
 			defer close(gate)
-			for range workers {
-				mustSubmit(t, p, func(context.Context) { <-gate })
-			}
+			mustSubmit(t, p, workers, func(context.Context) { <-gate })
 			synctest.Wait()
 			if s := p.Stats(); s.Running != workers || s.Queued != 0 {
 				t.Errorf("%d run and %d wait, with %d workers idle", s.Running, s.Queued, s.Idle)
@@ -70,18 +64,17 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 
 // A worker yields after its quantum before it takes a waiting job, so that other goroutines run.
 func TestWorkersYield(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	setProcessors(t, 1)
 	const rounds = 20
 	others := 0 // rounds in which the other one came first, but for whims of Go's scheduler
 	for range rounds {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, 0))
+		inBubble(t, fixedConfig(1, 0), func(t *testing.T, p *pool.Pool) {
 			order := make(chan bool, 2)
-			p.TrySubmit(func(context.Context) {
+			mustSubmit(t, p, 1, func(context.Context) {
 				time.Sleep(time.Second)
 				go func() { order <- true }() // runnable when this job ends
 			})
-			p.TrySubmit(func(context.Context) { order <- false })
+			mustSubmit(t, p, 1, func(context.Context) { order <- false })
 			if <-order {
 				others++
 			}

@@ -71,9 +71,7 @@ func waitForMessages(t *testing.T, s *recorder, want ...string) {
 func TestPause(t *testing.T) {
 	g, s := newTestLog(10, 1000)
 	mustBroadcast(t, g, "a", 1)
-	if err := g.Pause(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, g.Pause(context.Background()))
 	p := []byte("b")
 	if n, err := g.BroadcastOrQueue(Broadcast{Message: p}); n != Queued || err != nil {
 		t.Fatalf("%d, %v; want Held", n, err)
@@ -139,9 +137,7 @@ func TestPauseWaitsForBroadcasts(t *testing.T) {
 	g.DeliverQueueAndResume(context.Background(), nil)
 	mustBroadcast(t, g, "b", 1)
 	over.Go(func() {
-		if err := g.Pause(context.Background()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, g.Pause(context.Background()))
 	})
 	testkit.WaitFor(t, "nothing is held", func() bool { return g.active.Load() < 0 })
 	mustBroadcast(t, g, "c", Queued)

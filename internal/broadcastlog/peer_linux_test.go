@@ -17,9 +17,7 @@ import (
 func newPeerPair(t *testing.T, max int) (old, next *Log, from, to *recorder, out, in *Peer) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var links [2]*Peer
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "link")
@@ -102,9 +100,7 @@ func TestPeerFull(t *testing.T) {
 	_ = old.Pause(context.Background())
 	old.DeliverQueueAndResume(context.Background(), out)
 	big := Broadcast{Message: make([]byte, 1<<19)}
-	if err := out.conn.(*net.UnixConn).SetWriteBuffer(1 << 16); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, out.conn.(*net.UnixConn).SetWriteBuffer(1<<16))
 	const most = 2 // one being written and one pending
 	var err error
 	testkit.WaitFor(t, "there is no room", func() bool {
@@ -136,7 +132,6 @@ func TestPeerFull(t *testing.T) {
 	mustBroadcast(t, old, "last", 1)
 }
 
-// TestInvalidFrames checks that an invalid frame is an error.
 func TestInvalidFrames(t *testing.T) {
 	for _, wrong := range [][]byte{{99}, {frameMessage, 1, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f}, {frameAll, 3, 'a'}} {
 		_, _, _, _, out, in := newPeerPair(t, 1<<20)

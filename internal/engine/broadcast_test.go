@@ -2,7 +2,6 @@ package engine
 
 import "testing"
 
-// TestBroadcastTracker checks the limits on the number and bytes of broadcasts.
 func TestBroadcastTracker(t *testing.T) {
 	for _, c := range []struct {
 		name            string

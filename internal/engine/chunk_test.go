@@ -43,7 +43,6 @@ func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 	return got
 }
 
-// openChunk opens n connections in a chunk.
 func (o *mailboxOwner) openChunk(n int) (conns []*Conn, to *GroupChunk) {
 	var refs []Ref
 	for i := range n {

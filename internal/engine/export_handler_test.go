@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// ownCalls is a ConnHandler.
 type ownCalls struct {
 	*recordingHandler
 	value any
@@ -39,21 +38,18 @@ func TestOwnedMoves(t *testing.T) {
 	d.host.SetClock(d.now)
 	d.SetConnHandler(&ownCalls{d.recordingHandler, "v"})
 	d.OnRead([]byte("x"))
-	if _, err := d.exportAndSnapshot(); err != ErrNotExportable {
-		t.Fatalf("with nobody who saves it: %v, want %v", err, ErrNotExportable)
-	}
+	_, err := d.exportAndSnapshot()
+	wantErr(t, "with nobody who saves it", err, ErrNotExportable)
 	saveErr := ErrSaveLater
 	d.host.SaveConnHandler = func(c *Conn, to []byte) ([]byte, error) { return append(to, c.Value().(string)...), saveErr }
 	d.SetHandlerMemory(100, true)
-	if _, err := d.exportAndSnapshot(); !errors.Is(err, ErrSaveLater) {
-		t.Fatalf("not now: %v, want %v", err, ErrSaveLater)
-	}
+	_, err = d.exportAndSnapshot()
+	wantErr(t, "not now", err, ErrSaveLater)
 	d.AbortExport(false)
 	saveErr = nil
 	d.Retain()
-	if _, err := d.exportAndSnapshot(); err != ErrNotExportable {
-		t.Fatalf("in the middle of a request: %v, want %v", err, ErrNotExportable)
-	}
+	_, err = d.exportAndSnapshot()
+	wantErr(t, "in the middle of a request", err, ErrNotExportable)
 	d.Release()
 	d.now += 5 * time.Second
 	d.host.SetClock(d.now)

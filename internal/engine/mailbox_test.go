@@ -10,13 +10,11 @@ import (
 	"time"
 )
 
-// admitAll admits all connections.
 var admitAll = NewAdmission(&Config{Limits: Limits{MaxConns: 1 << 20}})
 
 // mailBytes is the mailbox's limit in these tests.
 const mailBytes = 1 << 20
 
-// mailboxOwner is an owner that only has a mailbox.
 type mailboxOwner struct {
 	box  Mailbox
 	host Runtime
@@ -241,7 +239,6 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 	})
 }
 
-// TestRefOfReusedSlot posts to a connection whose slot was reused.
 func TestRefOfReusedSlot(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	c := o.open(1)

@@ -15,7 +15,6 @@ func testRecord() Record {
 	}
 }
 
-// TestRecord encodes and parses a record with trailing bytes, and truncated ones.
 func TestRecord(t *testing.T) {
 	want := testRecord()
 	p := want.AppendTo(nil)

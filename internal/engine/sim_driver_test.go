@@ -2,40 +2,32 @@ package engine
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 )
 
-// openSlot accepts or dials a connection in a slot.
+// openSlot accepts or dials a connection, whose kernel has space for some output.
 func (s *sim) openSlot(slot int) {
-	s.driveConnAndTouched(s.openConn(slot, s.dice.intN(2*simMaxUnsent), s.dice.intN(4) == 0))
-}
-
-// openConn opens a connection whose kernel has space for some output.
-func (s *sim) openConn(slot, room int, dialled bool) *life {
-	l := &life{conn: s.slots[slot], id: len(s.past), acts: handlerCharacter(s.dice.intN(int(characters))), subs: map[*topic]*sub{}}
-	l.room, l.dialled = room, dialled
-	l.born, l.heard = s.now, s.now
+	l := &life{conn: s.slots[slot], id: len(s.past), heard: s.now, subs: map[*topic]*sub{}}
+	l.acts = handlerCharacter(s.dice.intN(int(characters)))
+	l.room, l.dialled = s.dice.intN(2*simMaxUnsent), s.dice.intN(4) == 0
 	s.past, s.lives[slot] = append(s.past, l), l
 	s.log("%v: opens, %v, room for %d bytes", l, l.acts, l.room)
 	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
-	if dialled {
+	if l.dialled {
 		l.began = time.Duration(s.dice.intN(1<<30)) << (s.dice.intN(30)) // any bits
 		l.began++
 		l.conn.OnDialling(peer, l.began)
 	}
-	l.conn.OnOpen(peer, dialled)
+	l.conn.OnOpen(peer, l.dialled)
 	s.check(l.opened == (!l.inFirstHandshake() && !s.host.OnWorkers), "%v: Opened was called: %v", l, l.opened)
-	s.check(l.conn.IsDialled() == dialled, "%v: Outbound is %v", l, !dialled)
+	s.check(l.conn.IsDialled() == l.dialled, "%v: Outbound is %v", l, !l.dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
-	return l
+	s.driveConnAndTouched(l)
 }
 
 // makeReadable gives the driver a reason to read a random number of bytes, occasionally although
@@ -50,7 +42,6 @@ func (s *sim) makeReadable(l *life) {
 	}
 }
 
-// readRandom reads a random number of bytes, EOF or an error.
 func (s *sim) readRandom(l *life) (some bool) {
 	switch n := min(len(l.raw)-l.arrived, 1+s.dice.intN(simMaxRead)); {
 	case l.reset:
@@ -107,7 +98,6 @@ func (s *sim) readOnce(l *life) {
 	s.check(some || !c.is(finalReadPending), "%v: is still to be read from", l)
 }
 
-// runOrShedHandler runs the handler, or sheds if allowed.
 func (s *sim) runOrShedHandler(l *life) {
 	c := l.conn
 	if !c.CanShed() || s.dice.intN(3) > 0 {
@@ -206,7 +196,6 @@ func (s *sim) performActions(l *life) {
 	s.fail("%v: the driver got stuck: state %b", l, c.state)
 }
 
-// checkedNextAction returns the next action, which may take latest values.
 func (s *sim) checkedNextAction(l *life) Action {
 	s.pullRelayed(l, 0)
 	l.high = l.high || l.conn.UnsentAndDroppedBytes() > simHigh && !l.conn.is(relayed)
@@ -242,22 +231,26 @@ func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
 	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
 	s.check(l.layer == nil, "%v: sends past its layer", l)
-	s.check(!l.shut, "%v: sends directly after the end", l)
 	if l.reset {
 		return 0
 	}
+	return s.kernelTakes(l, p)
+}
+
+// kernelTakes takes as much of p as there is space for.
+func (s *sim) kernelTakes(l *life, p []byte) int {
 	n := min(l.room, len(p))
-	s.log("%v: sent %d of %d bytes directly", l, n, len(p))
+	s.log("%v: sent %d of %d bytes", l, n, len(p))
+	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p[:n]), "%v: sends %q, want %q", l, p[:n], l.wrote[len(l.wire):])
+	s.check(!l.shut, "%v: sends after the end", l)
 	l.wire = append(l.wire, p[:n]...)
 	l.room -= n
 	return n
 }
 
-// kernelSend sends as much as there is space for.
 func (s *sim) kernelSend(l *life) {
 	c, out := l.conn, l.conn.Output()
 	s.check(len(out) > 0, "%v: asked to send nothing", l)
-	s.check(!l.shut, "%v: sends after the end", l)
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], out), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
 	s.check(len(out) <= s.host.maxPieceSize, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.maxPieceSize)
 	if l.reset && s.dice.intN(2) == 0 {
@@ -265,17 +258,13 @@ func (s *sim) kernelSend(l *life) {
 		s.breakTransport(l)
 		return
 	}
-	n := min(l.room, len(out))
-	s.log("%v: sent %d of %d bytes", l, n, len(out))
-	l.wire = append(l.wire, out[:n]...)
-	l.room -= n
+	n := s.kernelTakes(l, out)
 	c.OnSent(n)
 	if n < len(out) || c.UnsentAndDroppedBytes() <= simLow { // otherwise the next piece is sent now
 		s.checkHighWater(l)
 	}
 }
 
-// shutWrite shuts our direction and checks that everything was sent.
 func (s *sim) shutWrite(l *life) {
 	c := l.conn
 	s.check(!l.shut, "%v: shut twice", l)
@@ -297,16 +286,7 @@ func (s *sim) breakTransport(l *life) {
 	if !l.conn.is(closing) || l.conn.UnsentAndDroppedBytes() > 0 {
 		l.allowReasons(syscall.ECONNRESET)
 	}
-	l.conn.OnTransportError(s.resetError())
-}
-
-// resetError returns one of the forms of a reset.
-func (s *sim) resetError() error {
-	return []error{
-		syscall.ECONNRESET,
-		syscall.EPIPE,
-		&net.OpError{Op: "write", Err: fmt.Errorf("wrapped: %w", syscall.ECONNABORTED)},
-	}[s.dice.intN(3)]
+	l.conn.OnTransportError(&net.OpError{Op: "write", Err: syscall.EPIPE})
 }
 
 func (s *sim) finish(l *life) {
@@ -325,19 +305,6 @@ func (s *sim) finish(l *life) {
 	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.extra == nil && l.conn.userData == nil, "%v: Finish left something behind", l)
 	s.lives[l.conn.Slot()] = nil
 	s.checkRelay(l)
-}
-
-// closeLargestConn aborts the connection with the largest buffers.
-func (s *sim) closeLargestConn() {
-	open := slices.DeleteFunc(slices.Clone(s.lives), func(l *life) bool { return l == nil })
-	if len(open) == 0 {
-		return
-	}
-	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.BufferMemory(), b.conn.BufferMemory()) })
-	s.log("%v: gives way", l)
-	l.allowReasons(ErrOverBudget)
-	l.conn.Abort(ErrOverBudget)
-	s.driveConnAndTouched(l)
 }
 
 // turnReadingOn turns reading on again, in a handler call.

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 )
@@ -37,7 +37,6 @@ func simContent(which int) []byte {
 	return p
 }
 
-// handlerSendsFile sends a part of a file and checks the result.
 func (s *sim) handlerSendsFile(l *life) {
 	c, which := l.conn, s.dice.intN(4)/3
 	f, cut := simFiles()[which], which == 1 && s.dice.intN(2) == 0
@@ -56,16 +55,11 @@ func (s *sim) handlerSendsFile(l *life) {
 		l.expectWritten(s, simContent(which)[from:from+n]) // before it is sent at once
 	}
 	err := c.SendFile(f, int64(from), int64(n))
-	s.log("%v: sends %d bytes of file %d from %d on: %v", l, n, which, from, err)
+	call := fmt.Sprintf("SendFile of %d bytes of file %d from %d on", n, which, from)
 	switch {
-	case closed:
-		s.check(errors.Is(err, ErrClosed), "%v: SendFile after the end gives %v", l, err)
-	case l.upgrading:
-		s.check(errors.Is(err, ErrBadUse), "%v: SendFile before the layer has greeted gives %v", l, err)
-	case full:
-		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
-	default:
-		s.check(err == nil, "%v: SendFile gives %v", l, err)
+	case full && !closed && !l.upgrading:
+		s.check(errors.Is(err, ErrFull), "%v: %s, one too many, gives %v", l, call, err)
+	case s.checkCall(l, call, err, closed, l.upgrading):
 		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 		l.filed = true
 		if which == 1 {
@@ -81,7 +75,6 @@ func (s *sim) truncateFile(f *os.File, size int64) {
 	s.check(f.Truncate(size) == nil, "can't truncate a file")
 }
 
-// kernelSendFile sends as much as there is space for, or fails.
 func (s *sim) kernelSendFile(l *life) {
 	c := l.conn
 	f, from, n := c.NextFilePartUnlessLayered()
@@ -104,11 +97,7 @@ func (s *sim) kernelSendFile(l *life) {
 		c.LoadFilePieceIntoOutput()
 		return
 	}
-	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p), "%v: sends %q of a file, want %q", l, p, l.wrote[len(l.wire):])
-	s.log("%v: sent %d bytes of a file", l, n)
-	l.wire = append(l.wire, p...)
-	l.room -= n
-	c.OnSent(n)
+	c.OnSent(s.kernelTakes(l, p))
 	if c.is(blocked) || c.UnsentAndDroppedBytes() <= simLow { // otherwise more is sent now
 		s.checkHighWater(l)
 	}

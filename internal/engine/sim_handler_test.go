@@ -5,7 +5,6 @@ import (
 	"errors"
 )
 
-// handlerCharacter is how a handler behaves.
 type handlerCharacter int
 
 const (
@@ -108,9 +107,14 @@ func (s *sim) Nudged(c *Conn) {
 	l := s.life(c)
 	s.expectHandlerCall(l, nil)
 	s.log("%v: nudged", l)
-	defer s.recordIfDead(l)
+	s.act(l, "awake")
+}
+
+// act is what handler calls do. It records whether later deferred requests are lost.
+func (s *sim) act(l *life, text string) {
+	defer func() { l.dead = l.conn.is(closing|failed) || l.panicked }()
 	s.randomPanic(l)
-	s.handlerWrites(l, []byte("awake"))
+	s.handlerWrites(l, []byte(text))
 	s.randomHandlerCall(l)
 }
 
@@ -128,7 +132,6 @@ func (s *sim) Closed(c *Conn, why error) {
 	s.randomPanic(l)
 }
 
-// handleInput handles input according to the handler's character.
 func (s *sim) handleInput(l *life, in []byte) (used int) {
 	if s.dice.intN(6) == 0 {
 		s.randomHandlerCall(l)
@@ -201,7 +204,6 @@ func (s *sim) handlerCloses(l *life) {
 	}
 }
 
-// handlerWrites writes and checks the result.
 func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
 	s.pullRelayed(l, 0)
@@ -222,26 +224,26 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 		j := i + s.dice.intN(len(p)-i+1)
 		n, err = c.Writev(p[:i], p[i:j], p[j:])
 	}
+	var want error
 	switch {
 	case closed:
-		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
-	case l.upgrading:
-		s.check(n == 0 && errors.Is(err, ErrBadUse), "%v: Write before the layer has greeted gives %d, %v", l, n, err)
+		want = ErrClosed
+	case l.upgrading: // before the layer has greeted
+		want = ErrBadUse
 	case len(p) > simMaxUnsent:
-		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
-	case tooMuch && s.host.DropMessages:
-		s.expectDropped(l)
-		s.check(n == 0 && errors.Is(err, ErrFull), "%v: Write of too much gives %d, %v", l, n, err)
+		want = ErrTooLarge
 	case tooMuch:
 		s.expectDropped(l)
-		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
+		if want = ErrSlowConsumer; s.host.DropMessages {
+			want = ErrFull
+		}
 	default:
-		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
 		l.high = l.high || c.UnsentAndDroppedBytes()+s.host.directSent > simHigh
 	}
+	s.check(errors.Is(err, want), "%v: Write of %d bytes gives %v, want %v", l, len(p), err, want)
+	s.check(n == len(p) && err == nil || n == 0 && err != nil, "%v: Write of %d bytes gives %d, %v", l, len(p), n, err)
 }
 
-// checkPaused returns IsPaused and records the result.
 func (s *sim) checkPaused(l *life) bool {
 	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
@@ -254,7 +256,6 @@ func (s *sim) checkPaused(l *life) bool {
 	return paused
 }
 
-// randomHandlerCall makes a random call that any handler call may make.
 func (s *sim) randomHandlerCall(l *life) {
 	c := l.conn
 	open := !l.closed && c.IsOpen()

@@ -43,7 +43,6 @@ func (s *sim) newLayer(c *Conn) Layer {
 	return l.layer
 }
 
-// makeLayer creates a layer, whose header the peer sends.
 func (s *sim) makeLayer(l *life) {
 	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.intN(10), late: s.dice.intN(2) == 0}
 	l.clear = len(l.sent)
@@ -68,14 +67,8 @@ func (s *sim) handlerInsertsLayer(l *life) {
 		l.layer.begun, l.deaf = true, false
 		return l.layer
 	})
-	s.log("%v: asks for a layer: %v", l, err)
-	switch {
-	case l.hasStoppedWriting():
-		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
-	case l.layer != nil || !l.isSettled() || c.fileQueueOrNil() != nil:
-		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
-	default:
-		s.check(err == nil, "%v: Upgrade gives %v", l, err)
+	wrong := l.layer != nil || !l.isSettled() || c.fileQueueOrNil() != nil
+	if s.checkCall(l, "RequestLayerInsertion", err, l.hasStoppedWriting(), wrong) {
 		l.upgrading, l.deaf = true, true
 		l.allowReasons(ErrClearInput, io.EOF)
 		s.makeLayer(l)
@@ -88,10 +81,7 @@ func (s *sim) Secured(c *Conn) {
 	s.check(l.upgrading && l.layer.done && !l.closed && !c.is(closing|failed), "%v: Secured: state %b", l, c.state)
 	l.upgrading = false
 	s.log("%v: secured", l)
-	defer s.recordIfDead(l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("safe"))
-	s.randomHandlerCall(l)
+	s.act(l, "safe")
 }
 
 func (y *simLayer) OnRead(c *Conn, p []byte) error {
@@ -132,7 +122,6 @@ func (y *simLayer) finishHandshake(c *Conn) error {
 	return nil
 }
 
-// requestResume requests Resume from outside.
 func (y *simLayer) requestResume() {
 	err := y.l.ref.ResumeLayer()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
@@ -187,7 +176,6 @@ func (y *simLayer) OnClosed(c *Conn) {
 	y.closed++
 }
 
-// appendOwnBytes sends the layer's own bytes.
 func (y *simLayer) appendOwnBytes(c *Conn, p []byte) {
 	y.l.expectRaw(y.s, p)
 	c.AppendToTransport(p)

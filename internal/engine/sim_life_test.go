@@ -68,7 +68,6 @@ type life struct {
 	takes []*sub // subscriptions with an announced value
 	fewer int64  // messages and values that it has missed
 
-	born     time.Duration
 	began    time.Duration // when it was dialled
 	timer    time.Duration // when its timer runs out; 0 for never
 	deadline time.Duration
@@ -157,6 +156,20 @@ func (l *life) isReadingOff() bool { return l.deaf && l.isSettled() }
 // hasStoppedWriting reports whether our direction has ended or is about to.
 func (l *life) hasStoppedWriting() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
+}
+
+// checkCall checks the result of a call that fails after our direction has ended, or if it is wrong now.
+func (s *sim) checkCall(l *life, call string, err error, stopped, wrong bool) (ok bool) {
+	var want error
+	switch {
+	case stopped:
+		want = ErrClosed
+	case wrong:
+		want = ErrBadUse
+	}
+	s.log("%v: %s: %v", l, call, err)
+	s.check(errors.Is(err, want), "%v: %s gives %v, want %v", l, call, err, want)
+	return want == nil
 }
 
 // hasStoppedSending reports whether posted data is dropped.

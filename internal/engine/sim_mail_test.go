@@ -19,7 +19,6 @@ type post struct {
 	do     bool // posted by DoOrElse, so that lost is called
 }
 
-// postToRandomConn posts to an open or former connection and checks the result.
 func (s *sim) postToRandomConn() {
 	if len(s.past) == 0 {
 		return
@@ -49,7 +48,6 @@ func (s *sim) postToRandomConn() {
 	s.checkPosted(l, p, err)
 }
 
-// postBytes posts bytes in a random way.
 func (s *sim) postBytes(l *life, p *post) error {
 	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.intN(1000))
 	p.data = p.data[:s.dice.intN(len(p.data)+1)]
@@ -123,7 +121,6 @@ func (s *sim) recordAccepted(p *post) {
 	s.posts = append(s.posts, p)
 }
 
-// acceptsRequests reports whether a connection still handles requests.
 func (s *sim) acceptsRequests(l *life) bool {
 	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
 }
@@ -175,19 +172,17 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.checkCalled(p, false)
 		return
 	}
-	after := func() {}
 	switch l.waiting--; {
 	case !takes:
 		s.log("%v: mail of kind %d comes too late", l, p.kind)
 	case p.kind == RequestBroadcast:
-		after = s.expectBroadcast(l, p.data)
+		s.expectBroadcast(l, p.data)
 	default:
 		s.expectPosted(p)
 	}
 	s.mailing = p
 	l.conn.HandleOrDeferForPendingLayer(m, body)
 	s.mailing = nil
-	after()
 	s.checkCalled(p, takes)
 	s.findJoinedRelays()
 }
@@ -234,18 +229,11 @@ func (s *sim) runPostedFunc(p *post) {
 	l := p.to
 	s.expectHandlerCall(l, p)
 	s.log("%v: does", l)
-	defer s.recordIfDead(l)
-	s.randomPanic(l)
-	switch s.dice.intN(4) {
-	case 0:
-		if l.isReadingOff() {
-			l.deaf = false
-			l.conn.SetReading(true)
-		}
-	case 1:
-		s.handlerWrites(l, []byte("done"))
+	if s.dice.intN(4) == 0 && l.isReadingOff() {
+		l.deaf = false
+		l.conn.SetReading(true)
 	}
-	s.randomHandlerCall(l)
+	s.act(l, "done")
 }
 
 func (s *sim) recordLost(p *post) {
@@ -300,7 +288,6 @@ func (s *sim) flushDeferred(l *life) {
 	s.dropDeferred(l)
 }
 
-// dropDeferred drops deferred requests that are too late.
 func (s *sim) dropDeferred(l *life) {
 	for _, k := range l.kept {
 		l.waiting--
@@ -309,10 +296,6 @@ func (s *sim) dropDeferred(l *life) {
 	l.kept = nil
 }
 
-// recordIfDead records, after a call by a request, whether later deferred requests are lost.
-func (s *sim) recordIfDead(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
-
-// broadcast sends a message to all open connections, in one or two pieces.
 func (s *sim) broadcast() {
 	var each []*Shared
 	var all []byte
@@ -353,12 +336,10 @@ func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c.WriteBroadcasts(all, each)
 }
 
-// acceptsBroadcasts reports whether a connection must get broadcasts.
 func (s *sim) acceptsBroadcasts(l *life) bool {
 	return !l.finishing && !l.conn.is(handshaking|openPending|relayed|closing) && !l.upgrading
 }
 
-// expectDropped records that a message exceeded the limit.
 func (s *sim) expectDropped(l *life) {
 	if s.host.DropMessages {
 		s.drops++
@@ -369,7 +350,7 @@ func (s *sim) expectDropped(l *life) {
 }
 
 // expectBroadcast records the effect of a broadcast.
-func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
+func (s *sim) expectBroadcast(l *life, p []byte) {
 	c := l.conn
 	inBox := c.postedBytesInOutput()
 	tooMuch := c.unsentInMemoryBytes()-inBox+s.host.directSent+len(p) > simMaxUnsent
@@ -379,18 +360,15 @@ func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	case tooMuch:
 		s.expectDropped(l)
 	default:
-		return func() { l.expectWritten(s, p) }
+		l.expectWritten(s, p)
 	}
-	return func() {}
 }
 
-// topic has a LatestValue and its values so far.
 type topic struct {
 	LatestValue
 	values [][]byte
 }
 
-// sub is one connection's subscription.
 type sub struct {
 	topic    *topic
 	latest   *LatestSubscription
@@ -401,7 +379,6 @@ type sub struct {
 	left     bool
 }
 
-// setLatestValue sets a new value and announces it to some connections.
 func (s *sim) setLatestValue() {
 	t := s.topics[s.dice.intN(simTopics)]
 	p := fmt.Appendf(nil, "[%d]", len(t.values))
@@ -459,7 +436,6 @@ func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	p.data = nil
 }
 
-// expectLatest records that a value was announced to a connection.
 func (s *sim) expectLatest(l *life, u *sub) {
 	if l.hasStoppedSending() {
 		s.drops++
@@ -470,7 +446,6 @@ func (s *sim) expectLatest(l *life, u *sub) {
 	l.takes = append(l.takes, u)
 }
 
-// takeLatestValues records the values that the connection is about to take.
 func (s *sim) takeLatestValues(l *life) {
 	if len(l.takes) == 0 || l.conn.is(failed) || l.upgrading || len(l.wire) < len(l.wrote) {
 		return
@@ -489,7 +464,6 @@ func (s *sim) takeLatestValues(l *life) {
 	}
 }
 
-// skipLatestValue counts the newest value as taken.
 func (s *sim) skipLatestValue(l *life, u *sub) {
 	newest := len(u.topic.values)
 	s.check(u.due && newest > u.taken, "%v: takes value %d again", l, newest)

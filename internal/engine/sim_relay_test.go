@@ -3,13 +3,13 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
 	"syscall"
 )
 
-// handlerRelays requests a relay with another connection and checks the result.
 func (s *sim) handlerRelays(l *life) {
 	o := s.past[s.dice.intN(len(s.past))]
 	if live := s.lives[s.dice.intN(simSlots)]; live != nil {
@@ -21,16 +21,11 @@ func (s *sim) handlerRelays(l *life) {
 	c := l.conn
 	over, was := l.hasStoppedWriting(), c.is(relayed)
 	err := c.RequestRelayWith(o.ref)
-	s.log("%v: relay with %v: %v", l, o, err)
-	switch {
-	case over || !s.acceptsRequests(o):
-		s.check(errors.Is(err, ErrClosed), "%v: Relay of what has closed gives %v", l, err)
+	if errors.Is(err, ErrFull) && len(s.posts) >= 2*simMaxMail {
 		return
-	case o == l || l.upgrading || l.parting || was || l.joining:
-		s.check(errors.Is(err, ErrBadUse), "%v: Relay of what can't be relayed gives %v", l, err)
-		return
-	case err != nil:
-		s.check(errors.Is(err, ErrFull) && len(s.posts) >= 2*simMaxMail, "%v: Relay gives %v", l, err)
+	}
+	wrong := o == l || l.upgrading || l.parting || was || l.joining
+	if !s.checkCall(l, fmt.Sprintf("RequestRelayWith %v", o), err, over || !s.acceptsRequests(o), wrong) {
 		return
 	}
 	l.joining = true
@@ -39,7 +34,6 @@ func (s *sim) handlerRelays(l *life) {
 	o.allowReasons(ErrClosed, ErrBadUse)
 }
 
-// findJoinedRelays finds the connections that were joined since the last call.
 func (s *sim) findJoinedRelays() {
 	for _, l := range s.lives {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
@@ -114,17 +108,14 @@ func (s *sim) sendToPartner(c *Conn, p []byte) int {
 	}
 	s.check(len(l.wire) == len(l.wrote) && c.refState.postedBytes() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
 	s.check(l.layer == nil && !l.shut && !c.is(closingWrite), "%v: gets bytes past its layer or its end: state %b", l, c.state)
-	n := min(l.room, len(p))
 	if l.reset {
-		n = 0
+		return 0
 	}
-	s.log("%v: gets %d of %d bytes past its owner", l, n, len(p))
-	s.takeRelayedRequests(l, p[:n])
-	l.expectRaw(s, p[:n])
-	l.wire = append(l.wire, p[:n]...)
-	l.room -= n
+	p = p[:min(l.room, len(p))]
+	s.takeRelayedRequests(l, p)
+	l.expectRaw(s, p)
 	l.heard = s.now
-	return n
+	return s.kernelTakes(l, p)
 }
 
 // checkRelay checks what a finished relay has lost: nothing if both directions ended in order.
@@ -144,24 +135,15 @@ func (s *sim) checkRelay(l *life) {
 	}
 }
 
-// handlerDetaches detaches the connection.
 func (s *sim) handlerDetaches(l *life) {
 	c := l.conn
 	err := c.Detach(func(nc net.Conn, unread []byte) { s.checkDetached(l, nc, unread) })
-	s.log("%v: is given up: %v", l, err)
-	switch {
-	case l.hasStoppedWriting():
-		s.check(errors.Is(err, ErrClosed), "%v: Detach after the end gives %v", l, err)
-	case l.layer != nil || !l.isSettled():
-		s.check(errors.Is(err, ErrBadUse), "%v: Detach gives %v", l, err)
-	default:
-		s.check(err == nil, "%v: Detach gives %v", l, err)
+	if s.checkCall(l, "Detach", err, l.hasStoppedWriting(), l.layer != nil || !l.isSettled()) {
 		l.parting, l.deaf = true, true
 		l.allowReasons(ErrDetached)
 	}
 }
 
-// detachedConn is the net.Conn of a detached connection.
 type detachedConn struct {
 	net.Conn
 	closed bool
@@ -184,9 +166,6 @@ func (s *sim) detachConn(l *life) {
 	l.conn.CompleteDetachOrAbort(nc, nil)
 	s.check(l.taken, "%v: was detached, and its function was not called", l)
 	s.check(nc.closed == (s.panics > panics), "%v: closed by the engine: %v, but panicked: %v", l, nc.closed, s.panics > panics)
-	if !nc.closed {
-		s.detached = append(s.detached, l)
-	}
 }
 
 func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
@@ -195,22 +174,4 @@ func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
 	l.taken = true
 	s.handlerWrites(l, []byte("too late"))
 	s.randomPanic(l)
-}
-
-// adoptConn opens a connection that was detached. The peer stays the same, and its unread input was
-// read already.
-func (s *sim) adoptConn(slot int) {
-	old := s.detached[0]
-	s.detached = s.detached[1:]
-	l := s.openConn(slot, old.room, false)
-	s.log("%v: is %v, adopted", l, old)
-	l.fin, l.reset = old.fin, old.reset
-	l.sent = bytes.Clone(old.sent[old.used:])
-	l.raw = append(l.raw, l.encodeForWire(l.sent)...)
-	read := min(old.arrived-old.used, len(l.raw))
-	if read > 0 {
-		s.deliverInput(l, read)
-		l.rude = max(l.rude, read)
-	}
-	s.driveConnAndTouched(l)
 }

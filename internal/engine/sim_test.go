@@ -19,7 +19,7 @@ import (
 //	sim_handler_test.go  the handler
 //	sim_mail_test.go     requests, broadcasts and latest values
 //	sim_layer_test.go    layers, from the start or inserted
-//	sim_relay_test.go    relays, and detached and adopted connections
+//	sim_relay_test.go    relays, and detached connections
 //	sim_file_test.go     files
 //	sim_time_test.go     time limits, timers, deadlines, heartbeats
 //	sim_check_test.go    invariants after each step, when idle and at the end
@@ -122,7 +122,6 @@ type sim struct {
 	slots    []*Conn
 	lives    []*life  // the one in each slot, nil if it is free
 	past     []*life  // all
-	detached []*life  // detached and not adopted
 	touched  []*Conn  // to be driven soon
 	posts    []*post  // accepted and not taken, in order
 	posting  *post    // what postToRandomConn posts
@@ -190,7 +189,7 @@ func newSim(name string, d randomSource) *sim {
 // randomizeRuntime chooses the Runtime's optional features.
 func (s *sim) randomizeRuntime() {
 	h, roll := &s.host, s.dice.intN(256)
-	h.DropMessages = roll&1 != 0
+	h.DropMessages, h.TimeAllCalls = roll&1 != 0, s.dice.intN(2) == 0
 	if roll&2 != 0 {
 		h.Drained, h.Draining = s.onWritable, s.onDraining
 	}
@@ -229,7 +228,6 @@ func (simLoop) OnLoop() bool                     { return true }
 func (simLoop) LeaveToWait() bool                { return false }
 func (simLoop) QueueJobOnLoop(LoopJob, int) bool { return false }
 
-// randomStep makes one random step.
 func (s *sim) randomStep() {
 	slot := s.dice.intN(simSlots)
 	l := s.lives[slot]
@@ -245,8 +243,6 @@ func (s *sim) randomStep() {
 		s.setLatestValue()
 	case what <= 8:
 		s.deliverRequests()
-	case l == nil && len(s.detached) > 0 && s.dice.intN(2) == 0:
-		s.adoptConn(slot)
 	case l == nil:
 		s.openSlot(slot)
 	case what <= 15:
@@ -267,12 +263,11 @@ func (s *sim) randomStep() {
 		s.turnReadingOn(l)
 	case what == 32 && l.retained > 0:
 		s.handlerReleases(l)
-	case what == 33 && s.dice.intN(8) == 0:
-		s.closeLargestConn()
-	case what == 33 && s.dice.intN(12) == 0:
-		s.log("%v: kill", l)
-		l.allowReasons(errKilled)
-		l.conn.Abort(errKilled)
+	case what == 33 && s.dice.intN(6) == 0:
+		why := []error{errKilled, ErrOverBudget}[s.dice.intN(2)]
+		s.log("%v: is aborted: %v", l, why)
+		l.allowReasons(why)
+		l.conn.Abort(why)
 		s.driveConnAndTouched(l)
 	case what >= 34:
 		s.broadcast()

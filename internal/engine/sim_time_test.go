@@ -8,7 +8,6 @@ import (
 // coarse exceeds the error of coarse times.
 const coarse = 40 * time.Millisecond
 
-// advanceClock moves the clock and checks timeouts.
 func (s *sim) advanceClock(d time.Duration) {
 	s.now += d
 	s.host.SetClock(s.now)
@@ -66,10 +65,8 @@ func (l *life) endDue() (at time.Duration, over bool) {
 	return l.conn.extra.expiry, l.conn.extra.expiry <= l.conn.runtime.Now()
 }
 
-// hasPassed reports whether a timer or deadline has passed.
 func (l *life) hasPassed(at time.Duration) bool { return at != 0 && at <= l.conn.runtime.Now() }
 
-// handlerSetsTimers sets the timer and the deadline.
 func (s *sim) handlerSetsTimers(l *life) {
 	after := func() time.Duration { return time.Duration(s.dice.intN(4)) * time.Duration(s.dice.intN(int(simClose))) }
 	d, at := after(), time.Duration(0)
@@ -87,7 +84,6 @@ func (s *sim) handlerSetsTimers(l *life) {
 	}
 }
 
-// onTimer is the handler's Timer.
 func (s *sim) onTimer(c *Conn) {
 	l := s.life(c)
 	s.check(!l.closed && !c.is(closing|failed), "%v: Timer after the end: state %b", l, c.state)
@@ -95,9 +91,7 @@ func (s *sim) onTimer(c *Conn) {
 	l.timer = 0
 	s.timers++
 	s.log("%v: its timer runs out", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("tick"))
-	s.randomHandlerCall(l)
+	s.act(l, "tick")
 }
 
 // allowedTimeouts returns the close reasons that are possible now.
@@ -171,9 +165,7 @@ func (s *sim) sendHeartbeat(c *Conn) {
 	l.unheard++
 	s.beats++
 	s.log("%v: heartbeat", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("beat"))
-	s.randomHandlerCall(l)
+	s.act(l, "beat")
 }
 
 // checkHighWater tracks HighWater and LowWater.
@@ -206,7 +198,6 @@ func (s *sim) onWritable(c *Conn) {
 	s.randomHandlerCall(l)
 }
 
-// writeUntilPaused writes until the connection is paused or the limit is reached.
 func (s *sim) writeUntilPaused(l *life) {
 	for range 20 {
 		if s.checkPaused(l) {
@@ -223,7 +214,5 @@ func (s *sim) onDraining(c *Conn) {
 	s.check(l.drained && l.draining == 0, "%v: Draining again, or without Drain", l)
 	l.draining++
 	s.log("%v: draining", l)
-	s.randomPanic(l)
-	s.handlerWrites(l, []byte("farewell"))
-	s.randomHandlerCall(l)
+	s.act(l, "farewell")
 }

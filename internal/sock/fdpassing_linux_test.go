@@ -4,20 +4,17 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestReceiveFDsAfterReset receives what a peer sent before it closed with unread input.
 func TestReceiveFDsAfterReset(t *testing.T) {
 	pair, err := NewFDSocketpair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	ours := int32(pair[0].Fd())
-	if errno := SendFDs(ours, []byte("unread"), nil); errno != 0 {
-		t.Fatal(errno)
-	}
-	if errno := SendFDs(int32(pair[1].Fd()), []byte("sent"), []int{int(os.Stdin.Fd())}); errno != 0 {
-		t.Fatal(errno)
+	first := SendFDs(ours, []byte("unread"), nil)
+	if second := SendFDs(int32(pair[1].Fd()), []byte("sent"), []int{int(os.Stdin.Fd())}); first != 0 || second != 0 {
+		t.Fatal(first, second)
 	}
 	pair[1].Close()
 	defer pair[0].Close()

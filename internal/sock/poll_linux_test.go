@@ -3,22 +3,19 @@ package sock
 import (
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestPollWait checks that both system calls report events and time out without one.
 func TestPollWait(t *testing.T) {
 	for name, coarse := range map[string]bool{"epoll_pwait2": false, "epoll_pwait": true} {
 		t.Run(name, func(t *testing.T) {
 			p, err := NewEpoll(4)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer p.Close()
 			p.noPwait2 = coarse
 			eventfd, err := NewEventfd()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer eventfd.Close()
 			const token, wait = 7, 1500 * time.Microsecond
 			if errno := p.Add(eventfd.FD, token, In); errno != 0 {

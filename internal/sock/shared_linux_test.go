@@ -6,6 +6,8 @@ import (
 	"net"
 	"syscall"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // flakyListener listens for ListenReusePort. In the first failures attempts, the last shared socket
@@ -45,9 +47,7 @@ func (r *flakyListener) countOpen() (n int) {
 // given port fails, and that failed attempts leave nothing open.
 func TestListenShared(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	fixed := taken.Addr().String()
 	taken.Close()
 	for _, c := range []struct {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestSetDeadPeerTimeout checks the options that accepted connections inherit.
@@ -28,25 +30,17 @@ func TestSetDeadPeerTimeout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			lc := NewKeepaliveListenConfig(false, nil)
 			l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer l.Close()
 			SetDeadPeerTimeout(l, test.write, test.watched)
 			client, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer client.Close()
 			conn, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer conn.Close()
 			f, err := conn.(*net.TCPConn).File()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer f.Close()
 			fd := int(f.Fd())
 			for _, want := range []struct {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func isListening(path string) bool {
@@ -26,11 +28,18 @@ func isListening(path string) bool {
 func mustListenUnix(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	l, err := ListenUnixReplacingStale(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
+}
+
+// wantNoListener checks that listening at path fails with an error that says the given text.
+func wantNoListener(t *testing.T, path, says string, want error) {
+	t.Helper()
+	l, err := ListenUnixReplacingStale(path)
+	if l != nil || err == nil || !strings.Contains(err.Error(), says) || want != nil && !errors.Is(err, want) {
+		t.Errorf("%q: got %v, %v; want an error that says %q and is %v", path, l, err, says, want)
+	}
 }
 
 func createStaleSocket(path string) error {
@@ -46,13 +55,9 @@ func createStaleSocket(path string) error {
 // name, and checks that closing leaves no file.
 func TestListenUnix(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "s") // a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer os.RemoveAll(dir)
-	if err := createStaleSocket(dir + "/stale"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, createStaleSocket(dir+"/stale"))
 	for _, path := range []string{
 		dir + "/new", dir + "/stale", dir + "/" + strings.Repeat("x", maxUnixPath-len(dir)-1), fmt.Sprintf("@myriad-test-%d", os.Getpid()),
 	} {
@@ -60,28 +65,21 @@ func TestListenUnix(t *testing.T) {
 		if !isListening(path) {
 			t.Errorf("%s: nobody listens", path)
 		}
-		if again, err := ListenUnixReplacingStale(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s, while it is listened on: got %v, %v", path, again, err)
-		}
+		wantNoListener(t, path, path, syscall.EADDRINUSE)
 		if !isListening(path) {
 			t.Errorf("%s: the listener is gone", path)
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, l.Close())
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: the file is left: %v", path, err)
 		}
 	}
 }
 
-// TestListenUnixInUse checks that existing files are not removed.
 func TestListenUnixInUse(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
-	if err := createStaleSocket(stale); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, createStaleSocket(stale))
 	for says, make := range map[string]func(path string) error{
 		"a regular file":  func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
 		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
@@ -98,12 +96,8 @@ func TestListenUnixInUse(t *testing.T) {
 		"resource temporarily": func(path string) error { return listenWithFullQueue(t, path) },
 	} {
 		path := filepath.Join(dir, "f")
-		if err := make(path); err != nil {
-			t.Fatal(err)
-		}
-		if l, err := ListenUnixReplacingStale(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, %v", says, l, err)
-		}
+		testkit.RequireNoError(t, make(path))
+		wantNoListener(t, path, says, syscall.EADDRINUSE)
 		if err := os.Remove(path); err != nil {
 			t.Errorf("%s was removed: %v", says, err)
 		}
@@ -140,13 +134,9 @@ func listenWithFullQueue(t *testing.T, path string) error {
 func TestListenUnixRemoveFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
-	if err := createStaleSocket(path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, createStaleSocket(path))
 	for name, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, path: 0o777, dir: 0o555} {
-		if err := os.Chmod(name, mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.Chmod(name, mode))
 	}
 	defer os.Chmod(dir, 0o755)
 	done := make(chan error)
@@ -175,9 +165,7 @@ func TestListenUnixRefuses(t *testing.T) {
 		dir + "/none/s":                        "no such file",
 		"/" + strings.Repeat("x", maxUnixPath): "expected at most",
 	} {
-		if l, err := ListenUnixReplacingStale(path); l != nil || err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: got %v, %v; want an error that says %s", path, l, err, says)
-		}
+		wantNoListener(t, path, says, nil)
 	}
 }
 
@@ -186,14 +174,10 @@ func TestListenUnixDescriptors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l := mustListenUnix(t, path)
 	f, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	worker, err := net.FileListener(f)
 	f.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	worker.Close()
 	if !isListening(path) {
 		t.Error("a worker that ended took the socket with it")

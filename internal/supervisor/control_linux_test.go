@@ -11,14 +11,13 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func newOutboxPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
 	t.Helper()
 	ours, theirs, err := newControlSocketPair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() {
 		ours.Close()
 		theirs.Close()
@@ -29,9 +28,7 @@ func newOutboxPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File
 func TestOutbox(t *testing.T) {
 	o, ours, theirs := newOutboxPair(t)
 	for i := range maxQueuedMessages {
-		if err := o.enqueue(fmt.Appendln(nil, i), 0); err != nil {
-			t.Fatalf("put %d: %v", i, err)
-		}
+		testkit.RequireNoError(t, o.enqueue(fmt.Appendln(nil, i), 0))
 	}
 	for _, wait := range []time.Duration{0, time.Millisecond} {
 		if err := o.enqueue(nil, wait); !errors.Is(err, engine.ErrFull) {
@@ -44,9 +41,7 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("after close: %v", err)
 	}
 	o.writeUntilClosedAndDrained()
-	if err := ours.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, ours.CloseWrite())
 	got, err := io.ReadAll(theirs)
 	lines := strings.Fields(string(got))
 	if err != nil || len(lines) != maxQueuedMessages+1 || lines[0] != "urgent" || lines[maxQueuedMessages] != fmt.Sprint(maxQueuedMessages-1) {

@@ -28,11 +28,11 @@ type script struct {
 
 type fakeProcess struct {
 	script
-	serve, leave, end  chan struct{}
-	drained, killed    chan struct{}
-	onceDrain, onceEnd sync.Once
-	cause              error
-	frames             chan []byte // received
+	serve, leave, end chan struct{}
+	drained, killed   context.Context
+	drain, endNow     context.CancelFunc // of these
+	cause             error
+	frames            chan []byte // received
 }
 
 func (a *fakeProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
@@ -44,15 +44,13 @@ func (a *fakeProcess) enqueueFrameOrSkipUnlessServing(frame []byte) error {
 	}
 }
 
-func (a *fakeProcess) pid() int                 { return 1 }
-func (a *fakeProcess) serving() <-chan struct{} { return a.serve }
-func (a *fakeProcess) stopped() <-chan struct{} { return a.leave }
-func (a *fakeProcess) ended() <-chan struct{}   { return a.end }
-func (a *fakeProcess) err() error               { return a.cause }
-func (a *fakeProcess) requestDrainWithSIGTERMUnlessServing() {
-	a.onceDrain.Do(func() { close(a.drained) })
-}
-func (a *fakeProcess) kill() { a.onceEnd.Do(func() { close(a.killed) }) }
+func (a *fakeProcess) pid() int                              { return 1 }
+func (a *fakeProcess) serving() <-chan struct{}              { return a.serve }
+func (a *fakeProcess) stopped() <-chan struct{}              { return a.leave }
+func (a *fakeProcess) ended() <-chan struct{}                { return a.end }
+func (a *fakeProcess) err() error                            { return a.cause }
+func (a *fakeProcess) requestDrainWithSIGTERMUnlessServing() { a.drain() }
+func (a *fakeProcess) kill()                                 { a.endNow() }
 
 func (a *fakeProcess) runScript() {
 	defer close(a.end)
@@ -63,7 +61,7 @@ func (a *fakeProcess) runScript() {
 	if a.lifetime > 0 {
 		over = time.After(a.lifetime)
 	}
-	drained := a.drained
+	drained := a.drained.Done()
 	for {
 		select {
 		case <-over:
@@ -76,7 +74,7 @@ func (a *fakeProcess) runScript() {
 			} else if !a.ignoresDrain {
 				return
 			}
-		case <-a.killed:
+		case <-a.killed.Done():
 			a.cause = errors.New("signal: killed")
 			return
 		}
@@ -87,7 +85,7 @@ type fakeSpawner struct {
 	counters sharedCounters
 	scripts  [][]script
 
-	mu              sync.Mutex
+	mu              sync.Mutex  // guards these; tests read spawns only when no more follow
 	spawns          []time.Time // of worker 0
 	processes       []*fakeProcess
 	runs            []int
@@ -111,8 +109,10 @@ func (n *fakeSpawner) spawnWorker(workerIndex int, _ func([]byte)) (process, err
 	}
 	a := &fakeProcess{
 		script: s, serve: make(chan struct{}), leave: make(chan struct{}), end: make(chan struct{}),
-		drained: make(chan struct{}), killed: make(chan struct{}), frames: make(chan []byte, fakeProcessQueue),
+		frames: make(chan []byte, fakeProcessQueue),
 	}
+	a.drained, a.drain = context.WithCancel(context.Background())
+	a.killed, a.endNow = context.WithCancel(context.Background())
 	n.processes = append(n.processes, a)
 	go a.runScript()
 	return a, nil
@@ -135,18 +135,10 @@ func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor,
 }
 
 func (n *fakeSpawner) startIntervals() (waits []time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	for i := 1; i < len(n.spawns); i++ {
 		waits = append(waits, n.spawns[i].Sub(n.spawns[i-1]))
 	}
 	return waits
-}
-
-func (n *fakeSpawner) countStarts() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.spawns)
 }
 
 // TestRestarts checks when worker 0 is started again, when OnServing is called, and whether the supervisor
@@ -188,8 +180,8 @@ func TestRestarts(t *testing.T) {
 				if got := n.startIntervals(); c.intervals != nil && !slices.Equal(got, c.intervals) {
 					t.Errorf("from start to start %v, want %v", got, c.intervals)
 				}
-				if n.countStarts() != c.starts || len(c.scripts) == 1 && sup.Restarts() != int64(c.starts-1) {
-					t.Errorf("%d starts of worker 0, %d restarts; want %d starts", n.countStarts(), sup.Restarts(), c.starts)
+				if len(n.spawns) != c.starts || len(c.scripts) == 1 && sup.Restarts() != int64(c.starts-1) {
+					t.Errorf("%d starts of worker 0, %d restarts; want %d starts", len(n.spawns), sup.Restarts(), c.starts)
 				}
 				if (c.serving != 0) != (len(at) == 1) || c.serving > 1 && at[0] != c.serving {
 					t.Errorf("announced at %v, want %v", at, c.serving)
@@ -248,11 +240,11 @@ func TestEndsJustBeforeStop(t *testing.T) {
 	for end, said := range map[error]int{nil: 0, errors.New("exit status 7"): 1} {
 		synctest.Test(t, func(t *testing.T) {
 			sup, n := startWithScripts(nil, []script{{serves: true, lifetime: time.Second, exitErr: end}})
-			<-time.After(time.Second + defaultTiming.backoff/2)
+			time.Sleep(time.Second + defaultTiming.backoff/2)
 			err := sup.Stop(t.Context())
-			if lines := strings.Count(n.logged.String(), "\n"); err != nil || lines != said || n.countStarts() != 1 || sup.Restarts() != 0 {
+			if lines := strings.Count(n.logged.String(), "\n"); err != nil || lines != said || len(n.spawns) != 1 || sup.Restarts() != 0 {
 				t.Errorf("end %v: %v, %d starts, %d restarts, logged %q; want one start and %d lines",
-					end, err, n.countStarts(), sup.Restarts(), n.logged.String(), said)
+					end, err, len(n.spawns), sup.Restarts(), n.logged.String(), said)
 			}
 		})
 	}
@@ -261,10 +253,11 @@ func TestEndsJustBeforeStop(t *testing.T) {
 func TestStopWhileResting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := startWithScripts(nil, []script{{lifetime: time.Second}})
-		<-time.After(25 * time.Second) // during the back-off of 10 s after the eighth run
-		began, starts := time.Now(), n.countStarts()
-		if err := sup.Stop(t.Context()); err != nil || time.Since(began) > 0 || n.countStarts() != starts {
-			t.Errorf("%v after %v, %d starts; want at once and no further one than %d", err, time.Since(began), n.countStarts(), starts)
+		time.Sleep(25 * time.Second) // during the back-off of 10 s after the eighth run
+		synctest.Wait()
+		began, starts := time.Now(), len(n.spawns)
+		if err := sup.Stop(t.Context()); err != nil || time.Since(began) > 0 || len(n.spawns) != starts {
+			t.Errorf("%v after %v, %d starts; want at once and no further one than %d", err, time.Since(began), len(n.spawns), starts)
 		}
 		if sup.Dial(engine.DialRequest{}) == nil {
 			t.Error("a supervisor dialled")

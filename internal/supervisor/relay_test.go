@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // fakeProcessQueue is how many frames a fake process accepts.
@@ -22,9 +23,7 @@ func TestRelay(t *testing.T) {
 		s, n := startWithScripts(nil, []script{{serves: true}}, []script{{serves: true}})
 		synctest.Wait()
 		for i := range fakeProcessQueue + 1 {
-			if err := s.BroadcastToAllWorkers(fmt.Append(nil, i)); err != nil {
-				t.Errorf("broadcast %d: %v", i, err)
-			}
+			testkit.ExpectNoError(t, s.BroadcastToAllWorkers(fmt.Append(nil, i)))
 			synctest.Wait()
 		}
 		for _, a := range n.allProcesses() {
@@ -37,9 +36,7 @@ func TestRelay(t *testing.T) {
 		if err := s.BroadcastToAllWorkers(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
 			t.Errorf("too much: %v", err)
 		}
-		if err := s.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, s.Stop(context.Background()))
 		if err := s.BroadcastToAllWorkers([]byte("late")); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
@@ -104,7 +101,6 @@ func TestBroadcaster(t *testing.T) {
 func FuzzReadFrame(f *testing.F) {
 	frame, _ := encodeBroadcast([]byte("news"))
 	f.Add(append(append(encodeFrame(kindServing, nil), frame...), encodeFrame(kindDrain, nil)...))
-	f.Add(append(encodePauseOrResumeAccept(true), frame...))
 	f.Add(frame[:7])
 	f.Add([]byte{kindBroadcast, 255, 255, 255, 255, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -30,27 +30,21 @@ func Dial(t testing.TB, addrOrSocketPath string) *Conn {
 		network = "unix"
 	}
 	nc, err := net.DialTimeout(network, addrOrSocketPath, Timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	RequireNoError(t, err)
 	return NewConn(t, nc)
 }
 
 func DialTLS(t testing.TB, addr string, config *tls.Config) *Conn {
 	t.Helper()
 	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: Timeout}, "tcp", addr, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	RequireNoError(t, err)
 	return NewConn(t, nc)
 }
 
 func NewConn(t testing.TB, nc net.Conn) *Conn {
 	t.Helper()
 	t.Cleanup(func() { nc.Close() })
-	if err := nc.SetDeadline(time.Now().Add(Timeout)); err != nil {
-		t.Fatal(err)
-	}
+	RequireNoError(t, nc.SetDeadline(time.Now().Add(Timeout)))
 	return &Conn{Conn: nc, R: bufio.NewReader(nc), t: t}
 }
 
@@ -126,9 +120,7 @@ func (c *Conn) Reset() {
 func (c *Conn) ReadResponse() (*http.Response, string) {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.R, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	RequireNoError(c.t, err)
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
 		c.t.Fatalf("body of %s: %.300q, %v", res.Status, body, err)

@@ -18,12 +18,7 @@ var reservationEnded = sync.NewCond(new(sync.Mutex))
 // open.
 func ReserveDescriptors(t testing.TB, n int) {
 	t.Helper()
-	waitAndReserveOrSkip(t, n, descriptorLimit())
-}
-
-func waitAndReserveOrSkip(t testing.TB, n, limit int) {
-	t.Helper()
-	limit -= spareDescriptors
+	limit := descriptorLimit() - spareDescriptors
 	if n > limit {
 		t.Skipf("needs %d descriptors: ulimit -n is %d", n+spareDescriptors, limit+spareDescriptors)
 	}

@@ -1,39 +1,25 @@
 package testkit
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// TestWaitGoroutinesEnd checks that a goroutine is reported if it is not ignored and does not end in time.
 func TestWaitGoroutinesEnd(t *testing.T) {
-	release := make(chan struct{})
-	started := make(chan struct{})
-	before := GoroutineIDs()
-	go func() {
-		close(started)
-		<-release
-	}()
-	<-started
-	if err := WaitGoroutinesEnd(GoroutineIDs()); err != nil {
-		t.Errorf("a goroutine that is ignored is reported: %v", err)
-	}
-	time.AfterFunc(50*time.Millisecond, func() { close(release) })
-	if err := WaitGoroutinesEnd(before); err != nil {
-		t.Errorf("a goroutine that ends during the wait is reported: %v", err)
-	}
-}
-
-func TestWaitGoroutinesEndReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // its clock makes the wait immediate
 		before := GoroutineIDs()
 		release := make(chan struct{})
 		go func() { <-release }()
+		ExpectNoError(t, WaitGoroutinesEnd(GoroutineIDs()))
 		err := WaitGoroutinesEnd(before)
-		close(release)
-		if err == nil || !strings.Contains(err.Error(), "goroutines still running: 1") || !strings.Contains(err.Error(), "TestWaitGoroutinesEndReports") {
+		if text := fmt.Sprint(err); !strings.Contains(text, "running: 1") || !strings.Contains(text, "TestWaitGoroutinesEnd") {
 			t.Errorf("got %v, want the stack of the goroutine", err)
 		}
+		time.AfterFunc(leakTimeout/2, func() { close(release) })
+		ExpectNoError(t, WaitGoroutinesEnd(before))
 	})
 }

@@ -19,9 +19,7 @@ func (c *Conn) HandshakeWebSocket(path, extraHeaderLines string) http.Header {
 	c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + extraHeaderLines + "\r\n")
 	res, err := http.ReadResponse(c.R, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	RequireNoError(c.t, err)
 	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
 		c.t.Fatalf("the WebSocket handshake was answered with %s %v", res.Status, res.Header)
 	}

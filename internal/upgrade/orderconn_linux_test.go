@@ -7,23 +7,21 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func newTestOrderConns(t *testing.T) (supervisor, worker *OrderConn) {
 	t.Helper()
 	supervisor, theirs, err := NewOrderConnPair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(supervisor.Close)
 	fd, err := unix.Dup(int(theirs.Fd()))
 	theirs.Close()
 	if err == nil {
 		worker, err = InheritOrderConn(fd)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(worker.Close)
 	return supervisor, worker
 }
@@ -66,7 +64,6 @@ func TestOrderConn(t *testing.T) {
 	}
 }
 
-// TestOrderConnClosed closes one side while an order is executed.
 func TestOrderConnClosed(t *testing.T) {
 	supervisor, worker := newTestOrderConns(t)
 	carriesOut, over := make(chan struct{}), make(chan struct{})

@@ -11,47 +11,49 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
+// patience is how long a test waits for a message.
+const patience = 2 * testkit.Timeout
+
 func newTestControlPair(t *testing.T) (old, next controlSocket) {
 	t.Helper()
 	pair, err := sock.NewFDSocketpair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { closeFiles(pair[:]) })
 	return controlSocket{pair[0]}, controlSocket{pair[1]}
+}
+
+func newTestSuccessor(old controlSocket) *Successor {
+	return &Successor{controlSocket: old, replyTimeout: patience, exited: make(chan struct{})}
+}
+
+func wantErrorSaying(t *testing.T, when string, err error, says string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v; want an error that says %q", when, err, says)
+	}
 }
 
 // TestVersions checks that each side rejects another protocol version.
 func TestVersions(t *testing.T) {
 	old, next := newTestControlPair(t)
-	if err := old.sendMessage(kindHello, Hello{Version: 99}); err != nil {
-		t.Fatal(err)
-	}
-	p := &Predecessor{controlSocket: next}
-	if err := p.receiveHelloAndListeners(); err == nil || !strings.Contains(err.Error(), "version 99") {
-		t.Errorf("the new process says %v; want that it does not speak version 99", err)
-	}
-	s := &Successor{controlSocket: old, replyTimeout: 10 * time.Second, exited: make(chan struct{})}
-	if _, err := s.WaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 99") {
-		t.Errorf("the old process hears %v; want why the new one can't", err)
-	}
+	testkit.RequireNoError(t, old.sendMessage(kindHello, Hello{Version: 99}))
+	err := (&Predecessor{controlSocket: next}).receiveHelloAndListeners()
+	wantErrorSaying(t, "the new process", err, "version 99")
+	s := newTestSuccessor(old)
+	_, err = s.WaitReady(context.Background())
+	wantErrorSaying(t, "the old process hears", err, "version 99")
 	old, next = newTestControlPair(t)
-	if err := next.sendMessage(kindReady, Ready{Version: 98}); err != nil {
-		t.Fatal(err)
-	}
-	s = &Successor{controlSocket: old, replyTimeout: 10 * time.Second, exited: make(chan struct{})}
-	if _, err := s.WaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 98") {
-		t.Errorf("the old process says %v; want that it does not speak version 98", err)
-	}
+	testkit.RequireNoError(t, next.sendMessage(kindReady, Ready{Version: 98}))
+	s = newTestSuccessor(old)
+	_, err = s.WaitReady(context.Background())
+	wantErrorSaying(t, "the old process says", err, "version 98")
 }
 
-// TestParts sends more descriptors than fit into a message, up to the limit and beyond.
 func TestParts(t *testing.T) {
 	for _, n := range []int{0, sock.MaxFDsPerMessage, sock.MaxFDsPerMessage + 1, maxDescriptors, maxDescriptors + 1} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -60,7 +62,7 @@ func TestParts(t *testing.T) {
 			sent := make(chan error, 1)
 			go func() { sent <- old.sendMessage(kindChannels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
 			said := 0
-			files, err := next.readExpectedMessage(context.Background(), kindChannels, &said, 10*time.Second)
+			files, err := next.readExpectedMessage(context.Background(), kindChannels, &said, patience)
 			switch {
 			case n > maxDescriptors && err == nil:
 				t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
@@ -77,18 +79,16 @@ func TestParts(t *testing.T) {
 // TestUnexpectedMessages distinguishes an unexpected kind, an abort and a closed socket.
 func TestUnexpectedMessages(t *testing.T) {
 	old, next := newTestControlPair(t)
-	for _, c := range []struct{ word, says string }{{"nonsense", `received message "nonsense"; expected "channels"`}, {kindAbort, errAborted.Error()}} {
-		if err := old.sendMessage(c.word, struct{}{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v; want %q", c.word, err, c.says)
-		}
+	for word, says := range map[string]string{
+		"nonsense": `received message "nonsense"; expected "channels"`, kindAbort: errAborted.Error(),
+	} {
+		testkit.RequireNoError(t, old.sendMessage(word, struct{}{}))
+		_, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), patience)
+		wantErrorSaying(t, word, err, says)
 	}
 	old.file.Close()
-	if _, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
-		t.Errorf("at the end: %v; want EOF", err)
-	}
+	_, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), patience)
+	wantErrorSaying(t, "at the end", err, io.EOF.Error())
 }
 
 // TestOpenChannels checks that every pair of loops has a channel, or each loop has one if the numbers
@@ -96,29 +96,25 @@ func TestUnexpectedMessages(t *testing.T) {
 func TestOpenChannels(t *testing.T) {
 	for _, c := range []struct{ from, to, pairs int }{{1, 1, 1}, {4, 4, 4}, {2, 4, 8}, {4, 2, 8}, {2, 3, 6}, {1, 4, 4}, {64, 65, 65}} {
 		old, next := newTestControlPair(t)
-		s := &Successor{controlSocket: old, replyTimeout: Timeout, exited: make(chan struct{})}
+		s := newTestSuccessor(old)
 		theirs := make(chan []*os.File, 1)
 		go func() {
-			files, _ := next.readExpectedMessage(context.Background(), kindChannels, new(Channels), 10*time.Second)
+			files, _ := next.readExpectedMessage(context.Background(), kindChannels, new(Channels), patience)
 			_ = next.sendMessage(kindTaking, struct{}{})
 			theirs <- files
 		}()
 		ours, err := s.SendChannelsAndAwaitTakeOver(t.Context(), c.from, c.to, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		pairs := make(map[[2]int]bool)
 		files := <-theirs
 		for i, f := range ours {
-			if _, err := f.Write([]byte{byte(i)}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := f.Write([]byte{byte(i)})
+			testkit.RequireNoError(t, err)
 		}
 		for k, f := range files {
 			var p [1]byte
-			if _, err := f.Read(p[:]); err != nil {
-				t.Fatal(err)
-			}
+			_, err := f.Read(p[:])
+			testkit.RequireNoError(t, err)
 			pairs[[2]int{int(p[0]) % c.from, k % c.to}] = true
 		}
 		closeFiles(ours)
@@ -133,7 +129,7 @@ func TestOpenChannels(t *testing.T) {
 // reply is received all the same.
 func TestWaitReplyCancelled(t *testing.T) {
 	old, next := newTestControlPair(t)
-	s := &Successor{controlSocket: old, replyTimeout: 2 * testkit.Timeout, exited: make(chan struct{})}
+	s := newTestSuccessor(old)
 	for i := range 2000 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var busy sync.WaitGroup
@@ -149,40 +145,9 @@ func TestWaitReplyCancelled(t *testing.T) {
 		}
 		busy.Wait()
 	}
-	if err := next.sendMessage(kindReady, Ready{Version: Version}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, next.sendMessage(kindReady, Ready{Version: Version}))
 	if _, err := s.WaitReady(t.Context()); err != nil {
 		t.Errorf("an answer: %v", err)
-	}
-}
-
-// TestExplainExit checks that the exit status of a process that has closed its end is waited for, and
-// that a running process is not.
-func TestExplainExit(t *testing.T) {
-	old, next := newTestControlPair(t)
-	s := &Successor{controlSocket: old, replyTimeout: 2 * testkit.Timeout, exited: make(chan struct{})}
-	if err := next.sendMessage("nonsense", struct{}{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.WaitReady(t.Context()); err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("%v; want that it says nonsense", err)
-	}
-	next.file.Close()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.WaitReady(t.Context())
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		t.Errorf("%v before the process has ended", err)
-	case <-time.After(300 * time.Millisecond): // the time in which it must not return
-	}
-	s.exitErr = errors.New("exit status 3")
-	close(s.exited)
-	if err := testkit.Receive(t, ended, "it is known how it ended"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("%v; want the exit status", err)
 	}
 }
 
@@ -190,18 +155,14 @@ func TestExplainExit(t *testing.T) {
 // child is not reaped.
 func TestWaitAndReportExit(t *testing.T) {
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer read.Close()
 	defer write.Close()
 	ownStatusPipe.Store(&statusPipe{write: write})
 	defer ownStatusPipe.Store(nil)
 	for _, c := range []struct{ script, how string }{{"exit 0", "exit status 0"}, {"exit 3", "exit status 3"}, {"kill -9 $$", "signal: killed"}} {
 		cmd := exec.Command("sh", "-c", c.script)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, cmd.Start())
 		waitAndReportExitToFirst(cmd.Process.Pid)
 		buffer := make([]byte, 100)
 		n, err := read.Read(buffer)
