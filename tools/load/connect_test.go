@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // fakeEngine records dials and calls onDial.
@@ -60,9 +61,7 @@ func TestPacing(t *testing.T) {
 			}
 			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
-			if err := d.dialAndReplaceClosed(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, d.dialAndReplaceClosed(t.Context()))
 			// The first one is due at once, the last a step before 3 s.
 			least := 3*time.Second - 2*time.Second/time.Duration(rate)
 			if took := time.Since(begin); f.dialedConns() != 3*rate || took < least || took > 3*time.Second+dialInterval {
@@ -95,9 +94,7 @@ func TestMailboxFull(t *testing.T) {
 		f := fakeEngine{failFull: 3}
 		d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
 			sources: planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.dialAndReplaceClosed(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, d.dialAndReplaceClosed(t.Context()))
 		perSource := map[netip.Addr]int{}
 		for _, e := range f.dials {
 			perSource[e.Source] += e.Count
@@ -130,9 +127,7 @@ func TestConnectStall(t *testing.T) {
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.runConnectPhase(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, r.runConnectPhase(t.Context()))
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("took %v", took)
 		}
@@ -222,14 +217,10 @@ func TestPlanSources(t *testing.T) {
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
 	r, err := newRunWithoutEngine(Config{Connections: 10}.withDefaultsAndImplied(), []resolvedTarget{testTarget, {path: "/x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	r.attachEngine(f, "")
 	r.dialer.sources = []source{{parseAddrs("127.0.0.1")[0], 10}} // as if there were many
-	if err := r.dialer.startAttempts(10); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, r.dialer.startAttempts(10))
 	for _, d := range f.dials {
 		if d.Validate() != nil || d.Path == "" != d.Source.IsValid() {
 			t.Errorf("dialled %+v", d)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestDivide checks that the parts add up to the whole. It lists for each part: the number of its
@@ -16,10 +18,7 @@ import (
 func TestDivide(t *testing.T) {
 	all := func(cfg Config, weights ...float64) (text string) {
 		cfg.Target = "127.0.0.1:1"
-		parts, err := cfg.Divide(weights...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parts := testkit.Must(cfg.Divide(weights...))(t)
 		for _, c := range parts {
 			if c.PubSub == nil {
 				c.PubSub = &PubSub{}
@@ -75,21 +74,12 @@ func TestNotDivided(t *testing.T) {
 // TestNumberFrom checks that two generators use different connection numbers.
 func TestNumberFrom(t *testing.T) {
 	cfg := Config{Target: startTestServer(t, echo).addr(), Connections: 4, Messages: 2, Message: `\{connection.uid}.` + "\n"}
-	parts, err := cfg.Divide(1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	script, err := newTrafficScript(&parts[1], newConnTable(2, 1, 1), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := testkit.Must(cfg.Divide(1, 1))(t)
+	script := testkit.Must(newTrafficScript(&parts[1], newConnTable(2, 1, 1), nil))(t)
 	if got := string(script.appendMessageReadOnlyIfNil(nil, 2, 0)); got != "2.\n" {
 		t.Errorf("the message of connection 2 is %q", got)
 	}
-	r, err := newGenerator(new(parts[1].withDefaultsAndImplied()), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(newGenerator(new(parts[1].withDefaultsAndImplied()), 0))(t)
 	if got := r.nextNumber.Load(); got != 2 {
 		t.Errorf("the first connection of the second part has number %d, want 2", got)
 	}

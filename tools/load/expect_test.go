@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // newMeasuredResult returns a result with a value for every figure.
@@ -64,10 +66,7 @@ func TestExpectations(t *testing.T) {
 // An unknown value meets no bound. An unreadable histogram counts as unknown.
 func TestExpectationOfNothing(t *testing.T) {
 	got := func(text string, r *Result) string {
-		e, err := ParseExpectation(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testkit.Must(ParseExpectation(text))(t)
 		got, ok := e.Check(r)
 		return fmt.Sprint(got, ", ", ok)
 	}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestLinkSize limits the memory of a connState; the time of its message in flight makes it 56
@@ -51,10 +52,7 @@ func TestWindow(t *testing.T) {
 }
 
 func newTestGenerator(t testing.TB, cfg Config) *generator {
-	tr, err := newGenerator(&cfg, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tr := testkit.Must(newGenerator(&cfg, 1))(t)
 	return tr
 }
 

@@ -267,9 +267,7 @@ func newHeldResult() *Result {
 // TestHeldText checks that the text is complete and that expectations have a name for each figure.
 func TestHeldText(t *testing.T) {
 	var out bytes.Buffer
-	if err := newHeldResult().WriteText(&out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, newHeldResult().WriteText(&out))
 	for _, want := range []string{
 		"10 of 10 connections answered in 1s, 10/s, at most 4 in flight\n", "5 of 10 connections answered in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
 		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "again 3 times", `1 lines; first: "x\n"`,

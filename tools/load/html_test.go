@@ -6,15 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 func renderHTML(t testing.TB, s *Stream, expected ...Expectation) string {
 	t.Helper()
 	var b strings.Builder
-	if err := s.WriteHTML(&b, expected...); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, s.WriteHTML(&b, expected...))
 	return b.String()
 }
 
@@ -55,10 +54,7 @@ func TestHTMLVerdict(t *testing.T) {
 	cut := *whole
 	cut.Result = nil
 	expect := func(text string) []Expectation {
-		e, err := ParseExpectation(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testkit.Must(ParseExpectation(text))(t)
 		return []Expectation{e}
 	}
 	clean := Result{Connected: 1, Counts: Counts{Answered: 1}, Window: time.Second, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second / 2}}}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
@@ -36,10 +37,7 @@ func TestMerge(t *testing.T) {
 	b.Target, b.Interrupted = "b:1", true
 	b.Verifications = append(b.Verifications, Verification{Number: 2, Open: 1, Checked: 1})
 	before := fmt.Sprintf("%+v %+v", *a, a.ConnectErrors)
-	r, err := Merge(a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(Merge(a, b))(t)
 	if after := fmt.Sprintf("%+v %+v", *a, a.ConnectErrors); after != before {
 		t.Error("the first result has been changed")
 	}
@@ -110,9 +108,7 @@ func TestWriteComparison(t *testing.T) {
 	a.Result.Doubled, b.Result.Doubled = 0, 0
 	b.Result.ConnectErrors, b.Result.Generator.User, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
-	if err := WriteComparisonToFirst(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, WriteComparisonToFirst(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}))
 	const want = `                 old        new           broken
 target           a:1        a:1           cut off after 3s
 mode             open loop  open loop     -
@@ -167,9 +163,7 @@ func TestMergeTimes(t *testing.T) {
 	a, i := part(time.Millisecond, 990)
 	b, k := part(time.Second, 10)
 	r, err := Merge(a, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	checkMergedLatency(t, "results", *r.Service, r.Histograms["service"])
 	sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval
 	checkMergedLatency(t, "intervals at the same time", sum.Latency, sum.Histograms["latency"])
@@ -254,9 +248,7 @@ func TestLostAgent(t *testing.T) {
 		t.Errorf("%d faults more, want 1", n)
 	}
 	var text strings.Builder
-	if err := r.WriteText(&text); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, r.WriteText(&text))
 	for _, want := range []string{
 		"a: 4 of 5 connections, 1,000/s", "its clock is 3ms ± 1ms behind",
 		"b: lost, its part is missing below: gone; of 6 connections, last known: 6 open, 9 answered",

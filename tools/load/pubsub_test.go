@@ -95,10 +95,7 @@ func startHub(t *testing.T) string {
 }
 
 func startNATS(t *testing.T) string {
-	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(natsd.Start(natsd.Config{Addr: "127.0.0.1:0"}))(t)
 	t.Cleanup(s.Close)
 	return s.Addr().String()
 }
@@ -142,9 +139,7 @@ func TestPubSubOpenLoop(t *testing.T) {
 		Rate: Rate{PerSecond: 200}, Duration: 2 * stall,
 	}
 	r := runToEnd(t, cfg)
-	if err := r.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, r.Err())
 	if r.Intended != 40 || r.Unsent != 0 || r.Latency.Count != 40*5 || !r.Corrected || r.Pipeline != pubsubPipeline {
 		t.Errorf("%d planned, %d not sent, %d latencies, corrected %v, pipeline %d; want 40, none, 200 of them", r.Intended, r.Unsent, r.Latency.Count, r.Corrected, r.Pipeline)
 	}
@@ -292,10 +287,7 @@ func TestPayload(t *testing.T) {
 // generators.
 func runGeneratorsTogether(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
 	t.Helper()
-	parts, err := cfg.Divide(slices.Repeat([]float64{1}, generators)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := testkit.Must(cfg.Divide(slices.Repeat([]float64{1}, generators)...))(t)
 	results := make([]*Result, generators)
 	var runs, publishing sync.WaitGroup
 	publishing.Add(generators)
@@ -372,10 +364,7 @@ func TestPubSubShared(t *testing.T) {
 					Target: b.target, Connections: 6, PubSub: &PubSub{Protocol: "redis", Topics: test.topics, Publishers: test.publishers},
 					Rate: Rate{PerSecond: 400}, Duration: times * 100 * time.Millisecond, Drain: times * 100 * time.Millisecond,
 				}
-				r, err := Merge(runGeneratorsTogether(t, cfg, 2, test.lost...)...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := testkit.Must(Merge(runGeneratorsTogether(t, cfg, 2, test.lost...)...))(t)
 				if test.deliver != nil && faults < 6 {
 					continue // it has not come to that
 				}
@@ -389,10 +378,7 @@ func TestPubSubShared(t *testing.T) {
 				if r.Latency.Count < r.Intended*subscribers*2/3 {
 					continue // the windows were too far apart for so short a time
 				}
-				h, err := decodeHistogramOrNil(r.Histogram)
-				if err != nil {
-					t.Fatal(err)
-				}
+				h := testkit.Must(decodeHistogramOrNil(r.Histogram))(t)
 				if none := h.Distribution()[0]; none.To == 0 && none.Count > 0 {
 					t.Errorf("%d deliveries took no time at all: one that begins later has another time", none.Count)
 				}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
@@ -31,9 +32,7 @@ func newExampleResult() *Result {
 
 func TestWriteText(t *testing.T) {
 	var b strings.Builder
-	if err := newExampleResult().WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, newExampleResult().WriteText(&b))
 	want := `target       127.0.0.1:9000
 connected    998 of 1,000 in 499ms, 2,000/s
 failed       2 × connection refused
@@ -65,9 +64,7 @@ func TestVerdicts(t *testing.T) {
 	r.Latency.Mean, r.Generator.System, r.Mismatched, r.Unanswered = time.Millisecond, 0, 3, 1234
 	r.FirstMismatch = &Mismatch{Connection: 7, Message: 2, Byte: 40, Want: `"a"`, Got: `"b"`}
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, r.WriteText(&b))
 	for _, want := range []string{
 		"in flight    123 of 998 (rate × mean latency): not all connections were loaded all the time\n",
 		"30% of 1 CPU\n",

@@ -441,9 +441,7 @@ func TestAhead(t *testing.T) {
 				ended <- string(got)
 			})
 			r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
-			if err := r.Err(); err != nil {
-				t.Error(err)
-			}
+			testkit.ExpectNoError(t, r.Err())
 			for range conns {
 				got := testkit.Receive(t, ended, "the end of a connection")
 				if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // echoLinesEvery returns a handler that echoes one line per interval, on all connections together.
@@ -37,14 +39,9 @@ func TestSearch(t *testing.T) {
 	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
 	cfg.Observe = func(e Event) {
 		told.events = append(told.events, e)
-		if err := json.NewEncoder(&stream).Encode(e); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, json.NewEncoder(&stream).Encode(e))
 	}
-	result, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := testkit.Must(Run(t.Context(), cfg))(t)
 	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != result.Answered {
 		t.Errorf("read again: %v", err)
 	}

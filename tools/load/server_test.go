@@ -54,10 +54,7 @@ func startTestServer(t *testing.T, handle handler) *testServer {
 
 func startTestServerAt(t *testing.T, network, addr string, handle handler) *testServer {
 	t.Helper()
-	ln, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen(network, addr))(t)
 	s := &testServer{ln: ln}
 	s.wait.Go(func() {
 		for {
@@ -348,10 +345,7 @@ func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 func unmetExpectations(t *testing.T, r *Result, expectations string) (list []string) {
 	t.Helper()
 	for _, text := range strings.Fields(expectations) {
-		e, err := ParseExpectation(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testkit.Must(ParseExpectation(text))(t)
 		if got, ok := e.Check(r); !ok {
 			list = append(list, text+": got "+got)
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestConfigJSON checks that each setting can be read, and that written JSON is read as the same
@@ -24,9 +25,7 @@ func TestConfigJSON(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for text, want := range map[string]Config{
@@ -89,10 +88,7 @@ func TestConfigComplete(t *testing.T) {
 	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
 	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
 	full.Rate.Goal = Goal{}
-	written, err := json.Marshal(full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := testkit.Must(json.Marshal(full))(t)
 	var got Config
 	if err := json.Unmarshal(written, &got); err != nil || !reflect.DeepEqual(got, full) {
 		t.Errorf("%s, %v, and again %s", written, err, marshalConfig(got))
@@ -136,9 +132,7 @@ var update = flag.Bool("update", false, "write the table of settings into docs/l
 func TestDocument(t *testing.T) {
 	const file, begin, end = "../../docs/load.md", "<!-- settings, by go test -run Document -update -->\n", "<!-- end of settings -->\n"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	before, rest, found := strings.Cut(string(text), begin)
 	table, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
@@ -150,9 +144,7 @@ func TestDocument(t *testing.T) {
 	} else if table != want {
 		err = errors.New("the table of settings is not that of the tags; expected it after go test -run Document -update")
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, err)
 }
 
 // formatSettingsTable returns the table of flags that have a limit or a rule.
@@ -223,9 +215,7 @@ func fillEmptyFields(v reflect.Value) {
 // extremes.
 func TestSettingErrors(t *testing.T) {
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, MaxMessage+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(large, make([]byte, MaxMessage+1), 0o600))
 	for text, says := range map[string]string{
 		`"size": 1048576, "pipeline": 64`:                                                           "",
 		`"message": "x", "answer": "y"`:                                                             "",

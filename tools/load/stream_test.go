@@ -11,21 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 // readRecordedStream reads testdata/stream.jsonl, the stream of an open loop.
 func readRecordedStream(t testing.TB) (text []byte, s *Stream) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/stream.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err = ReadStream(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text, s
+	text = testkit.Must(os.ReadFile("testdata/stream.jsonl"))(t)
+	return text, testkit.Must(ReadStream(bytes.NewReader(text)))(t)
 }
 
 // A stream that is cut off at any byte has all complete events.
@@ -44,10 +38,7 @@ func TestReadStream(t *testing.T) {
 			t.Fatalf("cut off after %d bytes: complete %v, %+v", n, s.Complete(), s.Intervals)
 		}
 	}
-	s, err := ReadStream(bytes.NewReader(text[:len(text)-5]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(ReadStream(bytes.NewReader(text[:len(text)-5])))(t)
 	var b strings.Builder
 	if err := s.WriteText(&b); err != nil || !strings.HasPrefix(b.String(), "cut off     after ") || !strings.Contains(b.String(), "until then  97 open, ") {
 		t.Errorf("the text is %q, %v", b.String(), err)
@@ -111,9 +102,7 @@ func FuzzReadStream(f *testing.F) {
 		if s.Complete() {
 			Merge(s.Result, s.Result)
 		}
-		if err := WriteComparisonToFirst(io.Discard, []string{"a", "b"}, []*Stream{s, s}); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, WriteComparisonToFirst(io.Discard, []string{"a", "b"}, []*Stream{s, s}))
 	})
 }
 
@@ -158,10 +147,7 @@ func TestRecorder(t *testing.T) {
 // TestWriteCSV compares the table of testdata/stream.jsonl with testdata/stream.csv.
 func TestWriteCSV(t *testing.T) {
 	_, s := readRecordedStream(t)
-	want, err := os.ReadFile("testdata/stream.csv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testkit.Must(os.ReadFile("testdata/stream.csv"))(t)
 	var got bytes.Buffer
 	if err := s.WriteCSV(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, got.Bytes(), want)

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
@@ -155,13 +156,8 @@ func TestLabels(t *testing.T) {
 
 func TestRegisterProcess(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	if err := RegisterProcess(r); err != nil {
-		t.Fatal(err)
-	}
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, RegisterProcess(r))
+	families := testkit.Must(r.Gather())(t)
 	got := make(map[string]bool)
 	for _, f := range families {
 		got[f.GetName()] = true

@@ -43,10 +43,7 @@ func (s *logBuffer) contains(text string) bool { return strings.Contains(s.Strin
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: secret, MaxPayload: maxMessage})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := testkit.Must(natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: secret, MaxPayload: maxMessage}))(t)
 	t.Cleanup(server.Close)
 	return &fleet{t: t, nats: server}
 }
@@ -111,10 +108,7 @@ func (f *fleet) newOptions(agents int) Options {
 
 func startServer(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var conns sync.WaitGroup
 	conns.Go(func() {
 		for {
@@ -141,10 +135,7 @@ func openEventFile(t *testing.T, dir string) *os.File {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%q, %v; want the events of one run", files, err)
 	}
-	file, err := os.Open(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(os.Open(files[0]))(t)
 	t.Cleanup(func() { file.Close() })
 	return file
 }
@@ -220,10 +211,7 @@ func TestTogether(t *testing.T) {
 	f.startAgent(Agent{Name: "a", MaxConnections: 1})
 	f.startAgent(Agent{Name: "b"})
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
-	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(RunOnAgents(t.Context(), f.newOptions(2), cfg))(t)
 	if r.Agents[0].Connections+r.Agents[1].Connections != 9 || min(r.Agents[0].Connections, r.Agents[1].Connections) != 1 {
 		t.Errorf("%+v; want 1 and 8 connections", r.Agents)
 	}
@@ -409,10 +397,7 @@ func TestRefused(t *testing.T) {
 func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 	t.Helper()
 	for _, text := range texts {
-		a, err := ParseAllowedNetworkOrPath(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testkit.Must(ParseAllowedNetworkOrPath(text))(t)
 		all = append(all, a)
 	}
 	return all
@@ -420,10 +405,7 @@ func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 
 // TestOpenFails makes each step of connectAndStartLocalAgents fail: Run returns an error and leaves nothing behind.
 func TestOpenFails(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	silent := "nats://" + testserver.FreeAddr(t)
 	cfg := load.Config{Target: "127.0.0.1:1", Connections: 1, Messages: 1}

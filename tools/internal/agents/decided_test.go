@@ -24,9 +24,7 @@ func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	t.Helper()
 	for events := json.NewDecoder(openEventFile(t, dir)); events.More(); {
 		var e load.Event
-		if err := events.Decode(&e); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, events.Decode(&e))
 		if e.Phase == load.Tried {
 			all = append(all, e.Result)
 		}
@@ -78,10 +76,7 @@ func TestSearch(t *testing.T) {
 		if sum := a[i].Schedule.PerSecond + b[i].Schedule.PerSecond; share < 0.249 || share > 0.251 || sum < step.Rate*0.999 || sum > step.Rate*1.001 {
 			t.Errorf("%v/s is divided into %v and %v, want a quarter and the rest", step.Rate, a[i].Schedule.PerSecond, b[i].Schedule.PerSecond)
 		}
-		both, err := load.Merge(a[i], b[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		both := testkit.Must(load.Merge(a[i], b[i]))(t)
 		if unsent := both.Intended - both.Latency.Count; step.Latency != both.Latency.P90 || step.Late != both.Late.P90 || step.Unsent != unsent {
 			t.Errorf("%+v; of what both have kept latency %v, late %v, unsent %d", step, both.Latency.P90, both.Late.P90, unsent)
 		}

@@ -32,10 +32,7 @@ func TestMalformed(t *testing.T) {
 	} {
 		m := good
 		change(&m)
-		data, err := json.Marshal(&m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := testkit.Must(json.Marshal(&m))(t)
 		var o orders
 		got, err := decodeMessageHeader(data, "v1")
 		if err == nil {
@@ -122,10 +119,7 @@ func TestOtherRun(t *testing.T) {
 	w := &agentWorker{Agent: &Agent{Logf: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
 	w.run = &agentRun{agent: w, id: newRandomID(), cancel: func() {}}
 	for _, from := range []string{newRandomID(), w.run.id} {
-		data, err := encodeMessage("", heartbeatKind, from, orders{Over: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := testkit.Must(encodeMessage("", heartbeatKind, from, orders{Over: true}))(t)
 		own := from == w.run.id
 		if w.processMessageJoiningIfIdle(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
 			t.Errorf("the run is over: %v; want %v", w.run == nil, own)
@@ -137,19 +131,13 @@ func TestOtherRun(t *testing.T) {
 // connected.
 func TestConnectedAgain(t *testing.T) {
 	conn, run, agent := connectInProcess(t), newRandomID(), newRandomID()
-	said, err := conn.SubscribeSync(runSubject + run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := testkit.Must(conn.SubscribeSync(runSubject + run))(t)
 	r := &agentRun{agent: &agentWorker{Agent: &Agent{}, id: agent, conn: conn}, id: run}
 	m := &memberAgent{id: agent}
 	c := &coordinator{conn: conn, run: run, members: []*memberAgent{m}}
 	next := func() *nats.Msg {
 		t.Helper()
-		msg, err := said.NextMsg(testkit.Timeout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := testkit.Must(said.NextMsg(testkit.Timeout))(t)
 		return msg
 	}
 	r.sendPendingReportOrHeartbeat()
@@ -166,15 +154,9 @@ func TestConnectedAgain(t *testing.T) {
 
 func connectInProcess(t *testing.T) *nats.Conn {
 	t.Helper()
-	server, err := natsd.Start(natsd.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := testkit.Must(natsd.Start(natsd.Config{}))(t)
 	t.Cleanup(server.Close)
-	conn, err := server.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testkit.Must(server.Connect())(t)
 	t.Cleanup(conn.Close)
 	return conn
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestPlanErrors reaches every bound: each says what was wrong and what was expected.
@@ -49,9 +51,7 @@ func TestFlags(t *testing.T) {
 	var p Plan
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	p.AddFlags(f, BuiltInContenders())
-	if err := f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")))
 	want := Plan{
 		Pool: "ours", Work: Published, Rate: 5, Burst: 1, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
 		Workers: 5000, Queue: 100_000, Memory: 20_000_000, Connections: 2000,

@@ -61,14 +61,9 @@ func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []O
 	sides := BuiltInContenders()
 	sides["fake"] = func(Plan) (Contender, error) { return try, nil }
 	var out bytes.Buffer
-	if err := Run(ctx, p, sides, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, Run(ctx, p, sides, &out))
 	for text := range bytes.Lines(out.Bytes()) {
-		l, err := ParseOutputLine(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(ParseOutputLine(text))(t)
 		r := cmp.Or(l.Result, l.Progress, l.Warming)
 		if r.Offered != r.Accepted+r.Rejected || r.Accepted != r.Finished+r.Expired+r.Shed+r.Unfinished || r.Good > r.Finished {
 			t.Errorf("the sums are wrong: %+v", r)
@@ -363,10 +358,7 @@ func TestProgressOfJobs(t *testing.T) {
 		}
 		finished := func() (all []uint64) {
 			for text := range bytes.Lines(out.Bytes()) {
-				l, err := ParseOutputLine(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := testkit.Must(ParseOutputLine(text))(t)
 				all = append(all, cmp.Or(l.Progress, l.Result).Finished)
 			}
 			return all
@@ -385,9 +377,7 @@ func TestProgressOfJobs(t *testing.T) {
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {
 			t.Errorf("lines with %v jobs, want %v", got, want)
 		}
-		if err := r.lines.writeFinalLine(OutputLine{Result: r.buildResultSoFar(r.now())}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, r.lines.writeFinalLine(OutputLine{Result: r.buildResultSoFar(r.now())}))
 		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5, 5}; !reflect.DeepEqual(got, want) {

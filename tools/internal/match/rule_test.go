@@ -3,14 +3,13 @@ package match
 import (
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func mustParse(t testing.TB, spec string) *AnswerRule {
 	t.Helper()
-	r, err := Parse(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(Parse(spec))(t)
 	return r
 }
 

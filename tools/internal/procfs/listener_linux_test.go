@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func listenTCP(t *testing.T, addr string) (*net.TCPListener, uint16) {
@@ -16,10 +18,7 @@ func listenTCP(t *testing.T, addr string) (*net.TCPListener, uint16) {
 	if addr == "[::]:0" {
 		network = "tcp"
 	}
-	ln, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen(network, addr))(t)
 	t.Cleanup(func() { ln.Close() })
 	return ln.(*net.TCPListener), ln.Addr().(*net.TCPAddr).AddrPort().Port()
 }
@@ -59,10 +58,7 @@ func TestUnixListener(t *testing.T) {
 		if pids, err := FindUnixListenerPIDs(path); err == nil {
 			t.Errorf("%q before it listens: got %v; want an error", path, pids)
 		}
-		ln, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := testkit.Must(net.Listen("unix", path))(t)
 		defer ln.Close()
 		if pids, err := FindUnixListenerPIDs(path); err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
 			t.Errorf("%q: got %v, %v; want %d", path, pids, err, os.Getpid())

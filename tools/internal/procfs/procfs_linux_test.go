@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // none is above the kernel's largest process number.
@@ -46,10 +48,7 @@ func TestProcesses(t *testing.T) {
 }
 
 func TestReadDescriptors(t *testing.T) {
-	before, err := CountDescriptorsAndSockets(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(CountDescriptorsAndSockets(os.Getpid()))(t)
 	for range 3 {
 		listenTCP(t, "127.0.0.1:0")
 	}
@@ -63,9 +62,7 @@ func TestReadDescriptors(t *testing.T) {
 func TestRights(t *testing.T) {
 	r, err := ReadRights(os.Getpid())
 	var caps [2]unix.CapUserData
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]))
 	if want := uint64(caps[0].Effective) | uint64(caps[1].Effective)<<32; err != nil || int(r.User) != os.Getuid() || r.Capabilities != want {
 		t.Errorf("got %+v, %v; want user %d with %x", r, err, os.Getuid(), want)
 	}
@@ -117,10 +114,7 @@ func TestMachine(t *testing.T) {
 // TestReadNetwork finds both ends of a connection, and every counter.
 func TestReadNetwork(t *testing.T) {
 	ln, port := listenTCP(t, "127.0.0.1:0")
-	c, err := net.Dial("tcp4", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(net.Dial("tcp4", ln.Addr().String()))(t)
 	defer c.Close()
 	n, err := ReadNetworkCountersOfNamespace()
 	if err != nil || n.Established < 2 || n.Open < n.Established+1 {
@@ -163,9 +157,7 @@ func TestSlabs(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, target := range map[string]string{"eventpoll_epi": ":A-0000128", "bind_bucket": ":A-0000128", "hidden": ":0000064"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	got := map[string]Slab{"eventpoll_epi": {Each: 128}}
 	addMergedCacheNames(dir, got)

@@ -12,10 +12,7 @@ import (
 
 // TestReadTables counts in the first table, and in that of a thread that has its own.
 func TestReadTables(t *testing.T) {
-	before, err := CountDescriptorsByTable(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(CountDescriptorsByTable(os.Getpid()))(t)
 	if len(before) != 1 {
 		t.Fatalf("%d tables before any thread has its own: %+v", len(before), before)
 	}
@@ -30,9 +27,7 @@ func TestReadTables(t *testing.T) {
 		var opened []int
 		for range more {
 			fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-			if err != nil {
-				t.Error(err)
-			}
+			testkit.ExpectNoError(t, err)
 			opened = append(opened, fd)
 		}
 		var tables []DescriptorTable

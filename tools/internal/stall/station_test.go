@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // newIdleStation returns a station at a given time that never serves.
@@ -21,9 +23,7 @@ func TestServeTruth(t *testing.T) {
 	for i := range 1000 {
 		now = time.Duration(i) * 1111 * time.Microsecond
 		arrivals = append(arrivals, now)
-		if err := s.Enqueue(nil, nil); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, s.Enqueue(nil, nil))
 	}
 	for i, want := range plan.PredictLatencies(arrivals) {
 		if got := s.queue[i].end - arrivals[i]; got != want {
@@ -61,9 +61,7 @@ func TestQueue(t *testing.T) {
 	var now time.Duration
 	s := newIdleStation(StallPlan{}, &now)
 	for i := range n {
-		if err := s.Enqueue(fmt.Append(nil, i), nil); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, s.Enqueue(fmt.Append(nil, i), nil))
 		if i < waiting {
 			continue
 		}
@@ -120,9 +118,7 @@ func TestServe(t *testing.T) {
 						}
 						served.Done()
 					})
-					if err != nil {
-						t.Error(err)
-					}
+					testkit.ExpectNoError(t, err)
 				}
 			})
 		}

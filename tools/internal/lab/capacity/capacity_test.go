@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
@@ -86,10 +87,7 @@ func newPlanner() *Planner { return &Planner{Measured: server, Facts: &doctor.Fa
 
 func mustPlan(t *testing.T, g Goal) *Plan {
 	t.Helper()
-	p, err := newPlanner().PlanMachines(g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := testkit.Must(newPlanner().PlanMachines(g))(t)
 	return p
 }
 
@@ -139,9 +137,7 @@ func TestPlan(t *testing.T) {
 func TestKernel(t *testing.T) {
 	cost := func(side doctor.Side, unread int) float64 {
 		c, err := doctor.PredictCosts(&doctor.Facts{}, doctor.Plan{Connections: 1, Side: side, Model: "epoll", Unread: unread})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		return float64(c.Kernel)
 	}
 	g := newGoal()

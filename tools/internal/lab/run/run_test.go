@@ -157,9 +157,7 @@ name = "few"
 connections = 2
 phases = [{ do = "park" }]
 `, rounds, word)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return s
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 var reader = Reader{Figures: func(name string) (better, ok bool) { return name != "in-flight", name != "none" }}
@@ -41,10 +43,7 @@ duration = "500ms"
 `
 
 func TestRead(t *testing.T) {
-	s, err := reader.ReadScenario(strings.NewReader(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(reader.ReadScenario(strings.NewReader(whole)))(t)
 	want := Words{"{self}", "plain", "--addr", "{addr}", "two words"}
 	if s.Rounds != 3 || s.Baseline != "net" || !slices.Equal(s.Subjects[0].Command, want) || s.Workloads[0].Phases[0].WarmUp.Std() != time.Second {
 		t.Errorf("got %+v", s)
@@ -88,10 +87,7 @@ func TestRead(t *testing.T) {
 // The built-in scenarios are right at each of their scales, and say an answer.
 func TestBuiltIns(t *testing.T) {
 	for _, name := range BuiltInNames() {
-		s, err := reader.ReadBuiltIn(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testkit.Must(reader.ReadBuiltIn(name))(t)
 		if s.Name != name || len(s.Answer) == 0 {
 			t.Errorf("%s: it is named %q and has %d clauses of an answer", name, s.Name, len(s.Answer))
 		}
@@ -160,14 +156,9 @@ func TestPhases(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	s, err := reader.ReadScenario(strings.NewReader(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(reader.ReadScenario(strings.NewReader(whole)))(t)
 	small, err := Options{Scale: "small", Rounds: 2, Subjects: []Subject{{Name: "x", Command: Words{"x", "{port}"}}}}.ApplyForThisMachine(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	if len(small.Workloads) != 1 || small.Workloads[0].Phases[0].For.Std() != 500*time.Millisecond || len(small.Subjects) != 4 || small.Rounds != 2 {
 		t.Errorf("got %+v", small)
 	}
@@ -180,10 +171,7 @@ func TestOptions(t *testing.T) {
 	if len(s.Workloads) != 2 || s.Workloads[0].Phases[0].For.Std() != 2*time.Second {
 		t.Errorf("the scenario itself was changed: %+v", s)
 	}
-	steps, err := small.PlanSteps(regexp.MustCompile("few/(net|auto)$"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	steps := testkit.Must(small.PlanSteps(regexp.MustCompile("few/(net|auto)$")))(t)
 	var names []string
 	for _, st := range steps {
 		names = append(names, st.WorkloadAndSubject())
@@ -259,10 +247,7 @@ func TestPublishedValue(t *testing.T) {
 
 // Every key of a file is in the documentation.
 func TestDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/scenarios.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile("../../../../docs/scenarios.md"))(t)
 	for _, v := range []any{Scenario{}, Subject{}, Contender{}, Workload{}, Phase{}, Scale{}, ReferenceTable{}, Column{}, ReferenceRow{}, Claim{}, Clause{}} {
 		of := reflect.TypeOf(v)
 		for i := range of.NumField() {
