@@ -47,8 +47,7 @@ func (f *fakeEngine) dialedConns() (n int) {
 
 var testTarget = resolvedTarget{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
 
-// TestPacing checks, in a synctest bubble, that exactly the due connections are started at every
-// tick.
+// TestPacing checks, in a synctest bubble, that exactly the due connections are started at every tick.
 func TestPacing(t *testing.T) {
 	for _, rate := range []int{1, 2000, 5000, 300_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -87,8 +86,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestMailboxFull checks that dials are repeated after ErrFull, and distributed over all loops and
-// sources.
+// TestMailboxFull checks that dials are repeated after ErrFull, and distributed over all loops and sources.
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
@@ -118,8 +116,7 @@ func newFakeRun(cfg Config, f *fakeEngine) *loadRun {
 	return r
 }
 
-// TestConnectStall checks that stalled attempts are given up, and that a connection established
-// afterwards is rejected.
+// TestConnectStall checks that stalled attempts are given up, and that a connection established afterwards is rejected.
 func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
@@ -228,8 +225,7 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	}
 }
 
-// TestMessagesThink checks that the run waits for connections whose think time exceeds the drain
-// time.
+// TestMessagesThink checks that the run waits for connections whose think time exceeds the drain time.
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulation{loadRun: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}

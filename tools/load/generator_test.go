@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestLinkSize limits the memory of a connState; the time of its message in flight makes it 56
-// bytes.
+// TestLinkSize limits the memory of a connState; the time of its message in flight makes it 56 bytes.
 func TestLinkSize(t *testing.T) {
 	if got := unsafe.Sizeof(connState{}); got > 48 {
 		t.Errorf("a link is %d bytes, want at most 48", got)

@@ -138,8 +138,7 @@ func recordEqual(took time.Duration, n int) (l Latency, histogram string) {
 	return summarizeDistribution(&d), encodeHistogram(d.histogram)
 }
 
-// checkMergedLatency checks that distributions are exactly those of 990 messages of 1 ms and 10 of
-// 1 s.
+// checkMergedLatency checks that distributions are exactly those of 990 messages of 1 ms and 10 of 1 s.
 func checkMergedLatency(t *testing.T, what string, l Latency, histogram string) {
 	t.Helper()
 	if l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond {
@@ -150,9 +149,8 @@ func checkMergedLatency(t *testing.T, what string, l Latency, histogram string) 
 	}
 }
 
-// TestMergeTimes checks that the other distributions of results, and those of intervals, are merged
-// exactly if all have histograms, for simultaneous generators and for successive intervals.
-// Otherwise the worse of both is kept.
+// TestMergeTimes checks that the other distributions of results, and those of intervals, are merged exactly if all have
+// histograms, for simultaneous generators and for successive intervals. Otherwise the worse of both is kept.
 func TestMergeTimes(t *testing.T) {
 	part := func(took time.Duration, n int) (*Result, *Interval) {
 		l, histogram := recordEqual(took, n)

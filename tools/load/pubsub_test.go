@@ -123,8 +123,7 @@ func TestPubSub(t *testing.T) {
 	cases.run(t)
 }
 
-// TestPubSubOpenLoop publishes at a rate: a slow message delays the latencies of those queued
-// behind it.
+// TestPubSubOpenLoop publishes at a rate: a slow message delays the latencies of those queued behind it.
 func TestPubSubOpenLoop(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
@@ -214,34 +213,31 @@ func TestPubSubFaults(t *testing.T) {
 	cases.run(t)
 }
 
-// TestPubSubSlow has subscribers that never read until the server disconnects them; the others
-// receive everything.
+// TestPubSubSlow has subscribers that never read until the server disconnects them; the others receive everything.
 func TestPubSubSlow(t *testing.T) {
 	t.Parallel()
-	testEachModel(t, func(t *testing.T, model string) {
-		for times := range growingFactors(t) {
-			var ended atomic.Int64
-			b := newBroker(t, func(c net.Conn, _ int, message []byte) error {
-				_ = c.(subscription).Conn.(*net.TCPConn).SetWriteBuffer(4096)
-				_ = c.SetWriteDeadline(time.Now().Add(times * 50 * time.Millisecond)) // a slow one never reads
-				_, err := c.Write(message)
-				if err != nil {
-					ended.Add(1)
-				}
-				return err
-			})
-			r := runToEnd(t, Config{
-				Target: b.target, Connections: 2, Model: model, PubSub: &PubSub{Protocol: "redis", Slow: 2}, Size: 64 << 10,
-				Socket: Socket{ReceiveBuffer: 4096}, Duration: times * 150 * time.Millisecond,
-			})
-			if len(r.Lost) == 0 && ended.Load() == 2 {
-				if err := r.Err(); err != nil || r.SlowEnded != 2 {
-					t.Errorf("%v; %d slow subscribers were ended, want 2", err, r.SlowEnded)
-				}
-				return
+	for times := range growingFactors(t) {
+		var ended atomic.Int64
+		b := newBroker(t, func(c net.Conn, _ int, message []byte) error {
+			_ = c.(subscription).Conn.(*net.TCPConn).SetWriteBuffer(4096)
+			_ = c.SetWriteDeadline(time.Now().Add(times * 50 * time.Millisecond)) // a slow one never reads
+			_, err := c.Write(message)
+			if err != nil {
+				ended.Add(1)
 			}
+			return err
+		})
+		r := runToEnd(t, Config{
+			Target: b.target, Connections: 2, PubSub: &PubSub{Protocol: "redis", Slow: 2}, Size: 64 << 10,
+			Socket: Socket{ReceiveBuffer: 4096}, Duration: times * 150 * time.Millisecond,
+		})
+		if len(r.Lost) == 0 && ended.Load() == 2 {
+			if err := r.Err(); err != nil || r.SlowEnded != 2 {
+				t.Errorf("%v; %d slow subscribers were ended, want 2", err, r.SlowEnded)
+			}
+			return
 		}
-	})
+	}
 }
 
 // TestPubSubBounds reaches the limits of a run: more publishers than the mailbox has space for
@@ -282,9 +278,8 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// runGeneratorsTogether runs the parts of a publish/subscribe run, which connect one after the
-// other, at the same time. All are told the numbers of published messages, except those of lost
-// generators.
+// runGeneratorsTogether runs the parts of a publish/subscribe run, which connect one after the other, at the same time.
+// All are told the numbers of published messages, except those of lost generators.
 func runGeneratorsTogether(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
 	t.Helper()
 	parts := testkit.Must(cfg.Divide(slices.Repeat([]float64{1}, generators)...))(t)

@@ -22,14 +22,12 @@ import (
 
 func isNear(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
-// answerLinesWith returns a handler that answers each line with a text, which contains the line's
-// number.
+// answerLinesWith returns a handler that answers each line with a text, which contains the line's number.
 func answerLinesWith(text string) handler {
 	return serveLines(func(c net.Conn, _ string, _, k int) error { return writeText(c, fmt.Sprintf(text, k)) })
 }
 
-// TestExchange exchanges messages with correct servers, in every mode: all messages are sent and
-// answered.
+// TestExchange exchanges messages with correct servers, in every mode: all messages are sent and answered.
 func TestExchange(t *testing.T) {
 	socket := &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
 	cases := loadCases{
@@ -100,8 +98,7 @@ func matchConfig(match string) Config {
 	return Config{Message: "ask\n", Match: match, Connections: 4, Messages: 20, Pipeline: 3}
 }
 
-// startHTTPServer returns a function that starts a server of net/http, which sends large responses in
-// chunks.
+// startHTTPServer returns a function that starts a server of net/http, which sends large responses in chunks.
 func startHTTPServer(cfg *tls.Config) func(*testing.T) string {
 	return func(t *testing.T) string {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -146,8 +143,7 @@ func checkOpenLoop(t *testing.T, r *Result, _ *eventLog) {
 	}
 }
 
-// TestFaults uses servers with all kinds of faults: each is counted with its cause, and ends no
-// more than it must.
+// TestFaults uses servers with all kinds of faults: each is counted with its cause, and ends no more than it must.
 func TestFaults(t *testing.T) {
 	short, tooOld := 30*time.Millisecond, newServerTLS()
 	tooOld.MinVersion, tooOld.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
@@ -421,51 +417,48 @@ func TestAhead(t *testing.T) {
 	const size, ahead, conns = 1000, 10, 3
 	plain := string(newConstantOrRandomPayloads(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
-	testEachModel(t, func(t *testing.T, model string) {
-		for _, pipeline := range []int{1, 3} {
-			ended := make(chan string, conns)
-			s := startTestServer(t, func(c net.Conn, _ int) {
-				var got []byte
-				for piece, whole := make([]byte, 4096), 0; ; {
-					n, err := c.Read(piece)
-					got = append(got, piece[:n]...)
-					if rest := len(got) % size; n > 0 && rest != ahead && pipeline == 1 {
-						t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
-					}
-					_, _ = c.Write(got[whole : len(got)/size*size])
-					whole = len(got) / size * size
-					if err != nil {
-						break
-					}
+	for _, pipeline := range []int{1, 3} {
+		ended := make(chan string, conns)
+		s := startTestServer(t, func(c net.Conn, _ int) {
+			var got []byte
+			for piece, whole := make([]byte, 4096), 0; ; {
+				n, err := c.Read(piece)
+				got = append(got, piece[:n]...)
+				if rest := len(got) % size; n > 0 && rest != ahead && pipeline == 1 {
+					t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
 				}
-				ended <- string(got)
-			})
-			r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
-			testkit.ExpectNoError(t, r.Err())
-			for range conns {
-				got := testkit.Receive(t, ended, "the end of a connection")
-				if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||
-					!strings.HasPrefix(strings.Repeat(plain[i:]+plain[:i], 3), got) {
-					t.Errorf("%d bytes were sent, want %d, those of the messages", len(got), messages*size+ahead)
+				_, _ = c.Write(got[whole : len(got)/size*size])
+				whole = len(got) / size * size
+				if err != nil {
+					break
 				}
 			}
+			ended <- string(got)
+		})
+		r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
+		testkit.ExpectNoError(t, r.Err())
+		for range conns {
+			got := testkit.Receive(t, ended, "the end of a connection")
+			if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||
+				!strings.HasPrefix(strings.Repeat(plain[i:]+plain[:i], 3), got) {
+				t.Errorf("%d bytes were sent, want %d, those of the messages", len(got), messages*size+ahead)
+			}
 		}
-	})
+	}
 }
 
-// TestSeed checks that equal seeds send equal bytes on the same connections, and other seeds
-// others, on every model.
+// TestSeed checks that equal seeds send equal bytes on the same connections, and other seeds others.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	const conns = 12
-	said := func(t *testing.T, model string, seed uint64) map[string]bool {
+	said := func(seed uint64) map[string]bool {
 		ended := make(chan string, conns)
 		s := startTestServer(t, func(c net.Conn, _ int) {
 			var all bytes.Buffer
 			_, _ = io.Copy(onlyWriter{c}, io.TeeReader(onlyReader{c}, &all))
 			ended <- all.String()
 		})
-		runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
+		runToEnd(t, Config{Target: s.addr(), Connections: conns, Seed: seed, Messages: 5, Graceful: true,
 			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"})
 		heard := map[string]bool{}
 		for range conns {
@@ -477,75 +470,70 @@ func TestSeed(t *testing.T) {
 		}
 		return heard
 	}
-	testEachModel(t, func(t *testing.T, model string) {
-		a, b, other := said(t, model, 7), said(t, model, 7), said(t, model, 8)
-		if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
-			t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
-		}
-	})
+	a, b, other := said(7), said(7), said(8)
+	if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
+		t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
+	}
 }
 
 // TestUnprompted answers a server's heartbeats, expects none at the end, and detects a wrong one.
 func TestUnprompted(t *testing.T) {
 	t.Parallel()
 	base := Config{Unprompted: true, Message: "pong\n", Answer: "ping\n", Connections: 5, Drain: time.Hour}
-	testEachModel(t, func(t *testing.T, model string) {
-		var answers atomic.Int64
-		cfg := base
-		cfg.Model, cfg.Messages = model, 20
-		cfg.Target = startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
-			if answers.Add(1) == 40 {
-				return writeText(c, "pang\nping\n")
-			}
+	var answers atomic.Int64
+	cfg := base
+	cfg.Messages = 20
+	cfg.Target = startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
+		if answers.Add(1) == 40 {
+			return writeText(c, "pang\nping\n")
+		}
+		return writeText(c, "ping\n")
+	})).addr()
+	r := runToEnd(t, cfg)
+	if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
+		t.Errorf("got %+v, first %v", r, r.FirstMismatch)
+	}
+	// Heartbeats are answered while other connections are still being established.
+	answered := make(chan struct{}, 2)
+	late := base
+	late.Connections, late.ConnectRate, late.Duration = 2, 2, time.Millisecond
+	late.Target = startTestServer(t, serveLines(func(c net.Conn, _ string, _, k int) error {
+		if k == 0 {
 			return writeText(c, "ping\n")
-		})).addr()
-		r := runToEnd(t, cfg)
-		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
-			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
-		// Heartbeats are answered while other connections are still being established.
-		answered := make(chan struct{}, 2)
-		late := base
-		late.Model, late.Connections, late.ConnectRate, late.Duration = model, 2, 2, time.Millisecond
-		late.Target = startTestServer(t, serveLines(func(c net.Conn, _ string, _, k int) error {
-			if k == 0 {
-				return writeText(c, "ping\n")
-			}
-			answered <- struct{}{}
-			return nil
-		})).addr()
-		late.Observe = func(e Event) {
-			if e.Phase == Connected && len(answered) == 0 {
-				t.Error("when the last connection was there, no heartbeat had been answered")
-			}
+		answered <- struct{}{}
+		return nil
+	})).addr()
+	late.Observe = func(e Event) {
+		if e.Phase == Connected && len(answered) == 0 {
+			t.Error("when the last connection was there, no heartbeat had been answered")
 		}
-		if r := runToEnd(t, late); r.Err() != nil {
-			t.Errorf("%v: got %+v", r.Err(), r)
-		}
-		// Without a heartbeat, each connection sends a message; messages after the window are not
-		// checked.
-		for times := range growingFactors(t) {
-			over := make(chan struct{})
-			quiet := base
-			quiet.Model, quiet.Duration, quiet.HoldAfter = model, times*50*time.Millisecond, 50*time.Millisecond
-			quiet.Target = startTestServer(t, func(c net.Conn, n int) {
-				<-over
-				_ = writeText(c, "ping\nping\npang\n")
-				discardInput(c, n)
-			}).addr()
-			quiet.Observe = func(e Event) {
-				if e.Phase == Measured {
-					close(over)
-				}
-			}
-			if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
-				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
-			}
-			if r.Bytes.Sent == 25 {
-				break
+	}
+	if r := runToEnd(t, late); r.Err() != nil {
+		t.Errorf("%v: got %+v", r.Err(), r)
+	}
+	// Without a heartbeat, each connection sends a message; messages after the window are not checked.
+	for times := range growingFactors(t) {
+		over := make(chan struct{})
+		quiet := base
+		quiet.Duration, quiet.HoldAfter = times*50*time.Millisecond, 50*time.Millisecond
+		quiet.Target = startTestServer(t, func(c net.Conn, n int) {
+			<-over
+			_ = writeText(c, "ping\nping\npang\n")
+			discardInput(c, n)
+		}).addr()
+		quiet.Observe = func(e Event) {
+			if e.Phase == Measured {
+				close(over)
 			}
 		}
-	})
+		if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
+			t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+		}
+		if r.Bytes.Sent == 25 {
+			break
+		}
+	}
 }
 
 // TestCancel cancels the context in each phase.
@@ -567,17 +555,15 @@ func TestCancel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testEachModel(t, func(t *testing.T, model string) {
-				for range growingFactors(t) {
-					cfg := test.cfg
-					cfg.Target, cfg.Model = startTestServer(t, echo).addr(), model
-					if r, _ := runUntil(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
-						t.Errorf("result %+v", r)
-					} else if r.Unanswered == 0 { // answers had no more than a second
-						break
-					}
+			for range growingFactors(t) {
+				cfg := test.cfg
+				cfg.Target = startTestServer(t, echo).addr()
+				if r, _ := runUntil(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
+					t.Errorf("result %+v", r)
+				} else if r.Unanswered == 0 { // answers had no more than a second
+					break
 				}
-			})
+			}
 		})
 	}
 	t.Run("without answers", func(t *testing.T) {

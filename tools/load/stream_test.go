@@ -50,13 +50,9 @@ func TestWrongStreams(t *testing.T) {
 	progress := func(interval string) string { return `{"phase":"progress","interval":` + interval + "}\n" }
 	for _, test := range []struct{ name, text, says string }{
 		{"nothing", "", "empty stream"},
-		{"blank lines", "\n \n", "empty stream"},
 		{"no JSON", "target 127.0.0.1\n", "line 1: invalid character"},
-		{"no JSON at its only line", "target", "line 1: invalid character"},
 		{"a broken line is not the first event", began + "{\"phase\":\"prog\n" + began, "line 2: "},
-		{"another type", began + `{"phase":1}`, "line 2: json: cannot unmarshal"},
 		{"other JSON", `{"rate":1}` + "\n", `line 1: phase ""; expected one of`},
-		{"an unknown phase", `{"phase":"later"}`, `phase "later"`},
 		{"two runs", began + began, "line 2: \"began\" is not the first event"},
 		{"another run", began + `{"phase":"done","result":{}}` + "\n" + began, `line 3: "began" after "done"`},
 		{"no result", began + "\n" + `{"phase":"done"}`, `line 3: event "done" has no result`},
@@ -64,7 +60,6 @@ func TestWrongStreams(t *testing.T) {
 		{"intervals that overlap", progress(`{"from":0,"to":5}`) + progress(`{"from":4,"to":9}`), "line 2: interval from 4ns to 9ns; expected it to start at 5ns or later"},
 		{"a run of years", progress(`{"from":0,"to":9223372036854775807}`), "expected at most 8760h"},
 		{"a negative count", progress(`{"to":5,"sent":-1}`), "negative figure"},
-		{"a negative cause", progress(`{"to":5,"errors":{"x":-1}}`), "negative figure"},
 		{"a negative server", progress(`{"to":5,"server":{"user":-1}}`), "negative figure"},
 		{"a broken histogram", `{"phase":"done","result":{"histogram":"AAAA"}}`, "line 1: histogram: "},
 		{"a long line", began + strings.Repeat(" ", maxStreamLine) + began, "line 2: longer than 4194304 bytes"},
@@ -138,9 +133,8 @@ func TestRecorder(t *testing.T) {
 	if sent != 5*n || errors != n || count != n || cpu != 5*n {
 		t.Errorf("sent %d, errors %d, latencies %d, CPU %v", sent, errors, count, cpu)
 	}
-	page := renderHTML(t, s)
-	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "percentiles are the worst of them") {
-		t.Errorf("a page of %d bytes doesn't say that it leaves something out", len(page))
+	if page := renderHTML(t, s); len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") {
+		t.Errorf("a page of %d bytes doesn't say that it leaves causes out", len(page))
 	}
 }
 

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// startListenerHeir starts an idle process that inherits the listener, as a server's process would
-// have it.
+// startListenerHeir starts an idle process that inherits the listener, as a server's process would have it.
 func startListenerHeir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
 	t.Helper()
 	file := testkit.Must(ln.File())(t)

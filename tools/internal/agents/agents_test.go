@@ -153,9 +153,8 @@ func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	return all
 }
 
-// TestRun loads a server from two agents: connections and rate are divided, the traffic begins on
-// both at the same time, and the merged result equals the sum of both. Then the same agents serve
-// the next run.
+// TestRun loads a server from two agents: connections and rate are divided, the traffic begins on both at the same
+// time, and the merged result equals the sum of both. Then the same agents serve the next run.
 func TestRun(t *testing.T) {
 	t.Parallel() // mostly waits
 	f, target := newFleet(t), startEchoServer(t)
@@ -220,8 +219,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// growingSilences yields growing values of Silence: on a busy machine a short one ends although
-// nobody is lost.
+// growingSilences yields growing values of Silence: on a busy machine a short one ends although nobody is lost.
 func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 	return func(yield func(time.Duration) bool) {
 		for silence := 300 * time.Millisecond; silence < maxSilence; silence *= 4 {

@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs,
-// once each.
+// TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs, once each.
 func TestWrongToken(t *testing.T) {
 	t.Parallel() // mostly waits
 	var coordinator, wrong, without logBuffer

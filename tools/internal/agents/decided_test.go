@@ -32,8 +32,7 @@ func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	return all
 }
 
-// TestSearch searches for a rate with two agents: each step is divided between them, and judged by
-// their merged result.
+// TestSearch searches for a rate with two agents: each step is divided between them, and judged by their merged result.
 func TestSearch(t *testing.T) {
 	t.Parallel() // mostly waits
 	f := newFleet(t)
@@ -83,8 +82,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// startRateLimitedServer starts a server that answers a number of lines a second, on all
-// connections together.
+// startRateLimitedServer starts a server that answers a number of lines a second, on all connections together.
 func startRateLimitedServer(t *testing.T, rate int) string {
 	t.Helper()
 	var one sync.Mutex
@@ -203,8 +201,7 @@ func TestPubSub(t *testing.T) {
 	}
 }
 
-// TestPubSubLost cuts off an agent that publishes: the other's subscribers do not wait for more of
-// its messages.
+// TestPubSubLost cuts off an agent that publishes: the other's subscribers do not wait for more of its messages.
 func TestPubSubLost(t *testing.T) {
 	t.Parallel() // mostly waits
 	target := startHub(t)

@@ -127,8 +127,7 @@ func TestOtherRun(t *testing.T) {
 	}
 }
 
-// TestConnectedAgain checks that a heartbeat repeats the state of a lost event: that an agent is
-// connected.
+// TestConnectedAgain checks that a heartbeat repeats the state of a lost event: that an agent is connected.
 func TestConnectedAgain(t *testing.T) {
 	conn, run, agent := connectInProcess(t), newRandomID(), newRandomID()
 	said := testkit.Must(conn.SubscribeSync(runSubject + run))(t)
@@ -161,8 +160,7 @@ func connectInProcess(t *testing.T) *nats.Conn {
 	return conn
 }
 
-// TestFinished checks that a result's start is converted to the local clock, and that its limits
-// name the agent.
+// TestFinished checks that a result's start is converted to the local clock, and that its limits name the agent.
 func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: connectInProcess(t)}

@@ -179,8 +179,7 @@ func TestPreforkFails(t *testing.T) {
 	}
 }
 
-// A heartbeat is sent at each tick, whatever the client does, and a connection ends whose
-// client is silent for three.
+// A heartbeat is sent at each tick, whatever the client does, and a connection ends whose client is silent for three.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, client := net.Pipe()

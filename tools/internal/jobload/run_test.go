@@ -54,8 +54,7 @@ func newTestPlan(rate float64, duration time.Duration) Plan {
 	}
 }
 
-// run runs a plan and returns its lines, the last of which has a result. Of pools that
-// aren't ours it takes the fake.
+// run runs a plan and returns its lines, the last of which has a result. Of pools that aren't ours it takes the fake.
 func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []OutputLine, r *Result) {
 	t.Helper()
 	sides := BuiltInContenders()
@@ -76,8 +75,7 @@ func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []O
 	return lines, lines[len(lines)-1].Result
 }
 
-// TestSchedule has every job submitted when it is due. While the pool holds up a
-// submission, others take over.
+// TestSchedule has every job submitted when it is due. While the pool holds up a submission, others take over.
 func TestSchedule(t *testing.T) {
 	const hold = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -153,8 +151,7 @@ func TestPublishedPoolGrows(t *testing.T) {
 	})
 }
 
-// TestLate has the pool hold up every submission: what is due is submitted late, or
-// missed.
+// TestLate has the pool hold up every submission: what is due is submitted late, or missed.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPlan(100, 2*time.Second)
@@ -229,8 +226,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestEnds has jobs end in each way, and some not at all: those are waited for as long as the
-// plan says, and no longer.
+// TestEnds has jobs end in each way, and some not at all: those are waited for as long as the plan says, and no longer.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -343,9 +339,8 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestProgressOfJobs has the goroutine that has done a job write the line that is due, without
-// the one that is there for it: each line once, none behind a later one or the last, and nobody
-// waits for who writes.
+// TestProgressOfJobs has the goroutine that has done a job write the line that is due, without the one that is there
+// for it: each line once, none behind a later one or the last, and nobody waits for who writes.
 func TestProgressOfJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -425,8 +420,7 @@ func TestWarmup(t *testing.T) {
 	})
 }
 
-// TestClosedLoop has as many jobs in flight as it is to, always, and does not spin at a pool
-// that rejects.
+// TestClosedLoop has as many jobs in flight as it is to, always, and does not spin at a pool that rejects.
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPlan(0, time.Second)

@@ -71,8 +71,7 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// Random times have the mean and the deviation of an exponential distribution, and are the
-// same from the same seed.
+// Random times have the mean and the deviation of an exponential distribution, and are the same from the same seed.
 func TestPoisson(t *testing.T) {
 	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}
 	draw := func(seed uint64) (all []float64) {

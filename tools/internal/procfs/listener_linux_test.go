@@ -25,8 +25,7 @@ func listenTCP(t *testing.T, addr string) (*net.TCPListener, uint16) {
 
 var local4, local6 = netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
 
-// TestListener finds this very process, by the address that it listens at and by
-// the wildcards.
+// TestListener finds this very process, by the address that it listens at and by the wildcards.
 func TestListener(t *testing.T) {
 	for _, c := range []struct {
 		listen string

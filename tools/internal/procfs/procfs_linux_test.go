@@ -141,8 +141,7 @@ func TestSysctl(t *testing.T) {
 	}
 }
 
-// TestSlabs opens sockets, which the cache of TCP's has to show, and finds names that
-// share a cache.
+// TestSlabs opens sockets, which the cache of TCP's has to show, and finds names that share a cache.
 func TestSlabs(t *testing.T) {
 	const sockets = 500
 	for range sockets {

@@ -32,8 +32,7 @@ func TestServeTruth(t *testing.T) {
 	}
 }
 
-// TestServeFull checks the limits of lines and bytes, and that there is space again after a
-// service.
+// TestServeFull checks the limits of lines and bytes, and that there is space again after a service.
 func TestServeFull(t *testing.T) {
 	for name, c := range map[string]struct{ lines, bytes int }{"lines": {MaxLines, 1}, "bytes": {MaxBytes / (64 << 10), 64 << 10}} {
 		var now time.Duration

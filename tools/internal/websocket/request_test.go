@@ -78,8 +78,7 @@ func TestCheckHeader(t *testing.T) {
 	}
 }
 
-// FuzzRequest checks that Go's server parses a request that passes CheckPathAndHeader as intended, and
-// nothing more.
+// FuzzRequest checks that Go's server parses a request that passes CheckPathAndHeader as intended, and nothing more.
 func FuzzRequest(f *testing.F) {
 	f.Add("/a?b=c", "X-Name", "value")
 	f.Add("/", "Host", "b.example")

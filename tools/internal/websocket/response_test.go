@@ -68,8 +68,7 @@ func TestBadResponse(t *testing.T) {
 	}
 }
 
-// checkPrefixes checks, for any bytes, that the verdict on a prefix does not depend on what
-// follows.
+// checkPrefixes checks, for any bytes, that the verdict on a prefix does not depend on what follows.
 func checkPrefixes(t *testing.T, in []byte) {
 	t.Helper()
 	n, err := CheckHandshakeResponse(in, sample)

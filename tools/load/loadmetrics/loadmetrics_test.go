@@ -80,8 +80,7 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	collectortest.WantTold(t, newObserved(nil, i), want, 40)
 }
 
-// Counters add up over a run; gauges and quantiles are those of the last interval. The next run
-// resets them.
+// Counters add up over a run; gauges and quantiles are those of the last interval. The next run resets them.
 func TestIntervalsAddUp(t *testing.T) {
 	interval := func(n time.Duration, server time.Duration) load.Interval {
 		return load.Interval{

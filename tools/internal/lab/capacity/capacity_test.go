@@ -21,9 +21,8 @@ var server = MeasuredCosts{
 	Points: []Point{{Rate: 1000, Cores: 0.05, Buffers: 1e6}, {Rate: 10_000, Cores: 0.3, Buffers: 2e6}, {Rate: 100_000, Cores: 1, Buffers: 4e6}},
 }
 
-// What a rate takes lies within what its neighbours allow, and it grows with the loops. Connections
-// that do nothing take CPU beside those that were measured, whose share the points have; twice the
-// loops have twice as many in them.
+// What a rate takes lies within what its neighbours allow, and it grows with the loops. Connections that do nothing
+// take CPU beside those that were measured, whose share the points have; twice the loops have twice as many in them.
 func TestCores(t *testing.T) {
 	for _, c := range []struct {
 		idle, connections, rate float64

@@ -253,8 +253,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// A multiple of what a design had done until the watchdog ended it says so, in the table and in
-// words.
+// A multiple of what a design had done until the watchdog ended it says so, in the table and in words.
 func TestEnded(t *testing.T) {
 	finished, _ := probe.FindFigure("finished")
 	run := func(name string, n float64, ended *result.Killed) subjectRuns {
