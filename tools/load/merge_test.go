@@ -65,9 +65,6 @@ func TestMerge(t *testing.T) {
 	if len(r.Verifications) != 2 || r.Verifications[0] != want || r.Broadcast.Heard != 16 || r.Broadcast.Again != 6 || r.Broadcast.After.Count != 16 {
 		t.Errorf("verifications %+v, broadcast %+v", r.Verifications, r.Broadcast)
 	}
-	if one, err := Merge(a); err != nil || one.Answered != 3000 || one.Histogram == "" {
-		t.Errorf("one result is not itself: %v", err)
-	}
 	// Without answers, the rates of sending add up.
 	for _, of := range []*Result{a, b} {
 		of.NoReply, of.Answered = true, 0
@@ -168,11 +165,9 @@ func TestMergeTimes(t *testing.T) {
 	next := *i
 	next.Join(*k)
 	checkMergedLatency(t, "intervals one after the other", next.Latency, next.Histograms["latency"])
-	for _, text := range []string{"", "nonsense"} {
-		k.Histograms = map[string]string{"latency": text}
-		if sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval; sum.Latency.P50 != k.Latency.P50 || sum.Latency.Count != 1000 || sum.Histograms != nil {
-			t.Errorf("with the histogram %q: %+v; want the worse of both", text, sum)
-		}
+	k.Histograms = map[string]string{"latency": "nonsense"}
+	if sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval; sum.Latency.P50 != k.Latency.P50 || sum.Latency.Count != 1000 || sum.Histograms != nil {
+		t.Errorf("with a histogram that is none: %+v; want the worse of both", sum)
 	}
 	b.Histograms = nil
 	if r, err = Merge(a, b); err != nil || r.Service.P50 != b.Service.P50 || r.Histograms != nil {

@@ -1,9 +1,7 @@
 package load
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"math"
 	"net"
 	"reflect"
@@ -35,20 +33,9 @@ func TestSearch(t *testing.T) {
 	)
 	s := startTestServer(t, echoLinesEvery(time.Second/most))
 	var told eventLog
-	var stream bytes.Buffer
 	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
-	cfg.Observe = func(e Event) {
-		told.events = append(told.events, e)
-		testkit.ExpectNoError(t, json.NewEncoder(&stream).Encode(e))
-	}
+	cfg.Observe = func(e Event) { told.events = append(told.events, e) }
 	result := testkit.Must(Run(t.Context(), cfg))(t)
-	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != result.Answered {
-		t.Errorf("read again: %v", err)
-	}
-	planned := int64(0)
-	for _, e := range told.eventsOf(Progress) {
-		planned += e.Interval.Intended
-	}
 	found := result.Search
 	if steps := len(told.eventsOf(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
@@ -59,15 +46,10 @@ func TestSearch(t *testing.T) {
 	if n := found.Rate * window; n-3*math.Sqrt(n) > answers {
 		t.Errorf("found %v/s of %d/s: %v messages in a window that has room for %v", found.Rate, most, n, answers)
 	}
-	want := 0.0
 	for _, tried := range found.Steps {
-		want += tried.Rate * step.Seconds()
 		if tried.Kept && (tried.Latency <= 0 || tried.Latency > under || tried.Rate > found.Rate) {
 			t.Errorf("found %v, and %+v", found.Rate, tried)
 		}
-	}
-	if !isNear(float64(planned), want, 0.05) {
-		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
 	}
 	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.eventsOf(Done)[0].Result, result) {
 		t.Errorf("the result is of %v/s, want %v, and that of the event", result.Schedule.PerSecond, of)
@@ -87,10 +69,7 @@ func TestJudge(t *testing.T) {
 		"kept":                    {100_000, 100_000, 100_000, 90 * ms, 0, 1, true, false},
 		"slow":                    {100_000, 100_000, 100_000, 101 * ms, 0, 1, false, false},
 		"late and slow":           {100_000, 100_000, 100_000, 101 * ms, 50 * ms, 1, false, true},
-		"a bit late":              {100_000, 100_000, 100_000, 101 * ms, 49 * ms, 1, false, false},
-		"late and kept":           {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 1, true, false},
 		"a queue grows":           {100_000, 98_900, 100_000, 90 * ms, 0, 1, false, false},
-		"within a hundredth":      {100_000, 99_100, 100_000, 90 * ms, 0, 1, true, false},
 		"a queue grows, of few":   {100, 69, 100, 90 * ms, 0, 1, false, false},
 		"within the noise of few": {100, 71, 100, 90 * ms, 0, 1, true, false},
 		"unsent":                  {100_000, 100_000, 98_900, 90 * ms, 0, 1, false, false},
@@ -127,8 +106,8 @@ func TestSearchAgain(t *testing.T) {
 		t.Fatalf("%v, %d steps", err, len(s.found.Steps))
 	}
 	for rate, n := range tries {
-		if want := 1 + boolToInt(rate == firstRate || rate >= 3000); n != want {
-			t.Errorf("%v tried %d times, want %d", rate, n, want)
+		if twice := rate == firstRate || rate >= 3000; twice != (n == 2) || n > 2 {
+			t.Errorf("%v tried %d times, want it twice: %v", rate, n, twice)
 		}
 	}
 	if s.found.Rate >= 3000 || s.found.Rate < 3000/rateTolerance {
@@ -142,13 +121,6 @@ func TestSearchAgain(t *testing.T) {
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, want %+v", *got, want)
 	}
-}
-
-func boolToInt(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // TestSearchNext checks the sequence of rates.

@@ -93,7 +93,7 @@ func TestUsageOf(t *testing.T) {
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 	for target, want := range map[string]int{
 		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
-		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
+		"unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[fe80::1%eth0]:1": 0,
 	} {
 		u := newGeneratorAndServerSampler([]string{target})
 		if len(u.server.pids) != want {
