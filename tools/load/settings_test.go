@@ -302,9 +302,7 @@ func TestSettingErrors(t *testing.T) {
 			t.Errorf("%s: got %v; want an error with %q", text, err, says)
 		}
 	}
-	if err := json.Unmarshal([]byte("[]"), new(Config)); err == nil || !strings.Contains(err.Error(), "expected a JSON object") {
-		t.Errorf("an array: %v", err)
-	}
+	testkit.ExpectError(t, "an array", json.Unmarshal([]byte("[]"), new(Config)), "expected a JSON object")
 	// Configurations that no file or flag can express.
 	for says, c := range map[string]Config{
 		"--connections is -1; expected 1 to":     {Connections: -1},

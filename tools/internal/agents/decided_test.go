@@ -35,10 +35,8 @@ func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 // TestSearch searches for a rate with two agents: each step is divided between them, and judged by their merged result.
 func TestSearch(t *testing.T) {
 	t.Parallel() // mostly waits
-	f := newFleet(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
-	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
+	f := newFleet(t, Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2}, Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.StreamBuilder
 	tried := 0
 	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}
@@ -131,9 +129,7 @@ func TestSearchLost(t *testing.T) {
 // TestSteady has two agents end their windows when the sum of their rates is steady.
 func TestSteady(t *testing.T) {
 	t.Parallel() // mostly waits
-	f := newFleet(t)
-	f.startAgent(Agent{Name: "a"})
-	f.startAgent(Agent{Name: "b"})
+	f := newFleet(t, Agent{Name: "a"}, Agent{Name: "b"})
 	silent := startServer(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	cfg := load.Config{Target: silent, Connections: 2, Flood: true, Steady: true, Duration: time.Second}
 	if r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
@@ -177,9 +173,7 @@ func startHub(t *testing.T) string {
 // TestPubSub lets two agents share topics: messages of each reach the subscribers of both.
 func TestPubSub(t *testing.T) {
 	t.Parallel() // mostly waits
-	f := newFleet(t)
-	f.startAgent(Agent{Name: "a", MaxConnections: 5})
-	f.startAgent(Agent{Name: "b"})
+	f := newFleet(t, Agent{Name: "a", MaxConnections: 5}, Agent{Name: "b"})
 	var recorder load.StreamBuilder
 	cfg := load.Config{
 		Target: startHub(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},

@@ -160,9 +160,7 @@ func TestPreforkFails(t *testing.T) {
 	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a worker process has exited: exit status 3"} {
 		o := Options{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 3, Command: []string{command}}}
 		ln := testkit.Must(o.ListenForDesign(t.Context(), "127.0.0.1:0"))(t)
-		if err := Serve(t.Context(), ln, o); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, want %q", command, err, says)
-		}
+		testkit.ExpectError(t, command, Serve(t.Context(), ln, o), says)
 	}
 }
 

@@ -35,9 +35,8 @@ func TestReadAndWrite(t *testing.T) {
 		"x": "expected the report.json of a bench", `{"format": "y"}`: `format is "y"; expected`, `{"format": "` + Format + `"} 1`: "data after the report",
 		`{"format": "` + Format + `", "reports": [null]}`: "a report in the file is null",
 	} {
-		if _, err := ReadSet(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
-		}
+		_, err := ReadSet(strings.NewReader(text))
+		testkit.ExpectError(t, text, err, says)
 	}
 	if m := (Machine{OS: "linux", CPUs: 2, Memory: 3 << 30, Go: "go1"}); m.String() != "2 CPUs; 3.0 GiB; linux; go1" {
 		t.Errorf("the machine is %q", m)

@@ -75,13 +75,11 @@ func TestRead(t *testing.T) {
 		if change == "" {
 			text = "name = "
 		}
-		if _, err := reader.ReadScenario(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, want %q", change, err, says)
-		}
+		_, err := reader.ReadScenario(strings.NewReader(text))
+		testkit.ExpectError(t, change, err, says)
 	}
-	if _, err := reader.ReadScenario(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "longer than") {
-		t.Errorf("a file that is too long: %v", err)
-	}
+	_, err := reader.ReadScenario(strings.NewReader(strings.Repeat("#", maxFileBytes+1)))
+	testkit.ExpectError(t, "a file that is too long", err, "longer than")
 }
 
 // The built-in scenarios are right at each of their scales, and say an answer.
@@ -222,9 +220,8 @@ func TestParseSubject(t *testing.T) {
 	for text, says := range map[string]string{
 		"x": "has no name", "a/b=x {port}": "subject name", "x=": "no command", "x=y": "expected {addr} or {port}", "x:ftp=y {port}": `app "ftp"`,
 	} {
-		if _, err := ParseSubject(text, false); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
-		}
+		_, err := ParseSubject(text, false)
+		testkit.ExpectError(t, text, err, says)
 	}
 	if s, err := ParseSubject("x=y", true); err != nil || !s.Contender.FixedWorkers {
 		t.Errorf("a side: %+v, %v", s, err)
