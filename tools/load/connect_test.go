@@ -37,7 +37,6 @@ func (f *fakeEngine) Dial(d engine.DialRequest) error {
 
 func (f *fakeEngine) Loops() int { return 1 }
 
-// dialedConns returns how many connections were dialed.
 func (f *fakeEngine) dialedConns() (n int) {
 	for _, d := range f.dials {
 		n += d.Count
@@ -45,7 +44,6 @@ func (f *fakeEngine) dialedConns() (n int) {
 	return n
 }
 
-// newTestDialer returns a dialer whose attempts succeed at once.
 func newTestDialer(f *fakeEngine, connections, rate int) dialer {
 	return dialer{
 		engine: f, targets: []resolvedTarget{testTarget}, sources: []source{{count: connections}}, connections: connections, rate: rate, loops: 1,
@@ -151,7 +149,7 @@ func TestConnectStall(t *testing.T) {
 	})
 }
 
-// TestSlow checks that a low connect rate does not count as a stall.
+// TestSlow checks that a low connect rate, or a ramp, does not count as a stall. A ramp never dials early.
 func TestSlow(t *testing.T) {
 	for want, cfg := range map[time.Duration]Config{
 		4 * time.Second:  {Connections: 5, ConnectRate: 1},
@@ -162,9 +160,15 @@ func TestSlow(t *testing.T) {
 			f := &fakeEngine{}
 			r := newFakeRun(cfg, f)
 			defer r.progressTicker.Stop()
+			begin := time.Now()
 			f.onDial = func(d engine.DialRequest) {
 				for range d.Count {
 					newOpenConn(r.generator)
+				}
+				if ramp := cfg.Ramp; ramp.To > 0 {
+					if most := ramp.From + int(float64(ramp.To-ramp.From)*float64(time.Since(begin))/float64(ramp.Over)); f.dialedConns() > most {
+						t.Errorf("%d dialed after %v, want at most %d", f.dialedConns(), time.Since(begin), most)
+					}
 				}
 			}
 			if err := r.runConnectPhase(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
@@ -177,7 +181,6 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// newOpenConn returns an open connection of a handler without an engine.
 func newOpenConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Runtime{

@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newMeasuredResult returns a result with a value for every figure.
 func newMeasuredResult(t testing.TB) *Result {
 	t.Helper()
 	h := newHistogram()

@@ -16,7 +16,6 @@ func newIdleRun() *loadRun {
 	return newFakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
-// checkedWalls returns the names of limits, and checks that each has evidence and advice.
 func checkedWalls(t *testing.T, limits []Limit) (names []string) {
 	t.Helper()
 	for _, l := range limits {

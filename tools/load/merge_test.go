@@ -15,7 +15,6 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newGeneratorResult returns the result of a generator whose messages all took the given time.
 func newGeneratorResult(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Result {
 	t.Helper()
 	h := newHistogram()
@@ -128,7 +127,6 @@ generator's CPU  33%        -             -
 	}
 }
 
-// recordEqual returns the summary and the histogram of n equal times.
 func recordEqual(took time.Duration, n int) (l Latency, histogram string) {
 	var d distribution
 	d.record(took, n)

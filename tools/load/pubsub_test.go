@@ -46,7 +46,6 @@ func newBroker(t *testing.T, deliver deliver) *broker {
 	return b
 }
 
-// subscribe registers and confirms a subscriber atomically.
 func (b *broker) subscribe(c net.Conn, topic string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +146,6 @@ func TestPubSubOpenLoop(t *testing.T) {
 	}
 }
 
-// deliverSecondOnly delivers the second of a subscriber's first two messages.
 func deliverSecondOnly(c net.Conn, m [][]byte) error { _, err := c.Write(m[1]); return err }
 
 // TestPubSubFaults uses a server that makes one mistake with the first subscriber.

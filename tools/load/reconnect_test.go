@@ -42,7 +42,6 @@ func respondAndClose(responses ...string) handler {
 	}
 }
 
-// closeOnSecondRequest closes a connection when the second request has arrived.
 func closeOnSecondRequest(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	_, _ = http.ReadRequest(in)

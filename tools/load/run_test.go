@@ -208,7 +208,6 @@ func TestFaults(t *testing.T) {
 	cases.run(t)
 }
 
-// failHandshake fails a handshake and waits for the client to close.
 func failHandshake(c net.Conn, n int) {
 	_ = c.(*tls.Conn).Handshake()
 	discardInput(c.(*tls.Conn).NetConn(), n)
@@ -229,7 +228,6 @@ func corruptThirdAnswer(c net.Conn, n int) {
 	}
 }
 
-// breakThreeConns closes three connections in the middle of an exchange.
 func breakThreeConns(c net.Conn, n int) {
 	if n >= 3 {
 		echo(c, n)
@@ -238,7 +236,6 @@ func breakThreeConns(c net.Conn, n int) {
 	echoMessages(c, 1)
 }
 
-// echoThenClose returns a function that closes a WebSocket after a number of echoes.
 func echoThenClose(messages int) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) error {
 		for range messages {
@@ -269,7 +266,6 @@ func writeFragmentedMessage(ctx context.Context, c *websocket.Conn) error {
 	return writeFragments(ctx, c, websocket.MessageText, []byte("hear"))
 }
 
-// closeWithoutTLSAlert closes a TLS connection without close_notify.
 func closeWithoutTLSAlert(c net.Conn, _ int) {
 	_, _ = io.ReadFull(c, make([]byte, 64))
 	c.(*tls.Conn).NetConn().Close()
@@ -280,7 +276,6 @@ func resetAfterRead(c net.Conn, _ int) {
 	_ = c.(*net.TCPConn).SetLinger(0)
 }
 
-// rejectEveryThird closes each third connection before its handshake.
 func rejectEveryThird(c net.Conn, n int) {
 	if n%3 == 0 {
 		_, _ = c.Read(make([]byte, 16<<10))
@@ -302,7 +297,6 @@ func checkHandshakeErrors(t *testing.T, r *Result, _ *eventLog) {
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	const conns, think, lifetime = 10, 50 * time.Millisecond, 100 * time.Millisecond
-	ramp := Ramp{From: 10, To: 110, Over: 300 * time.Millisecond}
 	hello := func(c net.Conn, n int) { _ = writeText(c, "hello"); discardInput(c, n) }
 	short := func(c net.Conn, _ int) { echoMessages(c, 1) }
 	for name, test := range map[string]struct {
@@ -328,8 +322,6 @@ func TestUntil(t *testing.T) {
 			Config{Match: matchHTTP, Lifetime: lifetime, Think: 5 * time.Millisecond},
 			func(s *eventLog, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 },
 			func(r *Result, _ *eventLog) bool { return r.Unanswered == 0 && len(r.Lost) == 0 }},
-		"a ramp": {echo, Config{Ramp: ramp}, func(s *eventLog, e Event) bool { return s.intervals.Open == int64(ramp.To) && e.Snapshot.Answered > 0 },
-			func(r *Result, s *eventLog) bool { return r.Connected == ramp.To && followsRamp(ramp, s) }},
 		"hold": {hello, Config{Hold: true}, func(s *eventLog, _ Event) bool { return s.intervals.BytesReceived >= 5*conns },
 			func(r *Result, _ *eventLog) bool {
 				return r.Sent == 0 && r.Bytes.Received == 5*conns && r.Mode == "hold" && r.NoReply
@@ -349,11 +341,8 @@ func TestUntil(t *testing.T) {
 				if name == "flood one that answers" && model == "goroutine" {
 					return // reads and writes in turn; see Config.Flood
 				}
-				cfg.Model = model
-				if cfg.Ramp == (Ramp{}) {
-					cfg.Connections = conns
-				}
-				testkit.ReserveDescriptors(t, 2*max(cfg.Connections, cfg.Ramp.To)+20)
+				cfg.Model, cfg.Connections = model, conns
+				testkit.ReserveDescriptors(t, 2*conns+20)
 				if cfg.Target = unusedAddr(t); test.handle != nil {
 					cfg.Target = startTestServer(t, test.handle).addr()
 				}
@@ -373,22 +362,6 @@ func livedFor(lifetime time.Duration) func(*Result, *eventLog) bool {
 		return r.Closed >= 2*conns && r.Closed <= conns*int64(s.intervals.To/lifetime) && r.Bytes.InFlight == 0 && len(r.Lost) == 0 &&
 			int64(r.Connected) >= r.Closed && int64(r.Connected) <= r.Closed+conns && r.Connect.Count == int64(r.Connected) && r.FirstByte.Count > 0
 	}
-}
-
-// followsRamp reports whether connections open gradually, never more than the ramp allows.
-func followsRamp(ramp Ramp, s *eventLog) bool {
-	was := int64(0)
-	for _, e := range s.eventsOf(Progress) {
-		if e.Interval.Stage == "close" {
-			continue
-		}
-		most := ramp.From + int(float64(ramp.To-ramp.From)*float64(e.Interval.To)/float64(ramp.Over))
-		if e.Interval.Open < was || e.Interval.Open > int64(min(most, ramp.To)) {
-			return false
-		}
-		was = e.Interval.Open
-	}
-	return true
 }
 
 // TestAhead sends a part of the next message with each message: the server receives the same bytes
@@ -493,6 +466,28 @@ func TestUnprompted(t *testing.T) {
 	}
 	if r := runToEnd(t, late); r.Err() != nil {
 		t.Errorf("%v: got %+v", r.Err(), r)
+	}
+	// Without a heartbeat, each connection sends a message; messages after the window are not checked.
+	for times := range growingFactors(t) {
+		over := make(chan struct{})
+		quiet := base
+		quiet.Duration, quiet.HoldAfter = times*50*time.Millisecond, 50*time.Millisecond
+		quiet.Target = startTestServer(t, func(c net.Conn, n int) {
+			<-over
+			_ = writeText(c, "ping\nping\npang\n")
+			discardInput(c, n)
+		}).addr()
+		quiet.Observe = func(e Event) {
+			if e.Phase == Measured {
+				close(over)
+			}
+		}
+		if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
+			t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+		}
+		if r.Bytes.Sent == 25 {
+			break
+		}
 	}
 }
 

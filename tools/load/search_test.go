@@ -1,7 +1,9 @@
 package load
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"math"
 	"net"
 	"reflect"
@@ -33,9 +35,20 @@ func TestSearch(t *testing.T) {
 	)
 	s := startTestServer(t, echoLinesEvery(time.Second/most))
 	var told eventLog
+	var stream bytes.Buffer
 	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
-	cfg.Observe = func(e Event) { told.events = append(told.events, e) }
+	cfg.Observe = func(e Event) {
+		told.events = append(told.events, e)
+		testkit.ExpectNoError(t, json.NewEncoder(&stream).Encode(e))
+	}
 	result := testkit.Must(Run(t.Context(), cfg))(t)
+	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != result.Answered {
+		t.Errorf("read again: %v", err)
+	}
+	planned := int64(0)
+	for _, e := range told.eventsOf(Progress) {
+		planned += e.Interval.Intended
+	}
 	found := result.Search
 	if steps := len(told.eventsOf(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
@@ -46,10 +59,15 @@ func TestSearch(t *testing.T) {
 	if n := found.Rate * window; n-3*math.Sqrt(n) > answers {
 		t.Errorf("found %v/s of %d/s: %v messages in a window that has room for %v", found.Rate, most, n, answers)
 	}
+	want := 0.0
 	for _, tried := range found.Steps {
+		want += tried.Rate * step.Seconds()
 		if tried.Kept && (tried.Latency <= 0 || tried.Latency > under || tried.Rate > found.Rate) {
 			t.Errorf("found %v, and %+v", found.Rate, tried)
 		}
+	}
+	if !isNear(float64(planned), want, 0.05) {
+		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
 	}
 	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.eventsOf(Done)[0].Result, result) {
 		t.Errorf("the result is of %v/s, want %v, and that of the event", result.Schedule.PerSecond, of)
@@ -123,7 +141,6 @@ func TestSearchAgain(t *testing.T) {
 	}
 }
 
-// TestSearchNext checks the sequence of rates.
 func TestSearchNext(t *testing.T) {
 	for _, most := range []float64{3, 170, 1000, 35_123, MaxRate * 2} {
 		s := &Search{window: time.Second, found: &Found{}}

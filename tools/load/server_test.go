@@ -92,7 +92,6 @@ func (s *testServer) accepted() int {
 	return len(s.conns)
 }
 
-// serverStarter returns a function that starts a server and returns its address.
 func serverStarter(handle handler) func(*testing.T) string {
 	return func(t *testing.T) string { return startTestServer(t, handle).addr() }
 }
@@ -217,7 +216,6 @@ func parseAddrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// eventLog records the events of a run.
 type eventLog struct {
 	events    []Event
 	intervals Interval // added up
@@ -241,7 +239,6 @@ func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	return list
 }
 
-// errEnough is the cause of a run that enough has ended.
 var errEnough = errors.New("enough")
 
 // runUntil runs a load until it ends, or until enough returns true after an event. It fails the test if Run returns an
@@ -335,7 +332,6 @@ func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	}
 }
 
-// unmetExpectations returns the expectations that a result does not meet.
 func unmetExpectations(t *testing.T, r *Result, expectations string) (list []string) {
 	t.Helper()
 	for _, text := range strings.Fields(expectations) {

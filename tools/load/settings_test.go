@@ -88,7 +88,6 @@ func TestConfigComplete(t *testing.T) {
 	}
 }
 
-// TestSettingTags detects misspelled tags.
 func TestSettingTags(t *testing.T) {
 	names := make(map[string]bool)
 	for _, s := range Settings() {
@@ -121,7 +120,6 @@ func TestSettingTags(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of settings into docs/load.md anew")
 
-// TestDocument compares the table in docs/load.md with the tags.
 func TestDocument(t *testing.T) {
 	const file, begin, end = "../../docs/load.md", "<!-- settings, by go test -run Document -update -->\n", "<!-- end of settings -->\n"
 	text, err := os.ReadFile(file)
@@ -140,7 +138,6 @@ func TestDocument(t *testing.T) {
 	testkit.ExpectNoError(t, err)
 }
 
-// formatSettingsTable returns the table of flags that have a limit or a rule.
 func formatSettingsTable() string {
 	out := "| setting | limits | combinations |\n|---|---|---|\n"
 	for _, s := range settings {
@@ -178,7 +175,6 @@ func marshalConfig(c Config) string {
 	return string(text)
 }
 
-// fillEmptyFields sets each empty field to a value.
 func fillEmptyFields(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)

@@ -37,7 +37,6 @@ type answer struct {
 	text []byte
 }
 
-// addAnswer adds an answer behind those that come before it, or are served before it.
 func (s *simulation) addAnswer(a answer) {
 	i, _ := slices.BinarySearchFunc(s.answers, a, func(a, b answer) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.turn, b.turn))
@@ -61,7 +60,6 @@ func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulati
 	return s, s.buildResult(s.sumTotals())
 }
 
-// startConns opens the connections and starts their traffic.
 func (s *simulation) startConns(lead time.Duration) {
 	s.conns = map[engine.Ref]*engine.Conn{}
 	for range s.cfg.Connections {
@@ -108,7 +106,6 @@ func (s *simulation) nudgeConn(c *engine.Conn) {
 	s.serveOutput(c)
 }
 
-// serveOutput passes a connection's output to the server.
 func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
 	for c.UnsentAndDroppedBytes() > 0 {
@@ -265,7 +262,6 @@ func answerThenReset(c net.Conn, n int) {
 	})(c, n)
 }
 
-// answerThenLie answers some lines correctly, and then wrongly.
 func answerThenLie(c net.Conn, n int) {
 	serveLines(func(c net.Conn, line string, _, k int) error { return writeText(c, line[min(k/4, 1):]) })(c, n)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// readRecordedStream reads testdata/stream.jsonl, the stream of an open loop.
 func readRecordedStream(t testing.TB) (text []byte, s *Stream) {
 	t.Helper()
 	text = testkit.Must(os.ReadFile("testdata/stream.jsonl"))(t)
@@ -138,7 +137,6 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestWriteCSV compares the table of testdata/stream.jsonl with testdata/stream.csv.
 func TestWriteCSV(t *testing.T) {
 	_, s := readRecordedStream(t)
 	want := testkit.Must(os.ReadFile("testdata/stream.csv"))(t)

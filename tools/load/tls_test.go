@@ -36,7 +36,6 @@ func newClientTLS() *TLS {
 	return &TLS{Config: &tls.Config{RootCAs: trusted}}
 }
 
-// withTLS returns a handler that serves over crypto/tls.
 func withTLS(cfg *tls.Config, handle handler) handler {
 	return func(c net.Conn, n int) {
 		secured := tls.Server(c, cfg)

@@ -17,17 +17,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
 )
 
-// fixedServer is a Source that always says the same.
 type fixedServer tcp.Stats
 
 func (f *fixedServer) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// fixedPool is a PoolSource that always says the same.
 type fixedPool pool.Stats
 
 func (f *fixedPool) Stats() pool.Stats { return pool.Stats(*f) }
 
-// fixedHub is a HubSource that always says the same.
 type fixedHub hub.Stats
 
 func (f *fixedHub) Stats() hub.Stats { return hub.Stats(*f) }

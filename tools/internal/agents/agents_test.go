@@ -28,7 +28,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secret = "open sesame"
 
-// fleet is a NATS server and the agents that use it.
 type fleet struct {
 	t    *testing.T
 	nats *natsd.Server
@@ -132,7 +131,6 @@ func startEchoServer(t *testing.T) string {
 	return startServer(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
-// openEventFile opens the only event file that an agent has written to its EventDir.
 func openEventFile(t *testing.T, dir string) *os.File {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
@@ -144,7 +142,6 @@ func openEventFile(t *testing.T, dir string) *os.File {
 	return file
 }
 
-// readEventStreams reads the runs that agents have written to their EventDirs.
 func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {

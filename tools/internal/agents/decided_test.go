@@ -19,7 +19,6 @@ import (
 
 // This file tests decisions that a coordinator makes from the data of all agents.
 
-// readTriedResults returns the steps of a search from an agent's event file.
 func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	t.Helper()
 	for events := json.NewDecoder(openEventFile(t, dir)); events.More(); {

@@ -40,7 +40,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// startServe serves until the test ends it.
 func startServe(t *testing.T, o Options) (addr string, end func() error) {
 	t.Helper()
 	ln := testkit.Must(o.ListenForDesign(t.Context(), "127.0.0.1:0"))(t)

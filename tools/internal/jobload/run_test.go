@@ -530,7 +530,6 @@ func TestParseLine(t *testing.T) {
 	}
 }
 
-// TestIterations counts more in a millisecond than any machine's clock is off by.
 func TestIterations(t *testing.T) {
 	if n := MeasureSpinsPerMillisecond(); n < 1000 {
 		t.Errorf("%d iterations are a millisecond", n)
@@ -569,6 +568,20 @@ func TestReadAnswer(t *testing.T) {
 		rest, _ := io.ReadAll(in)
 		if err == nil && (c.err != "" || isOK != c.isOK) || err != nil && (c.err == "" || !strings.Contains(err.Error(), c.err)) || string(rest) != c.rest {
 			t.Errorf("%q: %v, %v, then %q; expected %v, %q, %q", c.in, isOK, err, rest, c.isOK, c.err, c.rest)
+		}
+	}
+}
+
+// TestMixed has the tasks of mixed jobs in their proportions.
+func TestMixed(t *testing.T) {
+	const jobs = 100_000
+	found := map[jobTask]int{}
+	for i := range uint64(jobs) {
+		found[pickTaskForJob(Mixed, i)]++
+	}
+	for _, s := range shapes[Mixed] {
+		if n, want := found[s.jobTask], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
+			t.Errorf("%d of %d jobs are %+v, want some %d", n, jobs, s.jobTask, want)
 		}
 	}
 }

@@ -184,7 +184,6 @@ func FuzzHTTP(f *testing.F) {
 	})
 }
 
-// answer is an answer in a stream.
 type answer struct {
 	status, end int
 	last        bool

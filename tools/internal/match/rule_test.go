@@ -90,7 +90,6 @@ func TestFeedAllocatesNothing(t *testing.T) {
 	}
 }
 
-// stream feeds a rule.
 type stream struct {
 	rule    *AnswerRule
 	state   StreamState
@@ -138,7 +137,6 @@ func (s *stream) feedPiece(t testing.TB, piece []byte) {
 	}
 }
 
-// feedInPieces feeds in, divided at cuts.
 func feedInPieces(t testing.TB, r *AnswerRule, in []byte, cuts ...int) *stream {
 	t.Helper()
 	s := &stream{rule: r}
@@ -155,7 +153,6 @@ func (s *stream) formatResult() string {
 	return fmt.Sprintf("%d answers in %d bytes, statuses %v, last %v, error %q, unused %q", s.answers, s.used, s.statuses, s.state.ServerCloses(), s.want, s.rest[:min(len(s.rest), s.rule.MaxUnused())])
 }
 
-// cutEveryByte returns cuts after every byte.
 func cutEveryByte(n int) []int {
 	var cuts []int
 	for i := 1; i < n; i++ {

@@ -154,7 +154,6 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// TestMarker has the largest numbers that a marker tells apart.
 func TestMarker(t *testing.T) {
 	if got := makeMessage(t, `\{message.marker}`, ID{Connection: 1<<28 - 1, Message: 1<<36 - 1}); got != strings.Repeat("f", markerLen) {
 		t.Errorf("the last marker is %s", got)
@@ -176,7 +175,6 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestErrors checks that each error names what was expected.
 func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`ab\{timestamp}`:         `\{timestamp} at byte 2: unknown expression "timestamp"; expected ` + expressionNames,

@@ -12,7 +12,6 @@ import (
 
 const checkout = "../../.."
 
-// copyFile copies one file of the checkout into another folder.
 func copyFile(t *testing.T, to, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(checkout, name))

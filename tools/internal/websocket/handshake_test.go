@@ -109,10 +109,8 @@ func FuzzRequest(f *testing.F) {
 // proof is the accept value for the sample key in RFC 6455, 1.3.
 const proof = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
-// agreed is a response that accepts the handshake.
 const agreed = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + proof + "\r\n\r\n"
 
-// replaceInResponse returns the response with a replacement.
 func replaceInResponse(old, new string) string {
 	if !strings.Contains(agreed, old) {
 		panic("the response has no " + old)

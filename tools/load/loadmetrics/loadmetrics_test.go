@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// newObserved returns a collector that has observed a plan and intervals.
 func newObserved(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 	c := New(labels)
 	c.Observe(load.Event{Phase: load.Began, Plan: &load.Plan{

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,29 @@ func TestReport(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
 			t.Errorf("%s: %v, does not say %q", file, err, want)
 		}
+	}
+}
+
+// A chart by size has the published curve too, of one design and where it has several sizes.
+func TestPublishedCurve(t *testing.T) {
+	r := newTestSet([]float64{100}, []float64{200}).Reports[0]
+	published := func() (all []page.Series) {
+		for _, part := range buildSizeAndLatencyCharts(r) {
+			if part.Chart != nil && part.Chart.Title == "Throughput: few" {
+				all = slices.DeleteFunc(slices.Clone(part.Chart.Series), func(s page.Series) bool { return s.Name != "published" })
+			}
+		}
+		return all
+	}
+	if got := published(); len(got) > 0 {
+		t.Errorf("%v, want no curve of one point", got)
+	}
+	table := &r.Scenario.References[0]
+	table.Rows = append(table.Rows,
+		scenario.ReferenceRow{Count: 20, Cells: []string{"9", "9", "9×"}, Workload: "few-100", Design: "epoll"},
+		scenario.ReferenceRow{Count: 100, Cells: []string{"6k", "2", "1×"}, Workload: "few-100", Design: "net"})
+	if got := published(); len(got) != 1 || !slices.Equal(got[0].X, []float64{10, 100}) || !slices.Equal(got[0].Y, []float64{5, 6000}) {
+		t.Errorf("%v, want one curve of 5 on 10 and 6,000 on 100", got)
 	}
 }
 

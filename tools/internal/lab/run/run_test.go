@@ -141,7 +141,6 @@ func TestWall(t *testing.T) {
 	}
 }
 
-// newParkScenario is a scenario whose one subject is this test's binary.
 func newParkScenario(t *testing.T, rounds int, word string) scenario.Scenario {
 	t.Helper()
 	s, err := probe.ScenarioReader.ReadScenario(strings.NewReader(fmt.Sprintf(`
