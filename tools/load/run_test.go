@@ -49,9 +49,7 @@ func TestExchange(t *testing.T) {
 	}
 	for name, rate := range map[string]Rate{
 		"all":          {PerSecond: 1000},
-		"all, Poisson": {PerSecond: 1000, Poisson: true},
 		"all, ramp":    {PerSecond: 500, To: 1500},
-		"each":         {PerSecond: 50, Each: true},
 		"each Poisson": {PerSecond: 50, Each: true, Poisson: true},
 	} {
 		cases["open loop, "+name] = loadCase{serverStarter(echo), Config{Rate: rate, Duration: 200 * time.Millisecond}, "", "unsent==0", "", checkOpenLoop}

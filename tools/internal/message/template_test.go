@@ -82,34 +82,6 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestEven checks that all values appear, about equally often.
-func TestEven(t *testing.T) {
-	const times = 2000 // for each
-	for _, c := range []struct {
-		text  string
-		kinds int
-	}{
-		{`\{random 1}`, 94},
-		{`\{number 10-19}`, 10},
-		{`\{cycle a|b|c}`, 3},
-	} {
-		template := mustParse(t, c.text)
-		seen := map[string]int{}
-		for i := range c.kinds * times {
-			// both numbers change, because each must suffice
-			seen[string(template.Append(nil, ID{3, uint64(i) % 100, uint64(i) / 100}))]++
-		}
-		if len(seen) != c.kinds {
-			t.Errorf("%s gives %d different texts, want %d", c.text, len(seen), c.kinds)
-		}
-		for text, n := range seen {
-			if n < times*8/10 || n > times*12/10 { // some 9 standard deviations
-				t.Errorf("%s gives %q %d times of %d, want about %d", c.text, text, n, c.kinds*times, times)
-			}
-		}
-	}
-}
-
 func TestDeterminism(t *testing.T) {
 	const text = `\{random 16}`
 	for _, c := range []struct {
