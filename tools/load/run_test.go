@@ -131,7 +131,31 @@ func TestFaults(t *testing.T) {
 	short, tooOld := 30*time.Millisecond, newServerTLS()
 	tooOld.MinVersion, tooOld.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
 	hello := func(c net.Conn, n int) { _ = writeText(c, "hello, I am a line\n"); discardInput(c, n) }
-	cases := loadCases{
+	handshake := func(handle handler, cfg *TLS, says string) loadCase {
+		return loadCase{serverStarter(handle), Config{TLS: cfg}, "", "failed==20", says, checkHandshakeErrors}
+	}
+	held := func(begin func(context.Context, *websocket.Conn) error, enough, says string) loadCase {
+		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
+		return loadCase{webSocketServerStarter(begin), cfg, enough, "", says, nil}
+	}
+	silent := func(cfg Config, want string) loadCase {
+		cfg.Connections, cfg.Pipeline, cfg.Drain = 2, 4, short
+		return loadCase{serverStarter(discardInput), cfg, "unanswered==8", "answered==0 lost==0 " + want, "without an answer: 8", nil}
+	}
+	loadCases{
+		"handshake, nobody trusted":  handshake(withTLS(newServerTLS(), echo), &TLS{}, "certificate"),
+		"handshake, not TLS":         handshake(hello, newClientTLS(), "first record does not look like a TLS handshake"),
+		"handshake, an alert":        handshake(withTLS(tooOld, failHandshake), newClientTLS(), "version"),
+		"handshake, a reset":         handshake(resetAfterRead, newClientTLS(), "connection closed"),
+		"held WebSocket, stray line": held(writeMessages("hear ye", "and me"), "unexpected==5", `first: "and me"`),
+		"held WebSocket, full line":  held(writeMessages("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"),
+		"held WebSocket, long line":  held(writeMessages(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × line longer than 4096 bytes"),
+		"held WebSocket, fragments":  held(writeFragmentedMessage, "lost==5", "5 × "+errFragment.Error()),
+		"held WebSocket, close":      held(echoThenClose(0), "lost==5", "5 × "+errClosedFrame.Error()),
+		"silent":                     silent(Config{Messages: 4}, "unsent==0"),
+		"silent, a window":           silent(Config{Duration: short}, "unsent==0"),
+		"no room":                    silent(Config{Rate: Rate{PerSecond: 500}, Duration: short}, "unsent>0"),
+		"no room, each":              silent(Config{Rate: Rate{PerSecond: 500, Each: true}, Duration: short}, "unsent>0"),
 		"a wrong byte": faultyCase(serverStarter(corruptThirdAnswer), Config{Connections: 5, Messages: 10},
 			"mismatched==1 lost==0 answered==42 unanswered==1", `message 2, byte 40: got "\xff`),
 		"too much": faultyCase(serverStarter(answerLinesWith("pingping%.0d")), Config{Message: "ping\n", Answer: "ping", Messages: 1, HoldAfter: time.Minute},
@@ -164,46 +188,7 @@ func TestFaults(t *testing.T) {
 			"lost==20 reconnected==0", "closed by the server"),
 		"keep-alive, announced": faultyCase(serverStarter(respondAndClose(responseClosed)), noReconnectConfig(),
 			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
-	}
-	for name, test := range map[string]struct {
-		handle handler
-		tls    *TLS
-		says   string
-	}{
-		"nobody trusted": {withTLS(newServerTLS(), echo), &TLS{}, "certificate"},
-		"not TLS":        {hello, newClientTLS(), "first record does not look like a TLS handshake"},
-		"an alert":       {withTLS(tooOld, failHandshake), newClientTLS(), "version"},
-		"a reset":        {resetAfterRead, newClientTLS(), "connection closed"},
-	} {
-		cases["handshake, "+name] = loadCase{serverStarter(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, checkHandshakeErrors}
-	}
-	for name, test := range map[string]struct {
-		begin        func(context.Context, *websocket.Conn) error
-		enough, says string
-	}{
-		"stray line": {writeMessages("hear ye", "and me"), "unexpected==5", `first: "and me"`},
-		"full line":  {writeMessages("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
-		"long line":  {writeMessages(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × line longer than 4096 bytes"},
-		"fragments":  {writeFragmentedMessage, "lost==5", "5 × " + errFragment.Error()},
-		"close":      {echoThenClose(0), "lost==5", "5 × " + errClosedFrame.Error()},
-	} {
-		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
-		cases["held WebSocket, "+name] = loadCase{webSocketServerStarter(test.begin), cfg, test.enough, "", test.says, nil}
-	}
-	for name, cfg := range map[string]Config{
-		"silent":           {Messages: 4, Pipeline: 4},
-		"silent, a window": {Pipeline: 4, Duration: short},
-		"no room":          {Pipeline: 4, Rate: Rate{PerSecond: 500}, Duration: short},
-		"no room, each":    {Pipeline: 4, Rate: Rate{PerSecond: 500, Each: true}, Duration: short},
-	} {
-		cfg.Connections, cfg.Drain = 2, short
-		want := "answered==0 lost==0 unsent==0"
-		if cfg.Rate.PerSecond > 0 {
-			want = "answered==0 lost==0 unsent>0"
-		}
-		cases[name] = loadCase{serverStarter(discardInput), cfg, "unanswered==8", want, "without an answer: 8", nil}
-	}
-	cases.run(t)
+	}.run(t)
 }
 
 func failHandshake(c net.Conn, n int) {
