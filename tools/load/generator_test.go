@@ -53,8 +53,7 @@ func TestWindow(t *testing.T) {
 }
 
 func newTestGenerator(t testing.TB, cfg Config) *generator {
-	tr := testkit.Must(newGenerator(&cfg, 1))(t)
-	return tr
+	return testkit.Must(newGenerator(&cfg, 1))(t)
 }
 
 // echoOutput returns a connection's output to it as input.

@@ -332,8 +332,7 @@ func TestConnectedAgain(t *testing.T) {
 	c := &coordinator{conn: conn, run: run, members: []*memberAgent{m}}
 	next := func() *nats.Msg {
 		t.Helper()
-		msg := testkit.Must(said.NextMsg(testkit.Timeout))(t)
-		return msg
+		return testkit.Must(said.NextMsg(testkit.Timeout))(t)
 	}
 	r.sendPendingReportOrHeartbeat()
 	if c.processAgentMessage(next()); m.connected || m.heard.IsZero() {

@@ -12,8 +12,7 @@ import (
 
 func mustParse(t testing.TB, spec string) *AnswerRule {
 	t.Helper()
-	r := testkit.Must(Parse(spec))(t)
-	return r
+	return testkit.Must(Parse(spec))(t)
 }
 
 func TestParse(t *testing.T) {

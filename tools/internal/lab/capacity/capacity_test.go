@@ -74,8 +74,7 @@ func newPlanner() *Planner { return &Planner{Measured: server, Facts: &doctor.Fa
 
 func mustPlan(t *testing.T, g Goal) *Plan {
 	t.Helper()
-	p := testkit.Must(newPlanner().PlanMachines(g))(t)
-	return p
+	return testkit.Must(newPlanner().PlanMachines(g))(t)
 }
 
 // Whatever limits a machine: one that holds so many is within every limit, and one more is not;
