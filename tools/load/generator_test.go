@@ -138,7 +138,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// A window continues while the rate varies, for at most three times Duration. Agents test one that ends earlier.
+// A window continues while the rate varies, for at most three times Duration.
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
@@ -152,6 +152,10 @@ func TestSteady(t *testing.T) {
 	r, err := Run(t.Context(), cfg)
 	if err != nil || r.Window != 3*cfg.Duration || r.Variation <= SteadyVariation {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, SteadyVariation)
+	}
+	cfg.Target, cfg.Duration = startTestServer(t, discardInput).addr(), 300*time.Millisecond
+	if r, err = Run(t.Context(), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}
 }
 
