@@ -205,6 +205,8 @@ func TestPlanSources(t *testing.T) {
 		"one is enough": {"127.0.0.1", 20_000, nil, 20_000, []source{{count: 20_000}}},
 		"three": {"127.0.0.1", 50_000, nil, 20_000, []source{
 			one("127.0.0.1", 16_667), one("127.0.0.2", 16_667), one("127.0.0.3", 16_666)}},
+		"narrow range":  {"127.0.0.9", 5, nil, 3, []source{one("127.0.0.1", 3), one("127.0.0.2", 2)}},
+		"no loopback":   {"192.0.2.1", 50_000, nil, 20_000, []source{{count: 50_000}}},
 		"IPv6 loopback": {"::1", 50_000, nil, 20_000, []source{{count: 50_000}}},
 		"no room known": {"127.0.0.1", 50_000, nil, 0, []source{{count: 50_000}}},
 		"given": {"127.0.0.1", 50_000, parseAddrs("127.0.0.7", "127.0.0.8"), 20_000, []source{

@@ -63,14 +63,18 @@ func TestHTMLVerdict(t *testing.T) {
 		expected []Expectation
 		says     string
 	}{
-		"cut off":            {&cut, nil, "The run was cut off after "},
-		"interrupted":        {&Stream{Result: &Result{Connected: 1, Took: 7 * time.Second, Interrupted: true}}, nil, "The run was interrupted after 7s"},
-		"a clean run":        {&Stream{Result: &clean}, nil, "used 50 % of its CPUs and reached no known limit."},
-		"met":                {&Stream{Result: &clean}, expect("answered==1"), "The expectation is met."},
-		"not met":            {&Stream{Result: &clean}, expect("answered==2"), "1 of 1 expectations not met. answered==2: 1."},
-		"not all of it sent": {&Stream{Result: &Result{Connected: 1, Counts: Counts{Sent: 5000, Intended: 8000}, Window: time.Second, NoReply: true}}, nil, "Fewer messages were sent than intended: 5,000/s of 8,000/s."},
-		"a limit":            {&Stream{Result: &Result{Connected: 1, Limits: []Limit{{"ports", "no port was free", "add sources"}}}}, nil, "no port was free. Remedy: add sources."},
-		"too short a window": {&Stream{Result: &Result{Connected: 1, Counts: Counts{Answered: 1}, Window: minUsageWindow - 1, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second}}}}, nil, "was correct.<"},
+		"cut off":             {&cut, nil, "The run was cut off after "},
+		"interrupted":         {&Stream{Result: &Result{Connected: 1, Took: 7 * time.Second, Interrupted: true}}, nil, "The run was interrupted after 7s"},
+		"a short interval":    {&Stream{Intervals: []Interval{{Counts: Counts{Sent: 5}}}}, nil, "unknown target"},
+		"a clean run":         {&Stream{Result: &clean}, nil, "used 50 % of its CPUs and reached no known limit."},
+		"met":                 {&Stream{Result: &clean}, expect("answered==1"), "The expectation is met."},
+		"not met":             {&Stream{Result: &clean}, expect("answered==2"), "1 of 1 expectations not met. answered==2: 1."},
+		"met with faults":     {&Stream{Result: &Result{Connected: 1, Lost: map[string]int64{"x": 1}}}, expect("lost>0"), "The expectation is met."},
+		"not all of it sent":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Sent: 5000, Intended: 8000}, Window: time.Second, NoReply: true}}, nil, "Fewer messages were sent than intended: 5,000/s of 8,000/s."},
+		"a limit":             {&Stream{Result: &Result{Connected: 1, Limits: []Limit{{"ports", "no port was free", "add sources"}}}}, nil, "no port was free. Remedy: add sources."},
+		"few answers":         {&Stream{Result: &Result{Latency: Latency{Count: 1, P50: 5, Max: 5}}}, nil, "Percentiles"},
+		"too short a window":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Answered: 1}, Window: minUsageWindow - 1, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second}}}}, nil, "was correct.<"},
+		"a search's last try": {&Stream{Result: &Result{Connected: 1, Search: &Found{Rate: 5}}}, nil, "Nothing failed."},
 	} {
 		if page := renderHTML(t, test.stream, test.expected...); !strings.Contains(page, test.says) || regexp.MustCompile(`>[^<]*NaN`).MatchString(strings.Split(page, "<script")[0]) {
 			t.Errorf("%s: the page doesn't say %q, or has a NaN", name, test.says)

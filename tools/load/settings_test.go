@@ -214,6 +214,7 @@ func TestSettingErrors(t *testing.T) {
 
 		`"conections": 1`:                     `unknown key "conections"; expected one of target, also, connections, connect_rate`,
 		`"connections": "many"`:               `connections is "many"; expected a whole number above 0`,
+		`"connections": 0`:                    `connections is "0"; expected a whole number above 0`,
 		`"connections": [1]`:                  `connections is an array with an element that is not a string; expected strings only`,
 		`"connections": false`:                `connections is "false"; expected a whole number`,
 		`"connections": ["1", "2"]`:           `connections is given 2 times; expected once`,
@@ -276,6 +277,7 @@ func TestSettingErrors(t *testing.T) {
 		`"pubsub": "nats", "topics": 101`:                             "--topics is 101; expected 1 to 100, the number of --connections",
 		`"pubsub": "nats", "publishers": 1000, "connections": 300000`: "--publishers is 1000 with 300000 subscribers; expected at most",
 		`"pubsub": "nats", "size": 47`:                                "--size is 47; expected 48 to 1048576 with --pubsub",
+		`"hold": true, "broadcast": "a\nb"`:                           `--broadcast is "a\nb\n"; expected a line of 2 to 4096 bytes`,
 		`"hold": true, "broadcast": "` + strings.Repeat("x", MaxLine) + `"`: "expected a line of 2 to 4096 bytes",
 		`"hold": true, "heartbeat": "x", "broadcast": "x"`:                  "expected different lines",
 		`"rate": "@1s", "duration": "50ms"`:                                 "--duration is 50ms for each rate of a search; expected 100ms to",
@@ -335,6 +337,7 @@ func TestSetTargets(t *testing.T) {
 		want    Config
 	}{
 		{Config{}, "a:1 b:2 unix:/run/c", Config{Target: "a:1", Also: []string{"b:2", "unix:/run/c"}}},
+		{Config{}, "TCP://[::1]:1/ b:2", Config{Target: "[::1]:1", Also: []string{"b:2"}}},
 		{Config{}, "http://a:1/x?y=z#here http://b/x?y=z", Config{Target: "a:1", Also: []string{"b:80"}, Match: matchHTTP, Message: get("/x?y=z", "a:1")}},
 		{Config{}, "http://[::1]/a%20b", Config{Target: "[::1]:80", Match: matchHTTP, Message: get("/a%20b", "[::1]")}},
 		{Config{Match: "http"}, "http://a/x", Config{Target: "a:80", Match: "http", Message: get("/x", "a")}},
@@ -343,6 +346,7 @@ func TestSetTargets(t *testing.T) {
 		{Config{WebSocket: &WebSocket{Header: http.Header{"A": {"b"}}}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Header: http.Header{"A": {"b"}}}}},
 		{Config{Match: matchHTTP, TLS: &TLS{}}, "a", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP}},
 		{Config{WebSocket: ws("/")}, "a/chat b/other", Config{Target: "a:80", Also: []string{"b:80"}, WebSocket: ws("/chat")}},
+		{Config{WebSocket: ws("/here")}, "a:1/there", Config{Target: "a:1", WebSocket: ws("/here")}},
 		{Config{WebSocket: ws("/")}, "unix:/run/c", Config{Target: "unix:/run/c", WebSocket: ws("/")}},
 	} {
 		got := test.before
@@ -360,8 +364,10 @@ func TestDefaults(t *testing.T) {
 		want string
 	}{
 		"none":       {Config{}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"interval":"1s"`},
+		"messages":   {Config{Messages: 3}, all + `"messages":3,"pipeline":1,"drain":"5s","size":64,"interval":"1s"`},
 		"message":    {Config{Message: "x"}, all + `"duration":"10s","pipeline":1,"drain":"5s","message":"x","interval":"1s"`},
 		"HTTP":       {Config{Match: "http"}, all + `"duration":"10s","pipeline":1,"drain":"5s","message":"GET / HTTP/1.1\r\nHost: \r\n\r\n","match":"http","interval":"1s"`},
+		"WebSocket":  {Config{WebSocket: &WebSocket{}}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"ws":"/","interval":"1s"`},
 		"heartbeats": {Config{Hold: true, Heartbeat: "a\n"}, all + `"duration":"10s","pipeline":1,"drain":"5s","size":64,"hold":true,"heartbeat":"a\n","heartbeat_answer":"pong\n","interval":"1s"`},
 		"PubSub":     {Config{PubSub: &PubSub{Protocol: "ws"}, Rate: Rate{PerSecond: 1}}, all + `"duration":"10s","rate":1,"pipeline":64,"drain":"5s","size":64,"ws":"/ws","pubsub":"ws","topics":1,"publishers":1,"all_publishers":1,"interval":"1s"`},
 	} {

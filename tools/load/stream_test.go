@@ -50,6 +50,7 @@ func TestWrongStreams(t *testing.T) {
 	for _, test := range []struct{ name, text, says string }{
 		{"nothing", "", "empty stream"},
 		{"no JSON", "target 127.0.0.1\n", "line 1: invalid character"},
+		{"no JSON at its only line", "target", "line 1: invalid character"},
 		{"a broken line is not the first event", began + "{\"phase\":\"prog\n" + began, "line 2: "},
 		{"other JSON", `{"rate":1}` + "\n", `line 1: phase ""; expected one of`},
 		{"two runs", began + began, "line 2: \"began\" is not the first event"},
@@ -59,6 +60,7 @@ func TestWrongStreams(t *testing.T) {
 		{"intervals that overlap", progress(`{"from":0,"to":5}`) + progress(`{"from":4,"to":9}`), "line 2: interval from 4ns to 9ns; expected it to start at 5ns or later"},
 		{"a run of years", progress(`{"from":0,"to":9223372036854775807}`), "expected at most 8760h"},
 		{"a negative count", progress(`{"to":5,"sent":-1}`), "negative figure"},
+		{"a negative cause", progress(`{"to":5,"errors":{"x":-1}}`), "negative figure"},
 		{"a negative server", progress(`{"to":5,"server":{"user":-1}}`), "negative figure"},
 		{"a broken histogram", `{"phase":"done","result":{"histogram":"AAAA"}}`, "line 1: histogram: "},
 		{"a long line", began + strings.Repeat(" ", maxStreamLine) + began, "line 2: longer than 4194304 bytes"},

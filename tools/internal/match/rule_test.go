@@ -60,6 +60,7 @@ func TestParseErrors(t *testing.T) {
 		"length:4be+-1":                         `match: length is "4be+-1"` + numbers,
 		"length:4be@3+8":                        `match: length is "4be@3+8"` + numbers,
 		"length:4be-4097":                       `match: length is "4be-4097"; expected an offset of -4096 to +4096, and a position of 0 to 4096`,
+		"length:4be@4097":                       `match: length is "4be@4097"; expected an offset of`,
 		"length:4be@" + strings.Repeat("9", 30): "expected an offset of",
 	} {
 		if r, err := Parse(spec); err == nil || !strings.Contains(err.Error(), want) {
@@ -227,6 +228,7 @@ func TestLengthErrors(t *testing.T) {
 	for _, test := range []struct{ spec, in, got string }{
 		{"length:1-2", "\x02\x01", `"\x01"`},
 		{"length:4be", "\x00\x00\x00\x00\x40\x00\x00\x01", `"@\x00\x00\x01"`},
+		{"length:4be+1", "\x00\x00\x00\x00a\x40\x00\x00\x00", `"@\x00\x00\x00"`},
 		{"length:4le-4", "\x04\x00\x00\x00\x03\x00\x00\x00", `"\x03\x00\x00\x00"`},
 		{"length:8be@1", "a\x00\x00\x00\x00\x00\x00\x00\x00b\xff\xff\xff\xff\xff\xff\xff\xff", `"b\xff\xff\xff\xff\xff\xff\xff\xff"`},
 	} {

@@ -34,6 +34,7 @@ func TestCores(t *testing.T) {
 		{0, 1e6, 8000, 0, 0.3},       // and not more than at 10,000
 		{0, 1e6, 1_000_000, 0, 10},   // at what it costs at 100,000
 		{0, 1e6, 2000, 8, 0.1},       // eight loops do twice what four do
+		{0, 1e6, 100_000, 1, 1},      // one loop, of which four would have 400,000
 		{0, 1e6, 100_000, 40, 3},     // forty have what four have at 10,000
 		{0, 1e6, 1000, 400_000, 5e3}, // loops that have next to nothing to do
 		{1e-6, 1e6, 0, 0, 1},
