@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // fakeEngine records dials and calls onDial.
@@ -36,7 +37,6 @@ func (f *fakeEngine) Dial(d engine.DialRequest) error {
 
 func (f *fakeEngine) Loops() int { return 1 }
 
-// dialedConns returns how many connections were dialed.
 func (f *fakeEngine) dialedConns() (n int) {
 	for _, d := range f.dials {
 		n += d.Count
@@ -44,10 +44,16 @@ func (f *fakeEngine) dialedConns() (n int) {
 	return n
 }
 
+func newTestDialer(f *fakeEngine, connections, rate int) dialer {
+	return dialer{
+		engine: f, targets: []resolvedTarget{testTarget}, sources: []source{{count: connections}}, connections: connections, rate: rate, loops: 1,
+		finishedAttempts: func() int64 { return int64(f.dialedConns()) },
+	}
+}
+
 var testTarget = resolvedTarget{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
 
-// TestPacing checks, in a synctest bubble, that exactly the due connections are started at every
-// tick.
+// TestPacing checks, in a synctest bubble, that exactly the due connections are started at every tick.
 func TestPacing(t *testing.T) {
 	for _, rate := range []int{1, 2000, 5000, 300_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -58,11 +64,8 @@ func TestPacing(t *testing.T) {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
 			}
-			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
-				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
-			if err := d.dialAndReplaceClosed(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			d := newTestDialer(&f, 3*rate, rate)
+			testkit.RequireNoError(t, d.dialAndReplaceClosed(t.Context()))
 			// The first one is due at once, the last a step before 3 s.
 			least := 3*time.Second - 2*time.Second/time.Duration(rate)
 			if took := time.Since(begin); f.dialedConns() != 3*rate || took < least || took > 3*time.Second+dialInterval {
@@ -77,8 +80,8 @@ func TestHalfOpen(t *testing.T) {
 	for rate, want := range map[int]int{0: maxHalfOpen, 400: maxHalfOpen, 5000: 5000} {
 		synctest.Test(t, func(t *testing.T) {
 			var f fakeEngine
-			d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, sources: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
-				finishedAttempts: func() int64 { return 0 }}
+			d := newTestDialer(&f, 10_000, rate)
+			d.finishedAttempts = func() int64 { return 0 }
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			if err := d.dialAndReplaceClosed(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
@@ -88,16 +91,13 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestMailboxFull checks that dials are repeated after ErrFull, and distributed over all loops and
-// sources.
+// TestMailboxFull checks that dials are repeated after ErrFull, and distributed over all loops and sources.
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
-		d := dialer{engine: &f, targets: []resolvedTarget{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
-			sources: planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.dialAndReplaceClosed(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		d := newTestDialer(&f, 100, 0)
+		d.loops, d.sources = 3, planGivenOrLoopbackSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)
+		testkit.RequireNoError(t, d.dialAndReplaceClosed(t.Context()))
 		perSource := map[netip.Addr]int{}
 		for _, e := range f.dials {
 			perSource[e.Source] += e.Count
@@ -121,8 +121,7 @@ func newFakeRun(cfg Config, f *fakeEngine) *loadRun {
 	return r
 }
 
-// TestConnectStall checks that stalled attempts are given up, and that a connection established
-// afterwards is rejected.
+// TestConnectStall checks that stalled attempts are given up, and that a connection established afterwards is rejected.
 func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
@@ -130,9 +129,7 @@ func TestConnectStall(t *testing.T) {
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.runConnectPhase(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, r.runConnectPhase(t.Context()))
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("took %v", took)
 		}
@@ -152,7 +149,7 @@ func TestConnectStall(t *testing.T) {
 	})
 }
 
-// TestSlow checks that a low connect rate does not count as a stall.
+// TestSlow checks that a low connect rate, or a ramp, does not count as a stall. A ramp never dials early.
 func TestSlow(t *testing.T) {
 	for want, cfg := range map[time.Duration]Config{
 		4 * time.Second:  {Connections: 5, ConnectRate: 1},
@@ -163,9 +160,15 @@ func TestSlow(t *testing.T) {
 			f := &fakeEngine{}
 			r := newFakeRun(cfg, f)
 			defer r.progressTicker.Stop()
+			begin := time.Now()
 			f.onDial = func(d engine.DialRequest) {
 				for range d.Count {
 					newOpenConn(r.generator)
+				}
+				if ramp := cfg.Ramp; ramp.To > 0 {
+					if most := ramp.From + int(float64(ramp.To-ramp.From)*float64(time.Since(begin))/float64(ramp.Over)); f.dialedConns() > most {
+						t.Errorf("%d dialed after %v, want at most %d", f.dialedConns(), time.Since(begin), most)
+					}
 				}
 			}
 			if err := r.runConnectPhase(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
@@ -178,7 +181,6 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// newOpenConn returns an open connection of a handler without an engine.
 func newOpenConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Runtime{
@@ -222,14 +224,10 @@ func TestPlanSources(t *testing.T) {
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
 	r, err := newRunWithoutEngine(Config{Connections: 10}.withDefaultsAndImplied(), []resolvedTarget{testTarget, {path: "/x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	r.attachEngine(f, "")
 	r.dialer.sources = []source{{parseAddrs("127.0.0.1")[0], 10}} // as if there were many
-	if err := r.dialer.startAttempts(10); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, r.dialer.startAttempts(10))
 	for _, d := range f.dials {
 		if d.Validate() != nil || d.Path == "" != d.Source.IsValid() {
 			t.Errorf("dialled %+v", d)
@@ -237,8 +235,7 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	}
 }
 
-// TestMessagesThink checks that the run waits for connections whose think time exceeds the drain
-// time.
+// TestMessagesThink checks that the run waits for connections whose think time exceeds the drain time.
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulation{loadRun: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}

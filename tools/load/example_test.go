@@ -32,8 +32,7 @@ func echoServer() net.Listener {
 	return ln
 }
 
-// An open loop sends at planned times, regardless of the server: its latency is what a user would
-// have waited.
+// An open loop sends at planned times, regardless of the server: its latency is what a user would have waited.
 func ExampleRun() {
 	server := echoServer()
 	defer server.Close()

@@ -2,13 +2,13 @@ package load
 
 import (
 	"encoding/base64"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newMeasuredResult returns a result with a value for every figure.
 func newMeasuredResult(t testing.TB) *Result {
 	t.Helper()
 	h := newHistogram()
@@ -63,33 +63,31 @@ func TestExpectations(t *testing.T) {
 
 // An unknown value meets no bound. An unreadable histogram counts as unknown.
 func TestExpectationOfNothing(t *testing.T) {
-	got := func(text string, r *Result) string {
-		e, err := ParseExpectation(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, ok := e.Check(r)
-		return fmt.Sprint(got, ", ", ok)
-	}
-	times := []string{"p99", "p99.5", "mean", "service.p99", "late.max", "connect.p50", "first_byte.p99", "window", "connect_time"}
-	for _, operator := range operators {
-		for _, name := range times {
-			if got := got(name+operator+"1s", &Result{}) + "; " + got(name+operator+"1s", nil); got != "not measured, false; no result, false" {
-				t.Errorf("%s%s1s of an empty result, and of none: got %s", name, operator, got)
-			}
-		}
-	}
-	for _, text := range []string{"rate<1", "cpu<0.9"} {
-		if got := got(text, &Result{}); got != "not measured, false" {
-			t.Errorf("%s of an empty result: got %s", text, got)
-		}
-	}
-	for _, text := range []string{"?", "AAAA", base64.StdEncoding.EncodeToString([]byte("not a histogram at all"))} {
-		if got := got("p99.5<1h", &Result{Histogram: text}); got != "not measured, false" {
-			t.Errorf("histogram %q: got %s", text, got)
+	none, unreadable := &Result{}, &Result{Histogram: base64.StdEncoding.EncodeToString([]byte("not a histogram at all"))}
+	for _, test := range []struct {
+		text string
+		of   *Result
+		want string
+	}{
+		{"p99<1s", nil, "no result"},
+		{"p99<1s", none, "not measured"},
+		{"mean!=1s", none, "not measured"},
+		{"late.max==1s", none, "not measured"},
+		{"connect.p50<=1s", none, "not measured"},
+		{"first_byte.p99>=1s", none, "not measured"},
+		{"window<1s", none, "not measured"},
+		{"connect_time<1s", none, "not measured"},
+		{"rate<1", none, "not measured"},
+		{"cpu<0.9", none, "not measured"},
+		{"p99.5<1h", unreadable, "not measured"},
+		{"p99.5<1h", &Result{Histogram: "?"}, "not measured"},
+	} {
+		e := testkit.Must(ParseExpectation(test.text))(t)
+		if got, ok := e.Check(test.of); got != test.want || ok {
+			t.Errorf("%s of %+v: got %s, %v; want %s", test.text, test.of, got, ok, test.want)
 		}
 	}
-	if got, ok := (Expectation{}).Check(&Result{}); ok || got != "no result" {
+	if got, ok := (Expectation{}).Check(none); ok || got != "no result" {
 		t.Errorf("the zero expectation: got %s, %v", got, ok)
 	}
 }
@@ -97,7 +95,6 @@ func TestExpectationOfNothing(t *testing.T) {
 func TestWrongExpectations(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                       "expected a name",
-		"p99":                    "expected a name",
 		"p99=5ms":                `"=5ms"; expected one of <= >= == != < >`,
 		"p99<<5ms":               `"<5ms"; expected a time`,
 		"p99<5":                  `"5"; expected a time such as 5ms`,
@@ -105,11 +102,9 @@ func TestWrongExpectations(t *testing.T) {
 		"errors==0ms":            `"0ms"; expected a number`,
 		"errors<-1":              "expected a number of 0 or more",
 		"rate>NaN":               "expected a number",
-		"rate>1e999":             "expected a number",
 		"speed>1":                `name "speed"; expected one of`,
 		"p0<1s":                  `name "p0"`,
 		"p101<1s":                `name "p101"`,
-		"p1e1<1s":                `name "p1e1"`,
 		"connect.p99.5<1s":       `name "connect.p99.5"`,
 		strings.Repeat("p", 129): "129 bytes; expected at most 128",
 	} {

@@ -8,21 +8,18 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestBacklogLimit connects to a listener that never accepts: the kernel counts when its queue is
 // full, and the result reports it.
 func TestBacklogLimit(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer ln.Close()
 	raw, err := ln.(*net.TCPListener).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	const queue = 4
 	if e := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), queue) }); e != nil || err != nil {
 		t.Fatal(e, err)

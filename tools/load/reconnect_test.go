@@ -22,8 +22,7 @@ const (
 	responseToEnd  = "HTTP/1.1 200 OK\r\n\r\nhi, until the end"
 )
 
-// respondAndClose returns a handler that sends one response to each request and closes the
-// connection after the last.
+// respondAndClose returns a handler that sends one response to each request and closes the connection after the last.
 func respondAndClose(responses ...string) handler {
 	return func(c net.Conn, _ int) {
 		in := bufio.NewReader(c)
@@ -43,7 +42,6 @@ func respondAndClose(responses ...string) handler {
 	}
 }
 
-// closeOnSecondRequest closes a connection when the second request has arrived.
 func closeOnSecondRequest(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	_, _ = http.ReadRequest(in)
@@ -95,17 +93,15 @@ func checkReconnect(t *testing.T, r *Result, _ *eventLog) {
 // TestReconnectTarget reconnects to the target that has closed, including a unix socket.
 func TestReconnectTarget(t *testing.T) {
 	t.Parallel()
-	testEachModel(t, func(t *testing.T, model string) {
-		one, two := startTestServer(t, respondAndClose(responseClosed)), startTestServer(t, respondAndClose(slices.Repeat([]string{responseKept}, 100)...))
-		three := startTestServerAt(t, "unix", filepath.Join(t.TempDir(), "s"), respondAndClose(responseClosed))
-		cfg := httpConfig(10)
-		cfg.Target, cfg.Also, cfg.Model, cfg.Connections = one.addr(), []string{two.addr(), "unix:" + three.addr()}, model, 6
-		r := runToEnd(t, cfg)
-		if r.Err() != nil || r.Reconnected < 36 || two.accepted() != 2 || one.accepted() < 20 || three.accepted() < 20 {
-			t.Errorf("%v; reconnected %d times; the servers saw %d, %d and %d connections",
-				r.Err(), r.Reconnected, one.accepted(), two.accepted(), three.accepted())
-		}
-	})
+	one, two := startTestServer(t, respondAndClose(responseClosed)), startTestServer(t, respondAndClose(slices.Repeat([]string{responseKept}, 100)...))
+	three := startTestServerAt(t, "unix", filepath.Join(t.TempDir(), "s"), respondAndClose(responseClosed))
+	cfg := httpConfig(10)
+	cfg.Target, cfg.Also, cfg.Connections = one.addr(), []string{two.addr(), "unix:" + three.addr()}, 6
+	r := runToEnd(t, cfg)
+	if r.Err() != nil || r.Reconnected < 36 || two.accepted() != 2 || one.accepted() < 20 || three.accepted() < 20 {
+		t.Errorf("%v; reconnected %d times; the servers saw %d, %d and %d connections",
+			r.Err(), r.Reconnected, one.accepted(), two.accepted(), three.accepted())
+	}
 }
 
 // TestReconnectOpenLoop checks that a plan continues while a connection is replaced: each message
@@ -113,79 +109,55 @@ func TestReconnectTarget(t *testing.T) {
 func TestReconnectOpenLoop(t *testing.T) {
 	t.Parallel()
 	for _, each := range []bool{false, true} {
-		testEachModel(t, func(t *testing.T, model string) {
-			const wait = 50
-			behind := make(chan struct{})
-			catchUp := sync.OnceFunc(func() { close(behind) })
-			defer catchUp()
-			s := startTestServer(t, func(c net.Conn, n int) {
-				if n == 2 {
-					<-behind
-				}
-				respondAndClose(responseKept, responseKept, responseClosed)(c, n)
-			})
-			r := runToEnd(t, Config{
-				Target: s.addr(), Model: model, Connections: 1, Pipeline: 4, Match: matchHTTP,
-				Rate: Rate{PerSecond: 500, Each: each}, Duration: 300 * time.Millisecond, ProgressEvery: 20 * time.Millisecond,
-				Observe: func(e Event) {
-					if e.Interval != nil && e.Interval.Waiting >= wait {
-						catchUp()
-					}
-				},
-			})
-			if r.Err() != nil || r.Intended != 150 || r.Latency.Count != 150 || r.Service.Count != 150 || r.Reconnected < 49 {
-				t.Errorf("each %v: %v; %d intended, %d measured and %d, reconnected %d times", each, r.Err(), r.Intended, r.Latency.Count, r.Service.Count, r.Reconnected)
+		const wait = 50
+		behind := make(chan struct{})
+		catchUp := sync.OnceFunc(func() { close(behind) })
+		defer catchUp()
+		s := startTestServer(t, func(c net.Conn, n int) {
+			if n == 2 {
+				<-behind
 			}
-			if least := wait / 2 * time.Second / 500; r.Latency.P90 < least {
-				t.Errorf("each %v: 90%% of the latencies are up to %v, want at least %v", each, r.Latency.P90, least)
-			}
+			respondAndClose(responseKept, responseKept, responseClosed)(c, n)
 		})
-	}
-}
-
-// TestReconnectLifetime combines servers that close often with a Lifetime.
-func TestReconnectLifetime(t *testing.T) {
-	t.Parallel()
-	testEachModel(t, func(t *testing.T, model string) {
-		cfg := httpConfig(0)
-		cfg.Target = startTestServer(t, func(c net.Conn, n int) {
-			if n%2 == 0 {
-				respondAndClose(slices.Repeat([]string{responseKept}, 10_000)...)(c, n)
-			} else {
-				respondAndClose(responseKept, responseClosed)(c, n)
-			}
-		}).addr()
-		cfg.Model, cfg.Connections, cfg.Lifetime, cfg.Think = model, 6, 100*time.Millisecond, 5*time.Millisecond
-		r, _ := runUntil(t, cfg, func(s *eventLog, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 })
-		if r.Unanswered != 0 || len(r.Lost) > 0 {
-			t.Errorf("%d unanswered, lost %v", r.Unanswered, r.Lost)
+		r := runToEnd(t, Config{
+			Target: s.addr(), Connections: 1, Pipeline: 4, Match: matchHTTP,
+			Rate: Rate{PerSecond: 500, Each: each}, Duration: 300 * time.Millisecond, ProgressEvery: 20 * time.Millisecond,
+			Observe: func(e Event) {
+				if e.Interval != nil && e.Interval.Waiting >= wait {
+					catchUp()
+				}
+			},
+		})
+		if r.Err() != nil || r.Intended != 150 || r.Latency.Count != 150 || r.Service.Count != 150 || r.Reconnected < 49 {
+			t.Errorf("each %v: %v; %d intended, %d measured and %d, reconnected %d times", each, r.Err(), r.Intended, r.Latency.Count, r.Service.Count, r.Reconnected)
 		}
-	})
+		if least := wait / 2 * time.Second / 500; r.Latency.P90 < least {
+			t.Errorf("each %v: 90%% of the latencies are up to %v, want at least %v", each, r.Latency.P90, least)
+		}
+	}
 }
 
 // TestReconnectFails checks the limit of attempts to replace a connection, which is then lost.
 func TestReconnectFails(t *testing.T) {
 	t.Parallel()
-	testEachModel(t, func(t *testing.T, model string) {
-		all := make(chan struct{})
-		s := startTestServer(t, func(c net.Conn, n int) {
-			<-all
-			respondAndClose(responseClosed)(c, n)
-		})
-		cfg := httpConfig(5)
-		cfg.Target, cfg.Model, cfg.Connections = s.addr(), model, 6
-		cfg.Observe = func(e Event) {
-			if e.Phase == Connected {
-				testkit.WaitFor(t, "all connections to be accepted", func() bool { return s.accepted() == 6 })
-				s.ln.Close()
-				close(all)
-			}
-		}
-		r := runToEnd(t, cfg)
-		const cause = "reconnecting: connection refused"
-		if r.Lost[cause] != 6 || len(r.ConnectErrors) > 0 || r.Answered != 6 || r.Reconnected != 0 || r.Took < (maxReconnects-1)*dialRetryInterval {
-			t.Errorf("lost %v, failed %v, %d answers, reconnected %d times, in %v; want 6 %q, of %d attempts each",
-				r.Lost, r.ConnectErrors, r.Answered, r.Reconnected, r.Took, cause, maxReconnects)
-		}
+	all := make(chan struct{})
+	s := startTestServer(t, func(c net.Conn, n int) {
+		<-all
+		respondAndClose(responseClosed)(c, n)
 	})
+	cfg := httpConfig(5)
+	cfg.Target, cfg.Connections = s.addr(), 6
+	cfg.Observe = func(e Event) {
+		if e.Phase == Connected {
+			testkit.WaitFor(t, "all connections to be accepted", func() bool { return s.accepted() == 6 })
+			s.ln.Close()
+			close(all)
+		}
+	}
+	r := runToEnd(t, cfg)
+	const cause = "reconnecting: connection refused"
+	if r.Lost[cause] != 6 || len(r.ConnectErrors) > 0 || r.Answered != 6 || r.Reconnected != 0 || r.Took < (maxReconnects-1)*dialRetryInterval {
+		t.Errorf("lost %v, failed %v, %d answers, reconnected %d times, in %v; want 6 %q, of %d attempts each",
+			r.Lost, r.ConnectErrors, r.Answered, r.Reconnected, r.Took, cause, maxReconnects)
+	}
 }

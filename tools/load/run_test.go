@@ -22,19 +22,16 @@ import (
 
 func isNear(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
-// answerLinesWith returns a handler that answers each line with a text, which contains the line's
-// number.
+// answerLinesWith returns a handler that answers each line with a text, which contains the line's number.
 func answerLinesWith(text string) handler {
 	return serveLines(func(c net.Conn, _ string, _, k int) error { return writeText(c, fmt.Sprintf(text, k)) })
 }
 
-// TestExchange exchanges messages with correct servers, in every mode: all messages are sent and
-// answered.
+// TestExchange exchanges messages with correct servers, in every mode: all messages are sent and answered.
 func TestExchange(t *testing.T) {
 	socket := &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
 	cases := loadCases{
 		"lines":        cleanCase(serverStarter(echo), Config{Size: 2, Pipeline: 3, Messages: 7}, "bytes_sent==280 bytes_received==280"),
-		"one":          cleanCase(serverStarter(echo), Config{Messages: 1}, "answered==20"),
 		"text":         cleanCase(serverStarter(echo), Config{Message: "ping", Pipeline: 1024, Messages: 3000}, "bytes_sent==240000"),
 		"large":        cleanCase(serverStarter(echo), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "bytes_received==3600012"),
 		"hold":         cleanCase(serverStarter(echo), Config{Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond}, "sent==100"),
@@ -46,45 +43,36 @@ func TestExchange(t *testing.T) {
 		"70,000 bytes": cleanCase(webSocketServerStarter(doNothing), Config{Size: 70_000, Messages: 5, WebSocket: socket, Connections: 3}, "sent==15"),
 		"frames":       cleanCase(webSocketServerStarter(doNothing), Config{Match: matchFrames, Message: `\{seq} \{random 7}`, Messages: 9, WebSocket: socket}, "sent==180"),
 		"template":     cleanCase(webSocketServerStarter(doNothing), Config{Message: `\{uuid} \{seq}`, First: "hello", Pipeline: 3, Messages: 9, WebSocket: socket}, "sent==180"),
-		"TLS":          cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Messages: 5, HoldBefore: time.Millisecond, Graceful: true}, "sent==100"),
-		"TLS, small":   cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Size: 2, Pipeline: 300, Messages: 900, Loops: 3}, "sent==18000"),
-		"TLS, large":   cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "sent==12"),
 		"HTTP":         cleanCase(startHTTPServer(nil), httpConfig(20), "answered==400 reconnected==0 bytes_received>=64M"),
-		"TLS, HTTP":    cleanCase(startHTTPServer(newServerTLS()), httpConfig(20), "answered==400 reconnected==0"),
-		"TLS 1.2":      cleanCase(startTLSEchoServer(tls.VersionTLS12), Config{Size: 100, Pipeline: 100, Messages: 500}, "sent==10000"),
 		"a window": {serverStarter(echo), Config{Pipeline: 4, Loops: 2, Warmup: 20 * time.Millisecond, Duration: 50 * time.Millisecond},
 			"answered>0", "connected==20 p50>0s", "", checkWindow},
-		"TLS, a window": {startTLSEchoServer(tls.VersionTLS13), Config{Duration: 50 * time.Millisecond}, "answered>0", "connected==20", "", checkWindow},
 	}
 	for name, rate := range map[string]Rate{
 		"all":          {PerSecond: 1000},
-		"all, Poisson": {PerSecond: 1000, Poisson: true},
 		"all, ramp":    {PerSecond: 500, To: 1500},
-		"each":         {PerSecond: 50, Each: true},
 		"each Poisson": {PerSecond: 50, Each: true, Poisson: true},
 	} {
 		cases["open loop, "+name] = loadCase{serverStarter(echo), Config{Rate: rate, Duration: 200 * time.Millisecond}, "", "unsent==0", "", checkOpenLoop}
 	}
-	cases["open loop, WebSocket"] = loadCase{webSocketServerStarter(doNothing), Config{Rate: Rate{PerSecond: 1000}, Duration: 200 * time.Millisecond, WebSocket: &WebSocket{}}, "", "unsent==0", "", checkOpenLoop}
-	for name, c := range cases {
-		if strings.HasPrefix(name, "TLS") {
-			version := uint16(tls.VersionTLS13)
-			if name == "TLS 1.2" {
-				version = tls.VersionTLS12
-			}
-			c.cfg.TLS = newClientTLS()
-			also := c.check
-			c.check = func(t *testing.T, r *Result, told *eventLog) {
-				if want := tls.VersionName(version) + ", "; !strings.HasPrefix(r.TLS, want) {
-					t.Errorf("agreed on %q, want %q", r.TLS, want)
-				}
-				if also != nil {
-					also(t, r, told)
-				}
-			}
-			cases[name] = c
+	for name, c := range map[string]loadCase{
+		"small":  cleanCase(nil, Config{Size: 2, Pipeline: 300, Messages: 900, Loops: 3}, "sent==18000"),
+		"large":  cleanCase(nil, Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "sent==12"),
+		"held":   cleanCase(nil, Config{Messages: 5, HoldBefore: time.Millisecond, Graceful: true}, "sent==100"),
+		"HTTP":   cleanCase(startHTTPServer(newServerTLS()), httpConfig(20), "answered==400 reconnected==0"),
+		"window": {cfg: Config{Duration: 50 * time.Millisecond}, enough: "answered>0", want: "connected==20"},
+	} {
+		if c.server == nil {
+			c.server = serverStarter(withTLS(newServerTLS(), echo))
 		}
+		c.cfg.TLS = newClientTLS()
+		c.check = func(t *testing.T, r *Result, _ *eventLog) {
+			if !strings.HasPrefix(r.TLS, "TLS 1.3, ") {
+				t.Errorf("agreed on %q, want TLS 1.3", r.TLS)
+			}
+		}
+		cases["TLS, "+name] = c
 	}
+	cases["open loop, WebSocket"] = loadCase{webSocketServerStarter(doNothing), Config{Rate: Rate{PerSecond: 1000}, Duration: 200 * time.Millisecond, WebSocket: &WebSocket{}}, "", "unsent==0", "", checkOpenLoop}
 	cases.run(t)
 }
 
@@ -100,8 +88,7 @@ func matchConfig(match string) Config {
 	return Config{Message: "ask\n", Match: match, Connections: 4, Messages: 20, Pipeline: 3}
 }
 
-// startHTTPServer returns a function that starts a server of net/http, which sends large responses in
-// chunks.
+// startHTTPServer returns a function that starts a server of net/http, which sends large responses in chunks.
 func startHTTPServer(cfg *tls.Config) func(*testing.T) string {
 	return func(t *testing.T) string {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -115,13 +102,6 @@ func startHTTPServer(cfg *tls.Config) func(*testing.T) string {
 		t.Cleanup(s.Close)
 		return s.Listener.Addr().String()
 	}
-}
-
-// startTLSEchoServer returns a function that starts an echo server with a version of TLS.
-func startTLSEchoServer(version uint16) func(*testing.T) string {
-	cfg := newServerTLS()
-	cfg.MaxVersion = version
-	return serverStarter(withTLS(cfg, echo))
 }
 
 func checkWindow(t *testing.T, r *Result, told *eventLog) {
@@ -146,15 +126,36 @@ func checkOpenLoop(t *testing.T, r *Result, _ *eventLog) {
 	}
 }
 
-// TestFaults uses servers with all kinds of faults: each is counted with its cause, and ends no
-// more than it must.
+// TestFaults uses servers with all kinds of faults: each is counted with its cause, and ends no more than it must.
 func TestFaults(t *testing.T) {
 	short, tooOld := 30*time.Millisecond, newServerTLS()
 	tooOld.MinVersion, tooOld.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
-	wrongName := newClientTLS()
-	wrongName.ServerName = "elsewhere"
 	hello := func(c net.Conn, n int) { _ = writeText(c, "hello, I am a line\n"); discardInput(c, n) }
-	cases := loadCases{
+	handshake := func(handle handler, cfg *TLS, says string) loadCase {
+		return loadCase{serverStarter(handle), Config{TLS: cfg}, "", "failed==20", says, checkHandshakeErrors}
+	}
+	held := func(begin func(context.Context, *websocket.Conn) error, enough, says string) loadCase {
+		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
+		return loadCase{webSocketServerStarter(begin), cfg, enough, "", says, nil}
+	}
+	silent := func(cfg Config, want string) loadCase {
+		cfg.Connections, cfg.Pipeline, cfg.Drain = 2, 4, short
+		return loadCase{serverStarter(discardInput), cfg, "unanswered==8", "answered==0 lost==0 " + want, "without an answer: 8", nil}
+	}
+	loadCases{
+		"handshake, nobody trusted":  handshake(withTLS(newServerTLS(), echo), &TLS{}, "certificate"),
+		"handshake, not TLS":         handshake(hello, newClientTLS(), "first record does not look like a TLS handshake"),
+		"handshake, an alert":        handshake(withTLS(tooOld, failHandshake), newClientTLS(), "version"),
+		"handshake, a reset":         handshake(resetAfterRead, newClientTLS(), "connection closed"),
+		"held WebSocket, stray line": held(writeMessages("hear ye", "and me"), "unexpected==5", `first: "and me"`),
+		"held WebSocket, full line":  held(writeMessages("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"),
+		"held WebSocket, long line":  held(writeMessages(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × line longer than 4096 bytes"),
+		"held WebSocket, fragments":  held(writeFragmentedMessage, "lost==5", "5 × "+errFragment.Error()),
+		"held WebSocket, close":      held(echoThenClose(0), "lost==5", "5 × "+errClosedFrame.Error()),
+		"silent":                     silent(Config{Messages: 4}, "unsent==0"),
+		"silent, a window":           silent(Config{Duration: short}, "unsent==0"),
+		"no room":                    silent(Config{Rate: Rate{PerSecond: 500}, Duration: short}, "unsent>0"),
+		"no room, each":              silent(Config{Rate: Rate{PerSecond: 500, Each: true}, Duration: short}, "unsent>0"),
 		"a wrong byte": faultyCase(serverStarter(corruptThirdAnswer), Config{Connections: 5, Messages: 10},
 			"mismatched==1 lost==0 answered==42 unanswered==1", `message 2, byte 40: got "\xff`),
 		"too much": faultyCase(serverStarter(answerLinesWith("pingping%.0d")), Config{Message: "ping\n", Answer: "ping", Messages: 1, HoldAfter: time.Minute},
@@ -187,53 +188,9 @@ func TestFaults(t *testing.T) {
 			"lost==20 reconnected==0", "closed by the server"),
 		"keep-alive, announced": faultyCase(serverStarter(respondAndClose(responseClosed)), noReconnectConfig(),
 			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
-	}
-	for name, test := range map[string]struct {
-		handle handler
-		tls    *TLS
-		says   string
-	}{
-		"nobody trusted": {withTLS(newServerTLS(), echo), &TLS{}, "certificate"},
-		"another name":   {withTLS(newServerTLS(), echo), wrongName, "elsewhere"},
-		"not TLS":        {hello, newClientTLS(), "first record does not look like a TLS handshake"},
-		"an end":         {func(net.Conn, int) {}, newClientTLS(), "TLS handshake: "},
-		"an alert":       {withTLS(tooOld, failHandshake), newClientTLS(), "version"},
-		"a reset":        {resetAfterRead, newClientTLS(), "connection closed"},
-	} {
-		cases["handshake, "+name] = loadCase{serverStarter(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, checkHandshakeErrors}
-	}
-	for name, test := range map[string]struct {
-		begin        func(context.Context, *websocket.Conn) error
-		enough, says string
-	}{
-		"stray line":  {writeMessages("hear ye", "and me"), "unexpected==5", `first: "and me"`},
-		"empty line":  {writeMessages("hear ye", ""), "unexpected==5", "5 unexpected lines"},
-		"full line":   {writeMessages("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
-		"long line":   {writeMessages(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × line longer than 4096 bytes"},
-		"second line": {writeMessages("hear ye", "hear ye"), "heard_again==5", "received 5 duplicates"},
-		"fragments":   {writeFragmentedMessage, "lost==5", "5 × " + errFragment.Error()},
-		"close":       {echoThenClose(0), "lost==5", "5 × " + errClosedFrame.Error()},
-	} {
-		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
-		cases["held WebSocket, "+name] = loadCase{webSocketServerStarter(test.begin), cfg, test.enough, "", test.says, nil}
-	}
-	for name, cfg := range map[string]Config{
-		"silent":           {Messages: 4, Pipeline: 4},
-		"silent, a window": {Pipeline: 4, Duration: short},
-		"no room":          {Pipeline: 4, Rate: Rate{PerSecond: 500}, Duration: short},
-		"no room, each":    {Pipeline: 4, Rate: Rate{PerSecond: 500, Each: true}, Duration: short},
-	} {
-		cfg.Connections, cfg.Drain = 2, short
-		want := "answered==0 lost==0 unsent==0"
-		if cfg.Rate.PerSecond > 0 {
-			want = "answered==0 lost==0 unsent>0"
-		}
-		cases[name] = loadCase{serverStarter(discardInput), cfg, "unanswered==8", want, "without an answer: 8", nil}
-	}
-	cases.run(t)
+	}.run(t)
 }
 
-// failHandshake fails a handshake and waits for the client to close.
 func failHandshake(c net.Conn, n int) {
 	_ = c.(*tls.Conn).Handshake()
 	discardInput(c.(*tls.Conn).NetConn(), n)
@@ -254,7 +211,6 @@ func corruptThirdAnswer(c net.Conn, n int) {
 	}
 }
 
-// breakThreeConns closes three connections in the middle of an exchange.
 func breakThreeConns(c net.Conn, n int) {
 	if n >= 3 {
 		echo(c, n)
@@ -263,7 +219,6 @@ func breakThreeConns(c net.Conn, n int) {
 	echoMessages(c, 1)
 }
 
-// echoThenClose returns a function that closes a WebSocket after a number of echoes.
 func echoThenClose(messages int) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) error {
 		for range messages {
@@ -294,7 +249,6 @@ func writeFragmentedMessage(ctx context.Context, c *websocket.Conn) error {
 	return writeFragments(ctx, c, websocket.MessageText, []byte("hear"))
 }
 
-// closeWithoutTLSAlert closes a TLS connection without close_notify.
 func closeWithoutTLSAlert(c net.Conn, _ int) {
 	_, _ = io.ReadFull(c, make([]byte, 64))
 	c.(*tls.Conn).NetConn().Close()
@@ -305,7 +259,6 @@ func resetAfterRead(c net.Conn, _ int) {
 	_ = c.(*net.TCPConn).SetLinger(0)
 }
 
-// rejectEveryThird closes each third connection before its handshake.
 func rejectEveryThird(c net.Conn, n int) {
 	if n%3 == 0 {
 		_, _ = c.Read(make([]byte, 16<<10))
@@ -327,7 +280,6 @@ func checkHandshakeErrors(t *testing.T, r *Result, _ *eventLog) {
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	const conns, think, lifetime = 10, 50 * time.Millisecond, 100 * time.Millisecond
-	ramp := Ramp{From: 10, To: 110, Over: 300 * time.Millisecond}
 	hello := func(c net.Conn, n int) { _ = writeText(c, "hello"); discardInput(c, n) }
 	short := func(c net.Conn, _ int) { echoMessages(c, 1) }
 	for name, test := range map[string]struct {
@@ -349,8 +301,10 @@ func TestUntil(t *testing.T) {
 		"lifetime": {echo, Config{Lifetime: lifetime}, func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
 		"lifetime, gracefully": {echo, Config{Lifetime: lifetime, Graceful: true},
 			func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
-		"a ramp": {echo, Config{Ramp: ramp}, func(s *eventLog, e Event) bool { return s.intervals.Open == int64(ramp.To) && e.Snapshot.Answered > 0 },
-			func(r *Result, s *eventLog) bool { return r.Connected == ramp.To && followsRamp(ramp, s) }},
+		"lifetime, and a server that closes": {respondAndClose(responseKept, responseClosed),
+			Config{Match: matchHTTP, Lifetime: lifetime, Think: 5 * time.Millisecond},
+			func(s *eventLog, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 },
+			func(r *Result, _ *eventLog) bool { return r.Unanswered == 0 && len(r.Lost) == 0 }},
 		"hold": {hello, Config{Hold: true}, func(s *eventLog, _ Event) bool { return s.intervals.BytesReceived >= 5*conns },
 			func(r *Result, _ *eventLog) bool {
 				return r.Sent == 0 && r.Bytes.Received == 5*conns && r.Mode == "hold" && r.NoReply
@@ -362,8 +316,6 @@ func TestUntil(t *testing.T) {
 				n := r.ConnectErrors["connection refused"] // conns at once, and conns each 100 ms
 				return n >= 2*conns && n <= conns*(1+int64(r.Took/dialRetryInterval))
 			}},
-		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *eventLog, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
-			func(r *Result, _ *eventLog) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -372,11 +324,8 @@ func TestUntil(t *testing.T) {
 				if name == "flood one that answers" && model == "goroutine" {
 					return // reads and writes in turn; see Config.Flood
 				}
-				cfg.Model = model
-				if cfg.Ramp == (Ramp{}) {
-					cfg.Connections = conns
-				}
-				testkit.ReserveDescriptors(t, 2*max(cfg.Connections, cfg.Ramp.To)+20)
+				cfg.Model, cfg.Connections = model, conns
+				testkit.ReserveDescriptors(t, 2*conns+20)
 				if cfg.Target = unusedAddr(t); test.handle != nil {
 					cfg.Target = startTestServer(t, test.handle).addr()
 				}
@@ -398,22 +347,6 @@ func livedFor(lifetime time.Duration) func(*Result, *eventLog) bool {
 	}
 }
 
-// followsRamp reports whether connections open gradually, never more than the ramp allows.
-func followsRamp(ramp Ramp, s *eventLog) bool {
-	was := int64(0)
-	for _, e := range s.eventsOf(Progress) {
-		if e.Interval.Stage == "close" {
-			continue
-		}
-		most := ramp.From + int(float64(ramp.To-ramp.From)*float64(e.Interval.To)/float64(ramp.Over))
-		if e.Interval.Open < was || e.Interval.Open > int64(min(most, ramp.To)) {
-			return false
-		}
-		was = e.Interval.Open
-	}
-	return true
-}
-
 // TestAhead sends a part of the next message with each message: the server receives the same bytes
 // as otherwise, and never the end of a message as the last byte.
 func TestAhead(t *testing.T) {
@@ -421,53 +354,48 @@ func TestAhead(t *testing.T) {
 	const size, ahead, conns = 1000, 10, 3
 	plain := string(newConstantOrRandomPayloads(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
-	testEachModel(t, func(t *testing.T, model string) {
-		for _, pipeline := range []int{1, 3} {
-			ended := make(chan string, conns)
-			s := startTestServer(t, func(c net.Conn, _ int) {
-				var got []byte
-				for piece, whole := make([]byte, 4096), 0; ; {
-					n, err := c.Read(piece)
-					got = append(got, piece[:n]...)
-					if rest := len(got) % size; n > 0 && rest != ahead && pipeline == 1 {
-						t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
-					}
-					_, _ = c.Write(got[whole : len(got)/size*size])
-					whole = len(got) / size * size
-					if err != nil {
-						break
-					}
+	for _, pipeline := range []int{1, 3} {
+		ended := make(chan string, conns)
+		s := startTestServer(t, func(c net.Conn, _ int) {
+			var got []byte
+			for piece, whole := make([]byte, 4096), 0; ; {
+				n, err := c.Read(piece)
+				got = append(got, piece[:n]...)
+				if rest := len(got) % size; n > 0 && rest != ahead && pipeline == 1 {
+					t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
 				}
-				ended <- string(got)
-			})
-			r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
-			if err := r.Err(); err != nil {
-				t.Error(err)
+				_, _ = c.Write(got[whole : len(got)/size*size])
+				whole = len(got) / size * size
+				if err != nil {
+					break
+				}
 			}
-			for range conns {
-				got := testkit.Receive(t, ended, "the end of a connection")
-				if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||
-					!strings.HasPrefix(strings.Repeat(plain[i:]+plain[:i], 3), got) {
-					t.Errorf("%d bytes were sent, want %d, those of the messages", len(got), messages*size+ahead)
-				}
+			ended <- string(got)
+		})
+		r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
+		testkit.ExpectNoError(t, r.Err())
+		for range conns {
+			got := testkit.Receive(t, ended, "the end of a connection")
+			if i := strings.Index(plain, got[:size]); len(got) != messages*size+ahead || i < 0 ||
+				!strings.HasPrefix(strings.Repeat(plain[i:]+plain[:i], 3), got) {
+				t.Errorf("%d bytes were sent, want %d, those of the messages", len(got), messages*size+ahead)
 			}
 		}
-	})
+	}
 }
 
-// TestSeed checks that equal seeds send equal bytes on the same connections, and other seeds
-// others, on every model.
+// TestSeed checks that equal seeds send equal bytes on the same connections, and other seeds others.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	const conns = 12
-	said := func(t *testing.T, model string, seed uint64) map[string]bool {
+	said := func(seed uint64) map[string]bool {
 		ended := make(chan string, conns)
 		s := startTestServer(t, func(c net.Conn, _ int) {
 			var all bytes.Buffer
 			_, _ = io.Copy(onlyWriter{c}, io.TeeReader(onlyReader{c}, &all))
 			ended <- all.String()
 		})
-		runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
+		runToEnd(t, Config{Target: s.addr(), Connections: conns, Seed: seed, Messages: 5, Graceful: true,
 			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"})
 		heard := map[string]bool{}
 		for range conns {
@@ -479,75 +407,71 @@ func TestSeed(t *testing.T) {
 		}
 		return heard
 	}
-	testEachModel(t, func(t *testing.T, model string) {
-		a, b, other := said(t, model, 7), said(t, model, 7), said(t, model, 8)
-		if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
-			t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
-		}
-	})
+	a, b, other := said(7), said(7), said(8)
+	if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
+		t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
+	}
 }
 
-// TestUnprompted answers a server's heartbeats, expects none at the end, and detects a wrong one.
+// TestUnprompted answers a server's heartbeats, also while other connections are still being established, expects none at the
+// end, and detects a wrong one.
 func TestUnprompted(t *testing.T) {
 	t.Parallel()
 	base := Config{Unprompted: true, Message: "pong\n", Answer: "ping\n", Connections: 5, Drain: time.Hour}
-	testEachModel(t, func(t *testing.T, model string) {
-		var answers atomic.Int64
-		cfg := base
-		cfg.Model, cfg.Messages = model, 20
-		cfg.Target = startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
-			if answers.Add(1) == 40 {
-				return writeText(c, "pang\nping\n")
-			}
+	var answers atomic.Int64
+	cfg := base
+	cfg.Messages = 20
+	cfg.Target = startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
+		if answers.Add(1) == 40 {
+			return writeText(c, "pang\nping\n")
+		}
+		return writeText(c, "ping\n")
+	})).addr()
+	r := runToEnd(t, cfg)
+	if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
+		t.Errorf("got %+v, first %v", r, r.FirstMismatch)
+	}
+	// Heartbeats are answered while other connections are still being established.
+	answered := make(chan struct{}, 2)
+	late := base
+	late.Connections, late.ConnectRate, late.Duration = 2, 2, time.Millisecond
+	late.Target = startTestServer(t, serveLines(func(c net.Conn, _ string, _, k int) error {
+		if k == 0 {
 			return writeText(c, "ping\n")
-		})).addr()
-		r := runToEnd(t, cfg)
-		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
-			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
-		// Heartbeats are answered while other connections are still being established.
-		answered := make(chan struct{}, 2)
-		late := base
-		late.Model, late.Connections, late.ConnectRate, late.Duration = model, 2, 2, time.Millisecond
-		late.Target = startTestServer(t, serveLines(func(c net.Conn, _ string, _, k int) error {
-			if k == 0 {
-				return writeText(c, "ping\n")
-			}
-			answered <- struct{}{}
-			return nil
-		})).addr()
-		late.Observe = func(e Event) {
-			if e.Phase == Connected && len(answered) == 0 {
-				t.Error("when the last connection was there, no heartbeat had been answered")
-			}
+		answered <- struct{}{}
+		return nil
+	})).addr()
+	late.Observe = func(e Event) {
+		if e.Phase == Connected && len(answered) == 0 {
+			t.Error("when the last connection was there, no heartbeat had been answered")
 		}
-		if r := runToEnd(t, late); r.Err() != nil {
-			t.Errorf("%v: got %+v", r.Err(), r)
-		}
-		// Without a heartbeat, each connection sends a message; messages after the window are not
-		// checked.
-		for times := range growingFactors(t) {
-			over := make(chan struct{})
-			quiet := base
-			quiet.Model, quiet.Duration, quiet.HoldAfter = model, times*50*time.Millisecond, 50*time.Millisecond
-			quiet.Target = startTestServer(t, func(c net.Conn, n int) {
-				<-over
-				_ = writeText(c, "ping\nping\npang\n")
-				discardInput(c, n)
-			}).addr()
-			quiet.Observe = func(e Event) {
-				if e.Phase == Measured {
-					close(over)
-				}
-			}
-			if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
-				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
-			}
-			if r.Bytes.Sent == 25 {
-				break
+	}
+	if r := runToEnd(t, late); r.Err() != nil {
+		t.Errorf("%v: got %+v", r.Err(), r)
+	}
+	// Without a heartbeat, each connection sends a message; messages after the window are not checked.
+	for times := range growingFactors(t) {
+		over := make(chan struct{})
+		quiet := base
+		quiet.Duration, quiet.HoldAfter = times*50*time.Millisecond, 50*time.Millisecond
+		quiet.Target = startTestServer(t, func(c net.Conn, n int) {
+			<-over
+			_ = writeText(c, "ping\nping\npang\n")
+			discardInput(c, n)
+		}).addr()
+		quiet.Observe = func(e Event) {
+			if e.Phase == Measured {
+				close(over)
 			}
 		}
-	})
+		if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
+			t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+		}
+		if r.Bytes.Sent == 25 {
+			break
+		}
+	}
 }
 
 // TestCancel cancels the context in each phase.
@@ -569,17 +493,15 @@ func TestCancel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testEachModel(t, func(t *testing.T, model string) {
-				for range growingFactors(t) {
-					cfg := test.cfg
-					cfg.Target, cfg.Model = startTestServer(t, echo).addr(), model
-					if r, _ := runUntil(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
-						t.Errorf("result %+v", r)
-					} else if r.Unanswered == 0 { // answers had no more than a second
-						break
-					}
+			for range growingFactors(t) {
+				cfg := test.cfg
+				cfg.Target = startTestServer(t, echo).addr()
+				if r, _ := runUntil(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
+					t.Errorf("result %+v", r)
+				} else if r.Unanswered == 0 { // answers had no more than a second
+					break
 				}
-			})
+			}
 		})
 	}
 	t.Run("without answers", func(t *testing.T) {

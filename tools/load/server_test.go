@@ -54,10 +54,7 @@ func startTestServer(t *testing.T, handle handler) *testServer {
 
 func startTestServerAt(t *testing.T, network, addr string, handle handler) *testServer {
 	t.Helper()
-	ln, err := net.Listen(network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen(network, addr))(t)
 	s := &testServer{ln: ln}
 	s.wait.Go(func() {
 		for {
@@ -95,7 +92,6 @@ func (s *testServer) accepted() int {
 	return len(s.conns)
 }
 
-// serverStarter returns a function that starts a server and returns its address.
 func serverStarter(handle handler) func(*testing.T) string {
 	return func(t *testing.T) string { return startTestServer(t, handle).addr() }
 }
@@ -104,8 +100,7 @@ func unusedAddr(t *testing.T) string { return testserver.FreeAddr(t) }
 
 func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
 
-// onlyWriter and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide
-// answers differently.
+// onlyWriter and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide answers differently.
 type (
 	onlyReader struct{ io.Reader }
 	onlyWriter struct{ io.Writer }
@@ -123,8 +118,7 @@ func echoMessages(c net.Conn, times int) {
 	_, _ = io.ReadFull(c, message)
 }
 
-// serveLines returns a handler that calls answer for each line, with the numbers n of the
-// connection and k of the line.
+// serveLines returns a handler that calls answer for each line, with the numbers n of the connection and k of the line.
 func serveLines(answer func(c net.Conn, line string, n, k int) error) handler {
 	return func(c net.Conn, n int) {
 		lines := bufio.NewReader(c)
@@ -142,9 +136,8 @@ func writeText(c net.Conn, text string) error {
 	return err
 }
 
-// webSocketServerStarter returns a function that starts a server of another WebSocket library. It
-// serves each connection with begin and then echoes messages, each after a ping, and at /chat in
-// fragments.
+// webSocketServerStarter returns a function that starts a server of another WebSocket library. It serves each
+// connection with begin and then echoes messages, each after a ping, and at /chat in fragments.
 func webSocketServerStarter(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
 	return func(t *testing.T) string {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -196,8 +189,7 @@ func writeFragments(ctx context.Context, c *websocket.Conn, kind websocket.Messa
 
 func doNothing(context.Context, *websocket.Conn) error { return nil }
 
-// testEachModel runs a test on every available model, concurrently, and with -short only on the
-// last one.
+// testEachModel runs a test on every available model, concurrently, and with -short only on the last one.
 func testEachModel(t *testing.T, test func(t *testing.T, model string)) {
 	var names []string
 	for _, m := range models.All() {
@@ -224,7 +216,6 @@ func parseAddrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// eventLog records the events of a run.
 type eventLog struct {
 	events    []Event
 	intervals Interval // added up
@@ -248,12 +239,10 @@ func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	return list
 }
 
-// errEnough is the cause of a run that enough has ended.
 var errEnough = errors.New("enough")
 
-// runUntil runs a load until it ends, or until enough returns true after an event. It fails the
-// test if Run returns an error, or if result and intervals are inconsistent. Its default timeouts
-// are long, for busy machines.
+// runUntil runs a load until it ends, or until enough returns true after an event. It fails the test if Run returns an
+// error, or if result and intervals are inconsistent. Its default timeouts are long, for busy machines.
 func runUntil(t *testing.T, cfg Config, enough func(s *eventLog, e Event) bool) (*Result, *eventLog) {
 	t.Helper()
 	setIfZero(&cfg.ConnectTimeout, time.Minute)
@@ -329,9 +318,8 @@ func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	}
 }
 
-// growingFactors yields factors for the times of a run: 1, then twice the last one each time that
-// the test continues because the times were too short for a busy machine. The test fails if it
-// never breaks off.
+// growingFactors yields factors for the times of a run: 1, then twice the last one each time that the test continues
+// because the times were too short for a busy machine. The test fails if it never breaks off.
 func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		t.Helper()
@@ -344,14 +332,10 @@ func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	}
 }
 
-// unmetExpectations returns the expectations that a result does not meet.
 func unmetExpectations(t *testing.T, r *Result, expectations string) (list []string) {
 	t.Helper()
 	for _, text := range strings.Fields(expectations) {
-		e, err := ParseExpectation(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := testkit.Must(ParseExpectation(text))(t)
 		if got, ok := e.Check(r); !ok {
 			list = append(list, text+": got "+got)
 		}

@@ -16,54 +16,46 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// TestConfigJSON checks that each setting can be read, and that written JSON is read as the same
-// Config.
+// TestConfigJSON checks that each setting can be read, and that written JSON is read as the same Config.
 func TestConfigJSON(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for text, want := range map[string]Config{
 		``: {},
 		`"connections": 10000, "connect_rate": "2k", "connect_timeout": 0.5`: {Connections: 10_000, ConnectRate: 2000, ConnectTimeout: 500 * time.Millisecond},
-		`"ramp": "0:100k:60s"`:                                                  {Ramp: Ramp{To: 100_000, Over: time.Minute}},
-		`"ramp": "60s", "connections": 7`:                                       {Connections: 7, Ramp: Ramp{Over: time.Minute}},
-		`"src": "10.0.0.1-10.0.0.2"`:                                            {Sources: parseAddrs("10.0.0.1", "10.0.0.2")},
-		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                    {Sources: parseAddrs("10.0.0.1", "10.0.0.2", "10.0.0.7")},
-		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:       {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
-		`"model": "epoll", "loops": 2`:                                          {Model: "epoll", Loops: 2},
-		`"rate": "1k:100k", "arrivals": "poisson"`:                              {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
-		`"message_rate": 0.5`:                                                   {Rate: Rate{PerSecond: 0.5, Each: true}},
-		`"rate": "@10ms"`:                                                       {Rate: Rate{Goal: Goal{99, 10 * time.Millisecond}}},
-		`"message_rate": "@2s,p99.9"`:                                           {Rate: Rate{Each: true, Goal: Goal{99.9, 2 * time.Second}}},
-		`"flood": true, "size": 100`:                                            {Flood: true, Size: 100},
-		`"think": "10ms", "pipeline": 16, "early": true, "lifetime": "30s"`:     {Think: 10 * time.Millisecond, Pipeline: 16, Early: true, Lifetime: 30 * time.Second},
-		`"duration": "2d", "warmup": 1, "hold_before": "2s", "hold_after": 3`:   {Duration: 48 * time.Hour, Warmup: time.Second, HoldBefore: 2 * time.Second, HoldAfter: 3 * time.Second},
-		`"drain": "4s", "interval": "100ms", "seed": 18446744073709551615`:      {Drain: 4 * time.Second, ProgressEvery: 100 * time.Millisecond, Seed: 1<<64 - 1},
-		`"message": "ping\\n\n"`:                                                {Message: "ping\\n\n"},
-		`"message": "10", "answer": "\\{b"`:                                     {Message: "10", Answer: `\{b`},
-		`"message": "\\{connection.uid}\n", "first_message": "hello\n"`:         {Message: "\\{connection.uid}\n", First: "hello\n"},
-		`"message_base64": "/wA="`:                                              {Message: "\xff\x00"},
-		`"message_file": "` + write("m", `a\{b}\n`) + `"`:                       {Message: `a\\{b}\n`},
-		`"template_file": "` + write("t", "ping\n") + `"`:                       {Message: "ping\n"},
-		`"first_message_file": "` + write("f", `\{message.uid}`) + `"`:          {First: `\{message.uid}`},
-		`"match": "delimiter:\\r\\n", "unprompted": true`:                       {Match: `delimiter:\r\n`, Unprompted: true},
-		`"latency_marker": "\r\\"`:                                              {Match: `marker:\x0d\\`},
-		`"http": true`:                                                          {Match: matchHTTP},
-		`"ws": true, "header": ["A: b", "A: c"]`:                                {WebSocket: &WebSocket{Path: "/", Header: http.Header{"A": {"b", "c"}}}},
-		`"tls": true, "tls_ca": "x", "tls_server_name": "y"`:                    {TLS: &TLS{CAFile: "x", ServerName: "y"}},
-		`"tls_insecure": true`:                                                  {TLS: &TLS{Insecure: true}},
-		`"hold": true, "check": true, "heartbeat": "ping"`:                      {Hold: true, Check: 1000, Heartbeat: "ping\n"},
-		`"hold": true, "check": 5, "heartbeat_answer": "a", "broadcast": "b\n"`: {Hold: true, Check: 5, HeartbeatAnswer: "a\n", Broadcast: "b\n"},
-		`"pubsub": "redis", "topics": 7, "publishers": 2, "slow": 3`:            {PubSub: &PubSub{Protocol: "redis", Topics: 7, Publishers: 2, Slow: 3}},
-		`"target": "a:1", "also": ["b:2", "unix:/c"]`:                           {Target: "a:1", Also: []string{"b:2", "unix:/c"}},
-		`"target": "wss://a/chat"`:                                              {Target: "a:443", TLS: &TLS{}, WebSocket: &WebSocket{Path: "/chat"}},
+		`"ramp": "0:100k:60s"`:                                                {Ramp: Ramp{To: 100_000, Over: time.Minute}},
+		`"src": "10.0.0.1-10.0.0.2"`:                                          {Sources: parseAddrs("10.0.0.1", "10.0.0.2")},
+		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                  {Sources: parseAddrs("10.0.0.1", "10.0.0.2", "10.0.0.7")},
+		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:     {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
+		`"rate": "1k:100k", "arrivals": "poisson"`:                            {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
+		`"message_rate": 0.5`:                                                 {Rate: Rate{PerSecond: 0.5, Each: true}},
+		`"rate": "@10ms"`:                                                     {Rate: Rate{Goal: Goal{99, 10 * time.Millisecond}}},
+		`"message_rate": "@2s,p99.9"`:                                         {Rate: Rate{Each: true, Goal: Goal{99.9, 2 * time.Second}}},
+		`"flood": true, "size": 100`:                                          {Flood: true, Size: 100},
+		`"think": "10ms", "pipeline": 16, "early": true, "lifetime": "30s"`:   {Think: 10 * time.Millisecond, Pipeline: 16, Early: true, Lifetime: 30 * time.Second},
+		`"duration": "2d", "warmup": 1, "hold_before": "2s", "hold_after": 3`: {Duration: 48 * time.Hour, Warmup: time.Second, HoldBefore: 2 * time.Second, HoldAfter: 3 * time.Second},
+		`"drain": "4s", "interval": "100ms", "seed": 18446744073709551615`:    {Drain: 4 * time.Second, ProgressEvery: 100 * time.Millisecond, Seed: 1<<64 - 1},
+		`"message": "10", "answer": "\\{b"`:                                   {Message: "10", Answer: `\{b`},
+		`"message": "\\{connection.uid}\n", "first_message": "hello\n"`:       {Message: "\\{connection.uid}\n", First: "hello\n"},
+		`"message_base64": "/wA="`:                                            {Message: "\xff\x00"},
+		`"message_file": "` + write("m", `a\{b}\n`) + `"`:                     {Message: `a\\{b}\n`},
+		`"template_file": "` + write("t", "ping\n") + `"`:                     {Message: "ping\n"},
+		`"first_message_file": "` + write("f", `\{message.uid}`) + `"`:        {First: `\{message.uid}`},
+		`"match": "delimiter:\\r\\n", "unprompted": true`:                     {Match: `delimiter:\r\n`, Unprompted: true},
+		`"latency_marker": "\r\\"`:                                            {Match: `marker:\x0d\\`},
+		`"http": true`:                                                        {Match: matchHTTP},
+		`"ws": true, "header": ["A: b", "A: c"]`:                              {WebSocket: &WebSocket{Path: "/", Header: http.Header{"A": {"b", "c"}}}},
+		`"tls": true, "tls_ca": "x", "tls_server_name": "y"`:                  {TLS: &TLS{CAFile: "x", ServerName: "y"}},
+		`"hold": true, "check": true, "heartbeat": "ping"`:                    {Hold: true, Check: 1000, Heartbeat: "ping\n"},
+		`"pubsub": "redis", "topics": 7, "publishers": 2, "slow": 3`:          {PubSub: &PubSub{Protocol: "redis", Topics: 7, Publishers: 2, Slow: 3}},
+		`"target": "wss://a/chat"`:                                            {Target: "a:443", TLS: &TLS{}, WebSocket: &WebSocket{Path: "/chat"}},
 	} {
 		var got Config
 		if err := json.Unmarshal([]byte("{"+text+"}"), &got); err != nil || !reflect.DeepEqual(got, want) {
@@ -89,17 +81,13 @@ func TestConfigComplete(t *testing.T) {
 	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
 	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
 	full.Rate.Goal = Goal{}
-	written, err := json.Marshal(full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := testkit.Must(json.Marshal(full))(t)
 	var got Config
 	if err := json.Unmarshal(written, &got); err != nil || !reflect.DeepEqual(got, full) {
 		t.Errorf("%s, %v, and again %s", written, err, marshalConfig(got))
 	}
 }
 
-// TestSettingTags detects misspelled tags.
 func TestSettingTags(t *testing.T) {
 	names := make(map[string]bool)
 	for _, s := range Settings() {
@@ -132,13 +120,10 @@ func TestSettingTags(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of settings into docs/load.md anew")
 
-// TestDocument compares the table in docs/load.md with the tags.
 func TestDocument(t *testing.T) {
 	const file, begin, end = "../../docs/load.md", "<!-- settings, by go test -run Document -update -->\n", "<!-- end of settings -->\n"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	before, rest, found := strings.Cut(string(text), begin)
 	table, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
@@ -150,12 +135,9 @@ func TestDocument(t *testing.T) {
 	} else if table != want {
 		err = errors.New("the table of settings is not that of the tags; expected it after go test -run Document -update")
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, err)
 }
 
-// formatSettingsTable returns the table of flags that have a limit or a rule.
 func formatSettingsTable() string {
 	out := "| setting | limits | combinations |\n|---|---|---|\n"
 	for _, s := range settings {
@@ -193,7 +175,6 @@ func marshalConfig(c Config) string {
 	return string(text)
 }
 
-// fillEmptyFields sets each empty field to a value.
 func fillEmptyFields(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)
@@ -218,14 +199,11 @@ func fillEmptyFields(v reflect.Value) {
 	}
 }
 
-// TestSettingErrors checks that each wrong configuration is refused before anything is done, with
-// an error that names the setting and what was expected. The few cases without an error are valid
-// extremes.
+// TestSettingErrors checks that each wrong configuration is refused before anything is done, with an error that names
+// the setting and what was expected. The few cases without an error are valid extremes.
 func TestSettingErrors(t *testing.T) {
 	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, MaxMessage+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(large, make([]byte, MaxMessage+1), 0o600))
 	for text, says := range map[string]string{
 		`"size": 1048576, "pipeline": 64`:                                                           "",
 		`"message": "x", "answer": "y"`:                                                             "",
@@ -264,43 +242,42 @@ func TestSettingErrors(t *testing.T) {
 		`"target": "", "also": ["a:1"]`:       `also is given without target`,
 		`"target": "a:9000", "also": ["b"]`:   `target is "b"; expected HOST:PORT`,
 
-		`"target": ""`:                                   `target is ""; expected host:port`,
-		`"target": "unix:"`:                              "expected unix: and a path of 1 to 107 bytes",
-		`"target": "unix:/x", "src": "::1"`:              `--src is given for the unix socket "/x"; expected no`,
-		`"src": "::1"`:                                   "expected both to be IPv4 or both IPv6",
-		`"target": ":9000", "src": "::1"`:                "expected both to be IPv4 or both IPv6",
-		`"connections": 1073741824`:                      "--connections is 1073741824; expected 1 to 67108864",
-		`"loops": 1025`:                                  "--loops is 1025; expected 1 to 1024",
-		`"size": 1`:                                      "--size is 1; expected 2 to 1048576",
-		`"drain": "31d"`:                                 "--drain is 744h0m0s; expected 0s to 720h0m0s",
-		`"model": "magic"`:                               `unknown I/O model "magic"; expected one of auto`,
-		`"tls": true, "tls_ca": "/none"`:                 "--tls-ca: open /none",
-		`"ws": "/", "header": "A: b\u0001"`:              "expected no control characters",
-		`"http": true, "size": 7`:                        "--size is 7 together with a message; expected either a size or a message",
-		`"message": "x", "size": 7`:                      "--size is given together with --message; expected one of the two",
-		`"rate": 1, "flood": true`:                       "--flood is given together with --rate",
-		`"hold": true, "check": 1, "lifetime": "1s"`:     "--check is given together with --lifetime",
-		`"check": 1`:                                     "--check is given without hold; expected both",
-		`"answer": "y"`:                                  "--answer is given without --message; expected both",
-		`"rate": "1:1G"`:                                 "--rate is 1e+09 messages a second at the end; expected more than 0",
-		`"ahead": 64`:                                    "--ahead is 64 bytes of messages of 64 bytes; expected less",
-		`"ahead": 1, "message": "\\{connection.uid}"`:    "expected constant messages",
-		`"size": 1048576, "pipeline": 65`:                "expected at most 67108864 bytes in flight on a connection",
-		`"connections": 1000000, "pipeline": 1000`:       "expected at most 268435456 messages in flight",
-		`"connections": 10, "ramp": "11:20:1s"`:          "--ramp ends at 20 and --connections is 10; expected the same",
-		`"early": true, "hold_after": "1s"`:              "--hold-before or --hold-after; expected flags from only one",
-		`"http": true, "message": "x", "answer": "y"`:    "--match is given together with --answer",
-		`"http": true, "ws": "/"`:                        "none or frames with --ws",
-		`"flood": true, "match": "bytes:1"`:              "expected none with --flood",
-		`"flood": true, "message": "\\{connection.uid}"`: "expected a message without expressions",
-		`"match": "none"`:                                "a closed loop waits for answers",
-		`"match": "frames"`:                              "expected --ws with it",
-		`"match": "unheard"`:                             `rule "unheard"; expected delimiter:TEXT`,
-		`"pubsub": "x"`:                                  `--pubsub is "x"; expected redis or nats or ws`,
-		`"pubsub": "nats", "topics": 101`:                "--topics is 101; expected 1 to 100, the number of --connections",
-		`"pubsub": "nats", "publishers": 1000, "connections": 300000`:       "--publishers is 1000 with 300000 subscribers; expected at most",
-		`"pubsub": "nats", "size": 47`:                                      "--size is 47; expected 48 to 1048576 with --pubsub",
-		`"hold": true, "broadcast": "a\nb"`:                                 `--broadcast is "a\nb\n"; expected a line of 2 to 4096 bytes`,
+		`"target": ""`:                                                `target is ""; expected host:port`,
+		`"target": "unix:"`:                                           "expected unix: and a path of 1 to 107 bytes",
+		`"target": "unix:/x", "src": "::1"`:                           `--src is given for the unix socket "/x"; expected no`,
+		`"src": "::1"`:                                                "expected both to be IPv4 or both IPv6",
+		`"target": ":9000", "src": "::1"`:                             "expected both to be IPv4 or both IPv6",
+		`"connections": 1073741824`:                                   "--connections is 1073741824; expected 1 to 67108864",
+		`"size": 1`:                                                   "--size is 1; expected 2 to 1048576",
+		`"drain": "31d"`:                                              "--drain is 744h0m0s; expected 0s to 720h0m0s",
+		`"model": "magic"`:                                            `unknown I/O model "magic"; expected one of auto`,
+		`"tls": true, "tls_ca": "/none"`:                              "--tls-ca: open /none",
+		`"ws": "/", "header": "A: b\u0001"`:                           "expected no control characters",
+		`"http": true, "size": 7`:                                     "--size is 7 together with a message; expected either a size or a message",
+		`"message": "x", "size": 7`:                                   "--size is given together with --message; expected one of the two",
+		`"rate": 1, "flood": true`:                                    "--flood is given together with --rate",
+		`"hold": true, "check": 1, "lifetime": "1s"`:                  "--check is given together with --lifetime",
+		`"check": 1`:                                                  "--check is given without hold; expected both",
+		`"answer": "y"`:                                               "--answer is given without --message; expected both",
+		`"rate": "1:1G"`:                                              "--rate is 1e+09 messages a second at the end; expected more than 0",
+		`"ahead": 64`:                                                 "--ahead is 64 bytes of messages of 64 bytes; expected less",
+		`"ahead": 1, "message": "\\{connection.uid}"`:                 "expected constant messages",
+		`"size": 1048576, "pipeline": 65`:                             "expected at most 67108864 bytes in flight on a connection",
+		`"connections": 1000000, "pipeline": 1000`:                    "expected at most 268435456 messages in flight",
+		`"connections": 10, "ramp": "11:20:1s"`:                       "--ramp ends at 20 and --connections is 10; expected the same",
+		`"early": true, "hold_after": "1s"`:                           "--hold-before or --hold-after; expected flags from only one",
+		`"http": true, "message": "x", "answer": "y"`:                 "--match is given together with --answer",
+		`"http": true, "ws": "/"`:                                     "none or frames with --ws",
+		`"flood": true, "match": "bytes:1"`:                           "expected none with --flood",
+		`"flood": true, "message": "\\{connection.uid}"`:              "expected a message without expressions",
+		`"match": "none"`:                                             "a closed loop waits for answers",
+		`"match": "frames"`:                                           "expected --ws with it",
+		`"match": "unheard"`:                                          `rule "unheard"; expected delimiter:TEXT`,
+		`"pubsub": "x"`:                                               `--pubsub is "x"; expected redis or nats or ws`,
+		`"pubsub": "nats", "topics": 101`:                             "--topics is 101; expected 1 to 100, the number of --connections",
+		`"pubsub": "nats", "publishers": 1000, "connections": 300000`: "--publishers is 1000 with 300000 subscribers; expected at most",
+		`"pubsub": "nats", "size": 47`:                                "--size is 47; expected 48 to 1048576 with --pubsub",
+		`"hold": true, "broadcast": "a\nb"`:                           `--broadcast is "a\nb\n"; expected a line of 2 to 4096 bytes`,
 		`"hold": true, "broadcast": "` + strings.Repeat("x", MaxLine) + `"`: "expected a line of 2 to 4096 bytes",
 		`"hold": true, "heartbeat": "x", "broadcast": "x"`:                  "expected different lines",
 		`"rate": "@1s", "duration": "50ms"`:                                 "--duration is 50ms for each rate of a search; expected 100ms to",
@@ -323,13 +300,10 @@ func TestSettingErrors(t *testing.T) {
 			t.Errorf("%s: got %v; want an error with %q", text, err, says)
 		}
 	}
-	if err := json.Unmarshal([]byte("[]"), new(Config)); err == nil || !strings.Contains(err.Error(), "expected a JSON object") {
-		t.Errorf("an array: %v", err)
-	}
+	testkit.ExpectError(t, "an array", json.Unmarshal([]byte("[]"), new(Config)), "expected a JSON object")
 	// Configurations that no file or flag can express.
 	for says, c := range map[string]Config{
 		"--connections is -1; expected 1 to":     {Connections: -1},
-		"--hold-after is -1ns; expected 0s":      {HoldAfter: -1},
 		"--message-rate is 0 messages":           {Rate: Rate{Each: true}},
 		"--ramp is 101 connections at the start": {Ramp: Ramp{From: 101, Over: 1}},
 		"the zero netip.Addr":                    {Sources: []netip.Addr{{}}},
@@ -369,7 +343,6 @@ func TestSetTargets(t *testing.T) {
 		{Config{Match: "http"}, "http://a/x", Config{Target: "a:80", Match: "http", Message: get("/x", "a")}},
 		{Config{Message: "x"}, "http://a", Config{Target: "a:80", Match: matchHTTP, Message: "x"}},
 		{Config{}, "https://a/x", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP, Message: get("/x", "a")}},
-		{Config{Hold: true}, "ws://a:1/", Config{Hold: true, Target: "a:1", WebSocket: ws("/")}},
 		{Config{WebSocket: &WebSocket{Header: http.Header{"A": {"b"}}}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Header: http.Header{"A": {"b"}}}}},
 		{Config{Match: matchHTTP, TLS: &TLS{}}, "a", Config{Target: "a:443", TLS: &TLS{}, Match: matchHTTP}},
 		{Config{WebSocket: ws("/")}, "a/chat b/other", Config{Target: "a:80", Also: []string{"b:80"}, WebSocket: ws("/chat")}},

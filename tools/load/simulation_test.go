@@ -17,9 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/stall"
 )
 
-// simulation is a run without an engine, a network or real time: a server with known latency, which
-// starts with the run, and a clock that stands still during computation. It requires a synctest
-// bubble.
+// simulation is a run without an engine, a network or real time: a server with known latency, which starts with the
+// run, and a clock that stands still during computation. It requires a synctest bubble.
 type simulation struct {
 	*loadRun
 	server  stall.StallPlan
@@ -38,7 +37,6 @@ type answer struct {
 	text []byte
 }
 
-// addAnswer adds an answer behind those that come before it, or are served before it.
 func (s *simulation) addAnswer(a answer) {
 	i, _ := slices.BinarySearchFunc(s.answers, a, func(a, b answer) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.turn, b.turn))
@@ -62,7 +60,6 @@ func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulati
 	return s, s.buildResult(s.sumTotals())
 }
 
-// startConns opens the connections and starts their traffic.
 func (s *simulation) startConns(lead time.Duration) {
 	s.conns = map[engine.Ref]*engine.Conn{}
 	for range s.cfg.Connections {
@@ -109,7 +106,6 @@ func (s *simulation) nudgeConn(c *engine.Conn) {
 	s.serveOutput(c)
 }
 
-// serveOutput passes a connection's output to the server.
 func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
 	for c.UnsentAndDroppedBytes() > 0 {
@@ -170,21 +166,18 @@ var (
 	capacity = halting.Capacity * 0.8
 )
 
-// TestTruth checks that the report on a server with known latency is exact: every percentile of an
-// open loop is that of messages that arrive at their planned times, regardless of the number of
-// connections.
+// TestTruth checks that the report on a server with known latency is exact: every percentile of an open loop is that of
+// messages that arrive at their planned times, regardless of the number of connections.
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.5, 0.9, 1.1} {
 		for name, cfg := range map[string]Config{
-			"all, constant":             {Connections: 2000},
-			"all, Poisson":              {Connections: 2000, Rate: Rate{Poisson: true}},
-			"all, pipeline":             {Connections: 20, Pipeline: 100},
-			"all, few connections":      {Connections: 3},
-			"all, one, Poisson":         {Connections: 1, Rate: Rate{Poisson: true}},
-			"each, constant":            {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true}},
-			"each, Poisson":             {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true, Poisson: true}},
-			"each, one, short pipeline": {Connections: 1, Pipeline: 2, Rate: Rate{Each: true}},
+			"all, constant":     {Connections: 2000},
+			"all, Poisson":      {Connections: 2000, Rate: Rate{Poisson: true}},
+			"all, pipeline":     {Connections: 20, Pipeline: 100},
+			"all, one, Poisson": {Connections: 1, Rate: Rate{Poisson: true}},
+			"each, constant":    {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true}},
+			"each, Poisson":     {Connections: 40, Pipeline: 1024, Rate: Rate{Each: true, Poisson: true}},
 		} {
 			t.Run(fmt.Sprintf("%s, %.0f%%", name, 100*share), func(t *testing.T) {
 				t.Parallel()
@@ -226,27 +219,13 @@ func checkLatencyTruth(t *testing.T, cfg Config) {
 	}
 }
 
-// TestTruthClosed shows what a closed loop misses: when a server stalls for a fifth of the time, it
-// measures only the messages in flight at the beginning of a stall, although messages planned
-// during it wait, too. Its service times are the same.
+// TestTruthClosed checks that a closed loop reports service times, of which one is in flight all the time.
 func TestTruthClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := Config{Connections: 1, Pipeline: 1, Size: 2, Duration: 5 * time.Second}
-		_, closed := simulate(cfg, halting, 0)
-		cfg.Rate.PerSecond = 0.9 * capacity
-		s, open := simulate(cfg, halting, 0)
-		_, truth := summarizeLatencies(halting.PredictLatencies(computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
+		_, closed := simulate(Config{Connections: 1, Pipeline: 1, Size: 2, Duration: 5 * time.Second}, halting, 0)
 		_, one := summarizeLatencies([]time.Duration{halting.TimePerLine()})
-		service := one.P50
-		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
-			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)
-		}
-		if open.Latency != truth || truth.P99 < 100*service {
-			t.Errorf("an open loop has %+v, the truth is %+v", open.Latency, truth)
-		}
-		// Little's law holds in a closed loop: one is in flight all the time.
-		if !isNear(closed.InFlight(), 1, 0.01) {
-			t.Errorf("%v in flight on average, want 1", closed.InFlight())
+		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != one.P50 || !isNear(closed.InFlight(), 1, 0.01) {
+			t.Errorf("99%% are up to %v, %v in flight on average; want %v and 1", closed.Latency.P99, closed.InFlight(), one.P50)
 		}
 	})
 }
@@ -283,7 +262,6 @@ func answerThenReset(c net.Conn, n int) {
 	})(c, n)
 }
 
-// answerThenLie answers some lines correctly, and then wrongly.
 func answerThenLie(c net.Conn, n int) {
 	serveLines(func(c net.Conn, line string, _, k int) error { return writeText(c, line[min(k/4, 1):]) })(c, n)
 }

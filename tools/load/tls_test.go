@@ -36,7 +36,6 @@ func newClientTLS() *TLS {
 	return &TLS{Config: &tls.Config{RootCAs: trusted}}
 }
 
-// withTLS returns a handler that serves over crypto/tls.
 func withTLS(cfg *tls.Config, handle handler) handler {
 	return func(c net.Conn, n int) {
 		secured := tls.Server(c, cfg)
@@ -80,18 +79,9 @@ func TestTLSBounds(t *testing.T) {
 	silence := resolvedTarget{addr: netip.MustParseAddrPort(startTestServer(t, discardInput).addr())}
 	cfg := Config{TLS: newClientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
 	cfg = cfg.withDefaultsAndImplied()
-	model, err := models.FindAvailable(cfg.Model)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRunWithoutEngine(cfg, []resolvedTarget{silence})
-	if err != nil {
-		t.Fatal(err)
-	}
-	started, err := model.Start(r.engineConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := testkit.Must(models.FindAvailable(cfg.Model))(t)
+	r := testkit.Must(newRunWithoutEngine(cfg, []resolvedTarget{silence}))(t)
+	started := testkit.Must(model.Start(r.engineConfig()))(t)
 	r.attachEngine(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

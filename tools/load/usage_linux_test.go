@@ -14,29 +14,20 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// startListenerHeir starts an idle process that inherits the listener, as a server's process would
-// have it.
+// startListenerHeir starts an idle process that inherits the listener, as a server's process would have it.
 func startListenerHeir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
 	t.Helper()
-	file, err := ln.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(ln.File())(t)
 	defer file.Close()
 	cmd := exec.Command("cat") // until its input ends
 	cmd.ExtraFiles = []*os.File{file}
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(cmd.StdinPipe())(t)
 	return testkit.Start(t, cmd)
 }
 
 func listenLoopback(t testing.TB) *net.TCPListener {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { ln.Close() })
 	return ln.(*net.TCPListener)
 }
@@ -93,22 +84,16 @@ func TestUsageOfALateServer(t *testing.T) {
 // local port is not taken for another machine's.
 func TestUsageOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	unix, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unix := testkit.Must(net.Listen("unix", path))(t)
 	defer unix.Close()
 	startListenerHeir(t, unix.(*net.UnixListener))
-	ln, err := net.Listen("tcp4", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp4", "0.0.0.0:0"))(t)
 	defer ln.Close()
 	startListenerHeir(t, ln.(*net.TCPListener))
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 	for target, want := range map[string]int{
 		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
-		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
+		"unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[fe80::1%eth0]:1": 0,
 	} {
 		u := newGeneratorAndServerSampler([]string{target})
 		if len(u.server.pids) != want {

@@ -11,22 +11,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
 )
 
-// fixedServer is a Source that always says the same.
 type fixedServer tcp.Stats
 
 func (f *fixedServer) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// fixedPool is a PoolSource that always says the same.
 type fixedPool pool.Stats
 
 func (f *fixedPool) Stats() pool.Stats { return pool.Stats(*f) }
 
-// fixedHub is a HubSource that always says the same.
 type fixedHub hub.Stats
 
 func (f *fixedHub) Stats() hub.Stats { return hub.Stats(*f) }
@@ -155,13 +153,8 @@ func TestLabels(t *testing.T) {
 
 func TestRegisterProcess(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	if err := RegisterProcess(r); err != nil {
-		t.Fatal(err)
-	}
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, RegisterProcess(r))
+	families := testkit.Must(r.Gather())(t)
 	got := make(map[string]bool)
 	for _, f := range families {
 		got[f.GetName()] = true

@@ -28,7 +28,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secret = "open sesame"
 
-// fleet is a NATS server and the agents that use it.
 type fleet struct {
 	t    *testing.T
 	nats *natsd.Server
@@ -41,14 +40,15 @@ func (s *logBuffer) logf(format string, args ...any) { _, _ = fmt.Fprintf(s, for
 
 func (s *logBuffer) contains(text string) bool { return strings.Contains(s.String(), text) }
 
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T, agents ...Agent) *fleet {
 	t.Helper()
-	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: secret, MaxPayload: maxMessage})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := testkit.Must(natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: secret, MaxPayload: maxMessage}))(t)
 	t.Cleanup(server.Close)
-	return &fleet{t: t, nats: server}
+	f := &fleet{t: t, nats: server}
+	for _, a := range agents {
+		f.startAgent(a)
+	}
+	return f
 }
 
 func (f *fleet) url() string { return "nats://" + f.nats.Addr().String() }
@@ -111,10 +111,7 @@ func (f *fleet) newOptions(agents int) Options {
 
 func startServer(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var conns sync.WaitGroup
 	conns.Go(func() {
 		for {
@@ -134,22 +131,17 @@ func startEchoServer(t *testing.T) string {
 	return startServer(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
-// openEventFile opens the only event file that an agent has written to its EventDir.
 func openEventFile(t *testing.T, dir string) *os.File {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%q, %v; want the events of one run", files, err)
 	}
-	file, err := os.Open(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testkit.Must(os.Open(files[0]))(t)
 	t.Cleanup(func() { file.Close() })
 	return file
 }
 
-// readEventStreams reads the runs that agents have written to their EventDirs.
 func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {
@@ -162,15 +154,12 @@ func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	return all
 }
 
-// TestRun loads a server from two agents: connections and rate are divided, the traffic begins on
-// both at the same time, and the merged result equals the sum of both. Then the same agents serve
-// the next run.
+// TestRun loads a server from two agents: connections and rate are divided, the traffic begins on both at the same
+// time, and the merged result equals the sum of both. Then the same agents serve the next run.
 func TestRun(t *testing.T) {
 	t.Parallel() // mostly waits
-	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.startAgent(Agent{Name: "a", EventDir: dirs[0]})
-	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
+	f, target := newFleet(t, Agent{Name: "a", EventDir: dirs[0]}, Agent{Name: "b", EventDir: dirs[1]}), startEchoServer(t)
 	var recorder load.StreamBuilder
 	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
 	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
@@ -216,14 +205,9 @@ func TestRun(t *testing.T) {
 // TestTogether checks that the traffic of both waits until the slower one is connected.
 func TestTogether(t *testing.T) {
 	t.Parallel() // mostly waits
-	f, target := newFleet(t), startEchoServer(t)
-	f.startAgent(Agent{Name: "a", MaxConnections: 1})
-	f.startAgent(Agent{Name: "b"})
+	f, target := newFleet(t, Agent{Name: "a", MaxConnections: 1}, Agent{Name: "b"}), startEchoServer(t)
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
-	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testkit.Must(RunOnAgents(t.Context(), f.newOptions(2), cfg))(t)
 	if r.Agents[0].Connections+r.Agents[1].Connections != 9 || min(r.Agents[0].Connections, r.Agents[1].Connections) != 1 {
 		t.Errorf("%+v; want 1 and 8 connections", r.Agents)
 	}
@@ -232,8 +216,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// growingSilences yields growing values of Silence: on a busy machine a short one ends although
-// nobody is lost.
+// growingSilences yields growing values of Silence: on a busy machine a short one ends although nobody is lost.
 func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 	return func(yield func(time.Duration) bool) {
 		for silence := 300 * time.Millisecond; silence < maxSilence; silence *= 4 {
@@ -251,8 +234,7 @@ func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Duration) load.Config) (f *fleet, r *load.Result, a, b load.Agent) {
 	t.Helper()
 	for silence := range growingSilences(t) {
-		f = newFleet(t)
-		f.startAgent(Agent{Name: "a"})
+		f = newFleet(t, Agent{Name: "a"})
 		way, cut := f.startProxy()
 		f.startAgent(Agent{Name: "b", NATS: NATS{URL: way}})
 		o := f.newOptions(2)
@@ -338,8 +320,7 @@ func TestInterrupted(t *testing.T) {
 // TestCoordinatorGone cuts off a coordinator: the agent ends its run and serves the next.
 func TestCoordinatorGone(t *testing.T) {
 	t.Parallel() // mostly waits
-	f, target := newFleet(t), startEchoServer(t)
-	f.startAgent(Agent{Name: "a"})
+	f, target := newFleet(t, Agent{Name: "a"}), startEchoServer(t)
 	gone := make(chan struct{})
 	var running sync.WaitGroup
 	for silence := range growingSilences(t) {
@@ -409,10 +390,7 @@ func TestRefused(t *testing.T) {
 func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 	t.Helper()
 	for _, text := range texts {
-		a, err := ParseAllowedNetworkOrPath(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testkit.Must(ParseAllowedNetworkOrPath(text))(t)
 		all = append(all, a)
 	}
 	return all
@@ -420,10 +398,7 @@ func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 
 // TestOpenFails makes each step of connectAndStartLocalAgents fail: Run returns an error and leaves nothing behind.
 func TestOpenFails(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	silent := "nats://" + testserver.FreeAddr(t)
 	cfg := load.Config{Target: "127.0.0.1:1", Connections: 1, Messages: 1}
@@ -437,17 +412,15 @@ func TestOpenFails(t *testing.T) {
 		{"no local agents", Options{Listen: "127.0.0.1:0", StartLocal: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
 	} {
 		c.o.Agents = 1
-		if _, err := RunOnAgents(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v; expected %q", c.name, err, c.want)
-		}
+		_, err := RunOnAgents(t.Context(), c.o, cfg)
+		testkit.ExpectError(t, c.name, err, c.want)
 	}
 }
 
 // TestTooFew checks that the error names the agents that have joined.
 func TestTooFew(t *testing.T) {
 	t.Parallel() // mostly waits
-	f := newFleet(t)
-	f.startAgent(Agent{Name: "alone"})
+	f := newFleet(t, Agent{Name: "alone"})
 	for wait := range growingSilences(t) {
 		o := f.newOptions(2)
 		o.JoinTimeout = wait
@@ -471,9 +444,8 @@ func TestConfigure(t *testing.T) {
 		`{"target":"127.0.0.1:1","connections":0.5}`:            "connections",
 		`[]`: "array",
 	} {
-		if _, err := a.parseAndValidatePlan(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want an error that names %s", config, err, want)
-		}
+		_, err := a.parseAndValidatePlan(t.Context(), plan{Config: []byte(config)})
+		testkit.ExpectError(t, config, err, want)
 	}
 	if cfg, err := a.parseAndValidatePlan(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")}); err == nil {
 		t.Errorf("certificates that are none: %+v; want an error", cfg.TLS)

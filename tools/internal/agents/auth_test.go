@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs,
-// once each.
+// TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs, once each.
 func TestWrongToken(t *testing.T) {
 	t.Parallel() // mostly waits
 	var coordinator, wrong, without logBuffer
@@ -116,17 +115,11 @@ func (remoteConn) Dial(network, addr string) (net.Conn, error) {
 func TestCheckServer(t *testing.T) {
 	t.Parallel() // mostly waits
 	for _, token := range []string{secret, ""} {
-		server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := testkit.Must(natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token}))(t)
 		defer server.Close()
 		n := NATS{URL: "nats://" + server.Addr().String(), Token: secret}
 		for _, n.dialer = range []nats.CustomDialer{nil, remoteConn{}} {
-			conn, err := nats.Connect(n.URL, n.natsConnOptions("test")...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := testkit.Must(nats.Connect(n.URL, n.natsConnOptions("test")...))(t)
 			if err := requireServerAuthOrLoopback(conn); (err != nil) != (token == "" && n.dialer != nil) {
 				t.Errorf("token %q, elsewhere %v: error %v", token, n.dialer != nil, err)
 			}
@@ -135,7 +128,7 @@ func TestCheckServer(t *testing.T) {
 		if token != "" {
 			continue
 		}
-		_, err = RunOnAgents(t.Context(), Options{Agents: 1, NATS: n}, load.Config{Target: "127.0.0.1:1", Connections: 1})
+		_, err := RunOnAgents(t.Context(), Options{Agents: 1, NATS: n}, load.Config{Target: "127.0.0.1:1", Connections: 1})
 		for by, err := range map[string]error{"agent": (&Agent{NATS: n}).Serve(t.Context()), "coordinator": err} {
 			if err == nil || !strings.Contains(err.Error(), "NATS at 192.0.2.1:4222 admits clients without credentials") {
 				t.Errorf("the %s: error %v", by, err)

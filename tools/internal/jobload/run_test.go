@@ -1,12 +1,15 @@
 package jobload
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"reflect"
 	"strings"
@@ -54,21 +57,15 @@ func newTestPlan(rate float64, duration time.Duration) Plan {
 	}
 }
 
-// run runs a plan and returns its lines, the last of which has a result. Of pools that
-// aren't ours it takes the fake.
+// run runs a plan and returns its lines, the last of which has a result. Of pools that aren't ours it takes the fake.
 func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []OutputLine, r *Result) {
 	t.Helper()
 	sides := BuiltInContenders()
 	sides["fake"] = func(Plan) (Contender, error) { return try, nil }
 	var out bytes.Buffer
-	if err := Run(ctx, p, sides, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, Run(ctx, p, sides, &out))
 	for text := range bytes.Lines(out.Bytes()) {
-		l, err := ParseOutputLine(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(ParseOutputLine(text))(t)
 		r := cmp.Or(l.Result, l.Progress, l.Warming)
 		if r.Offered != r.Accepted+r.Rejected || r.Accepted != r.Finished+r.Expired+r.Shed+r.Unfinished || r.Good > r.Finished {
 			t.Errorf("the sums are wrong: %+v", r)
@@ -81,8 +78,7 @@ func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []O
 	return lines, lines[len(lines)-1].Result
 }
 
-// TestSchedule has every job submitted when it is due. While the pool holds up a
-// submission, others take over.
+// TestSchedule has every job submitted when it is due. While the pool holds up a submission, others take over.
 func TestSchedule(t *testing.T) {
 	const hold = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -158,8 +154,7 @@ func TestPublishedPoolGrows(t *testing.T) {
 	})
 }
 
-// TestLate has the pool hold up every submission: what is due is submitted late, or
-// missed.
+// TestLate has the pool hold up every submission: what is due is submitted late, or missed.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPlan(100, 2*time.Second)
@@ -234,8 +229,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestEnds has jobs end in each way, and some not at all: those are waited for as long as the
-// plan says, and no longer.
+// TestEnds has jobs end in each way, and some not at all: those are waited for as long as the plan says, and no longer.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -348,9 +342,8 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// TestProgressOfJobs has the goroutine that has done a job write the line that is due, without
-// the one that is there for it: each line once, none behind a later one or the last, and nobody
-// waits for who writes.
+// TestProgressOfJobs has the goroutine that has done a job write the line that is due, without the one that is there
+// for it: each line once, none behind a later one or the last, and nobody waits for who writes.
 func TestProgressOfJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -363,10 +356,7 @@ func TestProgressOfJobs(t *testing.T) {
 		}
 		finished := func() (all []uint64) {
 			for text := range bytes.Lines(out.Bytes()) {
-				l, err := ParseOutputLine(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := testkit.Must(ParseOutputLine(text))(t)
 				all = append(all, cmp.Or(l.Progress, l.Result).Finished)
 			}
 			return all
@@ -385,9 +375,7 @@ func TestProgressOfJobs(t *testing.T) {
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {
 			t.Errorf("lines with %v jobs, want %v", got, want)
 		}
-		if err := r.lines.writeFinalLine(OutputLine{Result: r.buildResultSoFar(r.now())}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, r.lines.writeFinalLine(OutputLine{Result: r.buildResultSoFar(r.now())}))
 		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5, 5}; !reflect.DeepEqual(got, want) {
@@ -435,8 +423,7 @@ func TestWarmup(t *testing.T) {
 	})
 }
 
-// TestClosedLoop has as many jobs in flight as it is to, always, and does not spin at a pool
-// that rejects.
+// TestClosedLoop has as many jobs in flight as it is to, always, and does not spin at a pool that rejects.
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newTestPlan(0, time.Second)
@@ -476,4 +463,125 @@ func TestContext(t *testing.T) {
 			return true
 		})
 	})
+}
+
+// TestPlanErrors reaches every bound: each says what was wrong and what was expected.
+func TestPlanErrors(t *testing.T) {
+	for says, change := range map[string]func(p *Plan){
+		`--pool is "nix"; expected one of channel, naive, ours, published, server, server-nethttp, server-off`: func(p *Plan) { p.Pool = "nix" },
+		`--work is "nix"; expected one of cpu, limited, mixed, published, short-cpu, steps`:                    func(p *Plan) { p.Work = "nix" },
+		"--rate is -1; expected 0 (a closed loop) to 100000000":                                                func(p *Plan) { p.Rate = -1 },
+		"--rate is NaN":                                                            func(p *Plan) { p.Rate = math.NaN() },
+		"at least one job":                                                         func(p *Plan) { p.Rate = 0.5 },
+		"--burst is -1; expected 0 to 1000":                                        func(p *Plan) { p.Burst = -1 },
+		"--burst is 5 with a --rate of 0":                                          func(p *Plan) { p.Burst, p.Rate = 5, 0 },
+		"--inflight is 1 with a --rate of 10":                                      func(p *Plan) { p.Inflight = 1 },
+		"--warmup is -1ns; expected 0s to 1h":                                      func(p *Plan) { p.Warmup = -1 },
+		"--duration is 0s; expected 1ms to 1h":                                     func(p *Plan) { p.Duration = 0 },
+		"--drain is -1ns; expected 0s to 1h":                                       func(p *Plan) { p.Drain = -1 },
+		"--deadline is 0s; expected 1ns to 1h":                                     func(p *Plan) { p.Deadline = 0 },
+		"--connections is 20000; expected 0 to 16000":                              func(p *Plan) { p.Connections = 20_000 },
+		"--sources is 10; expected 0 to 9":                                         func(p *Plan) { p.Connections, p.Sources = 100, 10 },
+		"--workers is 0; expected 1 to 1000000":                                    func(p *Plan) { p.Workers = 0 },
+		"--queue is -1; expected 0 to 16777216":                                    func(p *Plan) { p.Queue = -1 },
+		"--memory is 1; expected 0 (no limit), or 16777216 to":                     func(p *Plan) { p.Memory = 1 },
+		"--iterations is 1125899906842624; expected 0 (measured) to 1099511627776": func(p *Plan) { p.Iterations = 1 << 50 },
+	} {
+		p := newTestPlan(10, time.Second)
+		p.Pool = "naive"
+		if err := p.Validate(BuiltInContenders()); err != nil {
+			t.Fatalf("the plan that is changed is wrong already: %v", err)
+		}
+		change(&p)
+		err := Run(t.Context(), p, BuiltInContenders(), io.Discard)
+		if _, ok := errors.AsType[PlanError](err); !ok || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want a PlanError with %q", err, says)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	var p Plan
+	f := flag.NewFlagSet("", flag.ContinueOnError)
+	p.AddFlags(f, BuiltInContenders())
+	testkit.RequireNoError(t, f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")))
+	want := Plan{
+		Pool: "ours", Work: Published, Rate: 5, Burst: 1, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
+		Workers: 5000, Queue: 100_000, Memory: 20_000_000, Connections: 2000,
+	}
+	if err := p.Validate(BuiltInContenders()); err != nil || p != want {
+		t.Errorf("got %+v, %v; want %+v", p, err, want)
+	}
+}
+
+func TestParseLine(t *testing.T) {
+	for text, ok := range map[string]bool{
+		`{"result":{"offered":1}}`:     true,
+		`{"warming":{}}`:               true,
+		`{}`:                           false,
+		`{"result":{},"progress":{}}`:  false,
+		`{"result":{},"other":1}`:      false,
+		`{"result":{}} {"result":{}}`:  false,
+		`{"result":{"offered":"one"}}`: false,
+	} {
+		if _, err := ParseOutputLine([]byte(text)); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestIterations(t *testing.T) {
+	if n := MeasureSpinsPerMillisecond(); n < 1000 {
+		t.Errorf("%d iterations are a millisecond", n)
+	}
+}
+
+func TestServerContenders(t *testing.T) {
+	for _, name := range []string{managedServer, plainServer, netHTTPServer} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPlan(200, 500*time.Millisecond)
+			p.Pool, p.Work, p.Connections, p.Sources = name, Limited, 22, 2
+			_, r := runPlan(t, t.Context(), p, nil)
+			s := r.Server
+			if r.Finished == 0 || r.Finished+r.Rejected != r.Offered || s == nil || s.CPU == 0 || s.Recovery > maxRecovery/2 {
+				t.Errorf("%+v, server %+v; expected all jobs to finish or to find no connection, and a recovery", r, s)
+			} else if s.FinishedOfOthers == 0 || s.FinishedOfOthers > s.Finished {
+				t.Errorf("server %+v; expected jobs of two further sources", s)
+			}
+		})
+	}
+}
+
+func TestReadAnswer(t *testing.T) {
+	for _, c := range []struct {
+		in, rest, err string
+		isOK          bool
+	}{
+		{"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndonerest", "rest", "", true},
+		{"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\nA: b\r\n\r\nno", "", "", false},
+		{"HTTP/1.1 500 Internal Server Error\r\n\r\n", "\r\n", "expected status 200 or 503", false},
+		{"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "\r\n", "invalid syntax", false},
+		{"HTTP/1.1 200 OK\r\nContent", "", "EOF", true},
+	} {
+		in := bufio.NewReader(strings.NewReader(c.in))
+		isOK, err := readResponseReportingOK(in)
+		rest, _ := io.ReadAll(in)
+		if err == nil && (c.err != "" || isOK != c.isOK) || err != nil && (c.err == "" || !strings.Contains(err.Error(), c.err)) || string(rest) != c.rest {
+			t.Errorf("%q: %v, %v, then %q; expected %v, %q, %q", c.in, isOK, err, rest, c.isOK, c.err, c.rest)
+		}
+	}
+}
+
+// TestMixed has the tasks of mixed jobs in their proportions.
+func TestMixed(t *testing.T) {
+	const jobs = 100_000
+	found := map[jobTask]int{}
+	for i := range uint64(jobs) {
+		found[pickTaskForJob(Mixed, i)]++
+	}
+	for _, s := range shapes[Mixed] {
+		if n, want := found[s.jobTask], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
+			t.Errorf("%d of %d jobs are %+v, want some %d", n, jobs, s.jobTask, want)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"bytes"
 	"regexp"
 	"strings"
 	"testing"
@@ -81,34 +82,6 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestEven checks that all values appear, about equally often.
-func TestEven(t *testing.T) {
-	const times = 2000 // for each
-	for _, c := range []struct {
-		text  string
-		kinds int
-	}{
-		{`\{random 1}`, 94},
-		{`\{number 10-19}`, 10},
-		{`\{cycle a|b|c}`, 3},
-	} {
-		template := mustParse(t, c.text)
-		seen := map[string]int{}
-		for i := range c.kinds * times {
-			// both numbers change, because each must suffice
-			seen[string(template.Append(nil, ID{3, uint64(i) % 100, uint64(i) / 100}))]++
-		}
-		if len(seen) != c.kinds {
-			t.Errorf("%s gives %d different texts, want %d", c.text, len(seen), c.kinds)
-		}
-		for text, n := range seen {
-			if n < times*8/10 || n > times*12/10 { // some 9 standard deviations
-				t.Errorf("%s gives %q %d times of %d, want about %d", c.text, text, n, c.kinds*times, times)
-			}
-		}
-	}
-}
-
 func TestDeterminism(t *testing.T) {
 	const text = `\{random 16}`
 	for _, c := range []struct {
@@ -153,7 +126,6 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// TestMarker has the largest numbers that a marker tells apart.
 func TestMarker(t *testing.T) {
 	if got := makeMessage(t, `\{message.marker}`, ID{Connection: 1<<28 - 1, Message: 1<<36 - 1}); got != strings.Repeat("f", markerLen) {
 		t.Errorf("the last marker is %s", got)
@@ -173,4 +145,118 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("a message is made with %v allocations", n)
 	}
+}
+
+func TestErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		`ab\{timestamp}`:         `\{timestamp} at byte 2: unknown expression "timestamp"; expected ` + expressionNames,
+		`\{}`:                    `unknown expression ""; expected ` + expressionNames,
+		`\{ws.text "a"}`:         `unknown expression "ws.text \"a\""; expected `,
+		`a\{seq`:                 `\{seq at byte 1 has no end; expected a closing }, or \\{ for a literal \{`,
+		`\{connection.uid % 10}`: `"% 10" after the name of the expression; expected nothing`,
+		`\{re [a-z]{5}}`:         `unknown expression "re [a-z]{5"; expected `,
+		`\{uuid 4}`:              `"4" after the name of the expression; expected nothing`,
+		`\{random}`:              `number of characters is ""; expected random and a number from 1 to 1048576`,
+		`\{hex 0}`:               `number of characters is "0"; expected hex and a number from 1 to 1048576`,
+		`\{number 6-5}`:          `range is "6-5"; expected number A-B`,
+		`\{number -1-5}`:         `range is "-1-5"; expected number A-B`,
+	} {
+		if _, err := Parse(text); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s gives the error\n\t%v, want\n\t%s", text, err, want)
+		}
+	}
+}
+
+// TestBounds reaches each limit and exceeds it by one.
+func TestBounds(t *testing.T) {
+	for _, c := range []struct{ name, good, bad, want string }{
+		{"text", strings.Repeat("x", MaxText), strings.Repeat("x", MaxText+1), "template has 1048577 bytes; expected at most 1048576"},
+		{"expressions", strings.Repeat(`\{seq}`, MaxExpressions), strings.Repeat(`\{seq}`, MaxExpressions+1), "template has more than 256 expressions; expected at most that many"},
+		{"characters", `\{random 1048576}`, `\{random 1048577}`, `\{random 1048577} at byte 0: number of characters is "1048577"; expected random and a number from 1 to 1048576`},
+		{"length", `x\{random 1048575}`, `x\{random 1048576}`, "messages of up to 1048577 bytes; expected at most 1048576"},
+		{"literal behind", `\{random 1048575}x`, `\{random 1048575}xx`, "messages of up to 1048577 bytes; expected at most 1048576"},
+	} {
+		template, err := Parse(c.good)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if n := len(template.Append(nil, fifth)); n < template.MinLen() || n > template.MaxLen() {
+			t.Errorf("%s: a message of %d bytes, where there are %d to %d", c.name, n, template.MinLen(), template.MaxLen())
+		}
+		if _, err = Parse(c.bad); err == nil || !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%s: one more gives the error %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{``, ""},
+		{`\n\r\t\e\a\b\f\v\\\'\"`, "\n\r\t\x1b\a\b\f\v\\'\""},
+		{`\x41\xfF\x00z`, "A\xff\x00z"},
+		{`\0`, "\x00"},
+		{`\0377`, "\xff"},
+		{`\00000`, "\x000"},
+		{`\08`, "\x008"},
+		{`\{seq}\n`, "\\{seq}\n"},
+		{`\{re \n\{[\]}]}\n`, "\\{re \\n\\{[\\]}]}\n"},
+		// what follows is for Parse
+		{`\\{seq}`, `\\{seq}`},
+		{`\\\{seq}`, `\\\{seq}`},
+		{`\x5c{seq}`, `\\{seq}`},
+		{`\\\x7bseq}`, `\\{seq}`},
+	} {
+		got, err := UnescapeKeepingExpressions(c.text)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s gives %q, %v; want %q", c.text, got, err, c.want)
+		}
+	}
+}
+
+func TestUnescapeErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		`a\`:      `"\\"; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash at byte 1`,
+		`a\q`:     `"\\q"; expected one of \n`,
+		`\x4`:     `"\\x4"; expected one of \n`,
+		`\x+1`:    `"\\x+1"; expected one of \n`,
+		`ab\0400`: `"\\0400"; expected at most \0377 at byte 2`,
+		`\{seq`:   `\{seq at byte 0 has no end; expected a closing }, or \\{ for a literal \{`,
+	} {
+		if got, err := UnescapeKeepingExpressions(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s gives %q and the error\n\t%v, want\n\t%s", text, got, err, want)
+		}
+	}
+}
+
+// FuzzParse generates messages from any valid template.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"", "ping", `\\{`, `\\\{seq}`, every,
+		`\{number 0-9223372036854775807}`, `\{hex 3}\{random 7}`, `\{timestamp}`,
+	} {
+		f.Add(text, uint64(1), uint64(2), uint64(3))
+	}
+	f.Fuzz(func(t *testing.T, text string, seed, connection, message uint64) {
+		template, err := Parse(text)
+		if err != nil {
+			return
+		}
+		of := ID{seed, connection, message}
+		got := template.Append(nil, of)
+		if low, high := template.MinLen(), template.MaxLen(); len(got) < low || len(got) > high || high > MaxLen {
+			t.Fatalf("%q makes %d bytes, and is to make %d to %d", text, len(got), low, high)
+		}
+		room := template.Append(make([]byte, 1, 1+template.MaxLen()), of)
+		if !bytes.Equal(room[1:], got) {
+			t.Fatalf("%q makes %q and then %q", text, got, room[1:])
+		}
+		if fixed, ok := template.MessageIfConstant(); ok && !bytes.Equal(fixed, got) {
+			t.Fatalf("%q makes %q, and always %q", text, got, fixed)
+		}
+		again, err := Parse(text)
+		if err != nil || !bytes.Equal(again.Append(nil, of), got) {
+			t.Fatalf("%q makes %q, but parsed again something else, %v", text, got, err)
+		}
+	})
 }

@@ -71,35 +71,6 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// Random times have the mean and the deviation of an exponential distribution, and are the
-// same from the same seed.
-func TestPoisson(t *testing.T) {
-	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}
-	draw := func(seed uint64) (all []float64) {
-		was := begin
-		for p := c.NewPlanFrom(begin, 0, seed); len(all) < 20_000; p.AdvanceToNextMessage(&c, seed) {
-			all = append(all, (p.Next() - was).Seconds())
-			was = p.Next()
-		}
-		return all
-	}
-	gaps := draw(7)
-	sum, squares := 0.0, 0.0
-	for _, g := range gaps {
-		sum += g
-		squares += g * g
-	}
-	mean := sum / float64(len(gaps))
-	deviation := math.Sqrt(squares/float64(len(gaps)) - mean*mean)
-	if math.Abs(mean-0.001) > 3e-5 || math.Abs(deviation-0.001) > 5e-5 {
-		t.Errorf("mean %v, deviation %v, want 0.001 both", mean, deviation)
-	}
-	again, other := draw(7), draw(8)
-	if again[100] != gaps[100] || other[100] == gaps[100] {
-		t.Error("a seed gives other times, or another one the same")
-	}
-}
-
 // Few random times are drawn exactly; beyond a limit their number is estimated.
 func TestSkipPoisson(t *testing.T) {
 	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}

@@ -3,6 +3,7 @@ package procfs
 import (
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // none is above the kernel's largest process number.
@@ -46,10 +50,7 @@ func TestProcesses(t *testing.T) {
 }
 
 func TestReadDescriptors(t *testing.T) {
-	before, err := CountDescriptorsAndSockets(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(CountDescriptorsAndSockets(os.Getpid()))(t)
 	for range 3 {
 		listenTCP(t, "127.0.0.1:0")
 	}
@@ -63,9 +64,7 @@ func TestReadDescriptors(t *testing.T) {
 func TestRights(t *testing.T) {
 	r, err := ReadRights(os.Getpid())
 	var caps [2]unix.CapUserData
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]))
 	if want := uint64(caps[0].Effective) | uint64(caps[1].Effective)<<32; err != nil || int(r.User) != os.Getuid() || r.Capabilities != want {
 		t.Errorf("got %+v, %v; want user %d with %x", r, err, os.Getuid(), want)
 	}
@@ -117,10 +116,7 @@ func TestMachine(t *testing.T) {
 // TestReadNetwork finds both ends of a connection, and every counter.
 func TestReadNetwork(t *testing.T) {
 	ln, port := listenTCP(t, "127.0.0.1:0")
-	c, err := net.Dial("tcp4", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(net.Dial("tcp4", ln.Addr().String()))(t)
 	defer c.Close()
 	n, err := ReadNetworkCountersOfNamespace()
 	if err != nil || n.Established < 2 || n.Open < n.Established+1 {
@@ -147,8 +143,7 @@ func TestSysctl(t *testing.T) {
 	}
 }
 
-// TestSlabs opens sockets, which the cache of TCP's has to show, and finds names that
-// share a cache.
+// TestSlabs opens sockets, which the cache of TCP's has to show, and finds names that share a cache.
 func TestSlabs(t *testing.T) {
 	const sockets = 500
 	for range sockets {
@@ -163,13 +158,135 @@ func TestSlabs(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, target := range map[string]string{"eventpoll_epi": ":A-0000128", "bind_bucket": ":A-0000128", "hidden": ":0000064"} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	got := map[string]Slab{"eventpoll_epi": {Each: 128}}
 	addMergedCacheNames(dir, got)
 	if want := map[string]Slab{"eventpoll_epi": {Each: 128}, "bind_bucket": {Each: 128}}; !maps.Equal(got, want) {
 		t.Errorf("with those that are merged: got %v, want %v", got, want)
 	}
+}
+
+func listenTCP(t *testing.T, addr string) (*net.TCPListener, uint16) {
+	t.Helper()
+	network := "tcp4" // "tcp" would make 0.0.0.0 the wildcard of both
+	if addr == "[::]:0" {
+		network = "tcp"
+	}
+	ln := testkit.Must(net.Listen(network, addr))(t)
+	t.Cleanup(func() { ln.Close() })
+	return ln.(*net.TCPListener), ln.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+var local4, local6 = netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
+
+// TestListener finds this very process, by the address that it listens at and by the wildcards.
+func TestListener(t *testing.T) {
+	for _, c := range []struct {
+		listen string
+		find   netip.Addr
+		ok     bool
+	}{
+		{"127.0.0.1:0", local4, true},
+		{"127.0.0.1:0", netip.MustParseAddr("::ffff:127.0.0.1"), true},
+		{"127.0.0.1:0", netip.MustParseAddr("127.0.0.2"), false},
+		{"0.0.0.0:0", netip.MustParseAddr("127.0.0.2"), true},
+		{"0.0.0.0:0", local6, false},
+		{"[::]:0", local4, true},
+		{"[::]:0", local6, true},
+	} {
+		_, port := listenTCP(t, c.listen)
+		pids, err := FindListenerPIDs(port, c.find)
+		if c.ok && (err != nil || !slices.Equal(pids, []int{os.Getpid()})) {
+			t.Errorf("listening at %s, looking for %v: got %v, %v; want %d", c.listen, c.find, pids, err, os.Getpid())
+		}
+		if !c.ok && (err == nil || !strings.Contains(err.Error(), "no process")) {
+			t.Errorf("listening at %s, looking for %v: got %v, %v; want an error", c.listen, c.find, pids, err)
+		}
+	}
+}
+
+func TestUnixListener(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "a b.sock"), "@myriad test " + filepath.Base(dir)} {
+		if pids, err := FindUnixListenerPIDs(path); err == nil {
+			t.Errorf("%q before it listens: got %v; want an error", path, pids)
+		}
+		ln := testkit.Must(net.Listen("unix", path))(t)
+		defer ln.Close()
+		if pids, err := FindUnixListenerPIDs(path); err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
+			t.Errorf("%q: got %v, %v; want %d", path, pids, err, os.Getpid())
+		}
+	}
+}
+
+// TestSearchIsBounded has a search end when it has looked at what it may.
+func TestSearchIsBounded(t *testing.T) {
+	s := socketOwnerSearch{links: map[string]bool{"none": true}, left: 3}
+	for range 5 {
+		s.searchMainDescriptorTable(os.Getpid())
+	}
+	if s.left != 0 {
+		t.Errorf("%d descriptors are left to look at; want the search to end at 0", s.left)
+	}
+}
+
+func TestRank(t *testing.T) {
+	all4, all6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	for _, c := range []struct {
+		bound, to netip.Addr
+		want      int
+	}{
+		{local4, local4, 3}, {local6, local6, 3}, {all4, local4, 2}, {all6, local6, 2}, {all6, local4, 1}, {all4, local6, 0}, {local6, local4, 0},
+	} {
+		if got := addrMatchRankOrZero(c.bound, c.to); got != c.want {
+			t.Errorf("bound to %v for %v: got %d, want %d", c.bound, c.to, got, c.want)
+		}
+	}
+}
+
+// TestReadTables counts in the first table, and in that of a thread that has its own.
+func TestReadTables(t *testing.T) {
+	before := testkit.Must(CountDescriptorsByTable(os.Getpid()))(t)
+	if len(before) != 1 {
+		t.Fatalf("%d tables before any thread has its own: %+v", len(before), before)
+	}
+	const more = 10
+	sock.RunOnNewThread(func() {
+		release, err := sock.UnshareDescriptorTable(nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer release()
+		var opened []int
+		for range more {
+			fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+			testkit.ExpectNoError(t, err)
+			opened = append(opened, fd)
+		}
+		var tables []DescriptorTable
+		elsewhere := make(chan struct{})
+		go func() { // not on this thread, in whose table it would open a directory
+			defer close(elsewhere)
+			tables, err = CountDescriptorsByTable(os.Getpid())
+		}()
+		<-elsewhere
+		if err != nil || len(tables) != 2 {
+			t.Errorf("tables %+v, %v; want two", tables, err)
+			return
+		}
+		// Its descriptors below sock.FirstPrivateFD are all taken, and none above but these.
+		if own := tables[1]; own.Thread != unix.Gettid() || own.Open != sock.FirstPrivateFD+more {
+			t.Errorf("the thread's own table is %+v, want thread %d with %d descriptors", own, unix.Gettid(), sock.FirstPrivateFD+more)
+		}
+		for _, fd := range opened {
+			unix.Close(fd)
+		}
+	})
+	// The kernel takes a moment to end the thread.
+	testkit.WaitFor(t, "one table is left when the thread has ended", func() bool {
+		after, err := CountDescriptorsByTable(os.Getpid())
+		return err == nil && len(after) == 1
+	})
 }

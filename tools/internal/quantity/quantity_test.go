@@ -62,24 +62,3 @@ func TestTime(t *testing.T) {
 		t.Errorf("a period of 0s: got %v", got)
 	}
 }
-
-// Parsed values are within the limits.
-func FuzzNumbers(f *testing.F) {
-	for _, seed := range []string{"", "0", "500", "1.5M", "64ki", "-1", "1e9", "1.5s", "2d", "0.1", "9007199254740993", "99999999999999999999G", "2562047h47m16.854775807s"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if n, ok := ParseNumberWithSuffix(text); ok && !(n >= 0 && n <= Max) {
-			t.Errorf("number %q: got %v", text, n)
-		}
-		if n, err := ParseCount(text); n < 0 || err != nil && n != 0 {
-			t.Errorf("count %q: got %d, %v", text, n, err)
-		}
-		if n, err := ParsePositive64(text); err == nil && n < 1 {
-			t.Errorf("long %q: got %d", text, n)
-		}
-		if d, err := ParseDurationOrSeconds(text); d < 0 || err != nil && d != 0 {
-			t.Errorf("time %q: got %v, %v", text, d, err)
-		}
-	})
-}

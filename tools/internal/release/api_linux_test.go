@@ -152,19 +152,3 @@ func diffLines(before, after string) (changes []string) {
 	}
 	return changes
 }
-
-func TestDescribeAPI(t *testing.T) {
-	load := loadPackages(t)
-	p, err := load("bytes") // a dependency, whose API does not lose identifiers
-	testkit.RequireNoError(t, err)
-	api := describeAPI(p)
-	for _, want := range []string{"const MinRead untyped int = 512", "var ErrTooLarge error", "func Equal(a []byte, b []byte) bool",
-		"type Buffer struct", "method (*Buffer) Len() int"} {
-		if !strings.Contains(api, want+"\n") {
-			t.Errorf("no %q in\n%s", want, api)
-		}
-	}
-	if got := diffLines("a\nb\n", "b\nc\n"); !slices.Equal(got, []string{"-a", "+c"}) {
-		t.Errorf("differences of two texts: %q; want -a and +c", got)
-	}
-}

@@ -30,7 +30,6 @@ var forbidden = map[string][]string{
 	"tools/load": {"tcp", "web", "hub"}, // the load generator does not know the server
 }
 
-// sourcePackage is a package of the repository without its tests.
 type sourcePackage struct {
 	name    string // the path below the repository's root
 	files   []string
@@ -58,7 +57,6 @@ func listSourcePackages(t *testing.T) (all []sourcePackage) {
 	return all
 }
 
-// isInFolder reports whether a package is a folder or below it.
 func isInFolder(name, folder string) bool {
 	return name == folder || strings.HasPrefix(name, folder+"/")
 }

@@ -16,7 +16,6 @@ import (
 // quoted matches text that may contain any phrase: code spans, code blocks and quotations.
 var quoted = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`|\"[^\"\n]*\"|“[^”]*”")
 
-// readPhrases returns one regular expression that matches whatever phrases.txt lists.
 func readPhrases(t *testing.T) *regexp.Regexp {
 	t.Helper()
 	list, err := os.ReadFile("phrases.txt")
@@ -106,7 +105,6 @@ func TestPhrases(t *testing.T) {
 	testkit.RequireNoError(t, fs.WalkDir(os.DirFS(checkout), ".", list))
 }
 
-// findPhrases returns what matches in p, each as a passage.
 func findPhrases(phrases *regexp.Regexp, p passage) (all []passage) {
 	for _, at := range phrases.FindAllStringIndex(p.text, -1) {
 		all = append(all, passage{p.text[at[0]:at[1]], p.line + strings.Count(p.text[:at[0]], "\n")})

@@ -12,7 +12,6 @@ import (
 
 const checkout = "../../.."
 
-// copyFile copies one file of the checkout into another folder.
 func copyFile(t *testing.T, to, name string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(checkout, name))
@@ -40,13 +39,10 @@ func TestSetVersion(t *testing.T) {
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "hub", "go.mod"), os.O_APPEND|os.O_WRONLY, 0)
 	testkit.RequireNoError(t, err)
-	if _, err := io.WriteString(f, "\nreplace example.com/x => ../x\n"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(io.WriteString(f, "\nreplace example.com/x => ../x\n"))(t)
 	f.Close()
-	if _, err := checkGoModFiles(dir); err == nil || !strings.Contains(err.Error(), "replace directive") {
-		t.Errorf("with a replace directive: %v; want an error that names it", err)
-	}
+	_, err = checkGoModFiles(dir)
+	testkit.ExpectError(t, "with a replace directive", err, "replace directive")
 }
 
 func TestArguments(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // all are the parts that tests of everything read.
@@ -16,24 +18,16 @@ const all = CPU | Memory | PSS | Switches | Descriptors | Sockets | MachineCPU |
 
 // TestTake compares the kernel's values for this process and machine with known ones.
 func TestTake(t *testing.T) {
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer ln.Close()
-	c, err := net.Dial("tcp4", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testkit.Must(net.Dial("tcp4", ln.Addr().String()))(t)
 	defer c.Close()
 	heap := make([]byte, 64<<20)
 	for i := 0; i < len(heap); i += 4096 {
 		heap[i] = 1
 	}
 	before, err := TakeSample(CPU|MachineCPU, os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	var s Sample
 	for { // until the kernel's steps of 10 ms have told of it
 		if s, err = TakeSample(all, os.Getpid()); err != nil {
@@ -69,20 +63,12 @@ func TestTake(t *testing.T) {
 // The processor time of another process has a finer resolution than the 10 ms of /proc/PID/stat.
 func TestTakeCPUOfAnother(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	before, err := TakeSample(CPU, cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testkit.Must(TakeSample(CPU, cmd.Process.Pid))(t)
 	for {
-		now, err := TakeSample(CPU, cmd.Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := testkit.Must(TakeSample(CPU, cmd.Process.Pid))(t)
 		since := now.DifferenceSince(&before)
 		used := since.Process.CPU()
 		if used%(10*time.Millisecond) != 0 {
@@ -97,15 +83,10 @@ func TestTakeCPUOfAnother(t *testing.T) {
 // TestTakeEnded checks that ended processes are omitted, and that it is an error if none is left.
 func TestTakeEnded(t *testing.T) {
 	cmd := exec.Command("true")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, cmd.Start())
 	pid := cmd.Process.Pid
 	for { // a zombie has ended too
-		s, err := TakeSample(all, os.Getpid(), pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testkit.Must(TakeSample(all, os.Getpid(), pid))(t)
 		if len(s.Processes) == 1 {
 			break
 		}
@@ -113,9 +94,7 @@ func TestTakeEnded(t *testing.T) {
 	if _, err := TakeSample(CPU, pid); !errors.Is(err, ErrEnded) {
 		t.Errorf("a zombie: %v; want %v", err, ErrEnded)
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, cmd.Wait())
 	if _, err := TakeSample(all, pid); !errors.Is(err, ErrEnded) {
 		t.Errorf("nobody: %v; want %v", err, ErrEnded)
 	}

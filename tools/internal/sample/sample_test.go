@@ -11,8 +11,7 @@ func newMachine(busy time.Duration, established int64, counters map[string]int64
 	return Machine{CPUTime: procfs.CPUTime{Busy: busy, Stolen: time.Second}, Network: procfs.Network{Established: established, Counters: counters}}
 }
 
-// TestSince checks that counters cover processes present in both samples, and that other values are
-// those at the end.
+// TestSince checks that counters cover processes present in both samples, and that other values are those at the end.
 func TestSince(t *testing.T) {
 	began := time.Now()
 	before := Sample{At: began, Processes: []Process{

@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// newObserved returns a collector that has observed a plan and intervals.
 func newObserved(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 	c := New(labels)
 	c.Observe(load.Event{Phase: load.Began, Plan: &load.Plan{
@@ -80,8 +79,7 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	collectortest.WantTold(t, newObserved(nil, i), want, 40)
 }
 
-// Counters add up over a run; gauges and quantiles are those of the last interval. The next run
-// resets them.
+// Counters add up over a run; gauges and quantiles are those of the last interval. The next run resets them.
 func TestIntervalsAddUp(t *testing.T) {
 	interval := func(n time.Duration, server time.Duration) load.Interval {
 		return load.Interval{

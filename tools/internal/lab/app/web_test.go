@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestWebHandler(t *testing.T) {
 	dir, quick := t.TempDir(), 0
-	if err := os.WriteFile(filepath.Join(dir, "page.css"), Large, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(filepath.Join(dir, "page.css"), Large, 0o600))
 	h := NewWebHandler(dir, func(h http.Handler) http.Handler { quick++; return h })
 	for _, row := range []struct{ request, body, want string }{
 		{"GET /", "", HelloText},

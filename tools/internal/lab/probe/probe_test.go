@@ -63,7 +63,6 @@ func newHeldRun() *result.Run {
 var heldWorkload = scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{
 	{Do: scenario.Verify}, {Do: scenario.Hold, For: second}, {Do: scenario.Broadcast}, {Do: scenario.Hold, For: 2 * second, Heartbeat: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 
-// newWindowRun returns a run with the samples of windowed and the result of seen, changed.
 func newWindowRun(change func(*result.Run, *load.Result)) *result.Run {
 	r := &result.Run{Samples: newWindowSamples(), Phases: []result.Phase{{Name: scenario.Load, Result: newLoadResult()}}}
 	if change != nil {
@@ -72,7 +71,6 @@ func newWindowRun(change func(*result.Run, *load.Result)) *result.Run {
 	return r
 }
 
-// newIdleRun returns a run of 10 connections whose memory was sampled.
 func newIdleRun() *result.Run {
 	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: newLoadResult()}}, Samples: []result.Sample{
 		{Checkpoint: Touched, Server: load.Usage{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: newCounts(0, 0, 0)},
@@ -81,7 +79,6 @@ func newIdleRun() *result.Run {
 	}}
 }
 
-// newJobsRun returns a run in which jobs were offered, changed.
 func newJobsRun(change func(*result.Jobs)) *result.Run {
 	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &jobload.Result{
 		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
@@ -68,9 +69,7 @@ func renderText(t *testing.T, s *result.Set) string {
 	t.Helper()
 	SetVerdicts(s)
 	var b bytes.Buffer
-	if err := WriteTextReport(&b, s); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, WriteTextReport(&b, s))
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
@@ -100,9 +99,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("%d claims failed with --strict, want 2", claims)
 	}
 	dir := t.TempDir()
-	if err := WriteJSONAndHTMLFiles(dir, s); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, WriteJSONAndHTMLFiles(dir, s))
 	for file, want := range map[string]string{"report.html": "Throughput: few", "report.json": `"format": "myriad-bench-2"`} {
 		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
 			t.Errorf("%s: %v, does not say %q", file, err, want)
@@ -256,8 +253,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// A multiple of what a design had done until the watchdog ended it says so, in the table and in
-// words.
+// A multiple of what a design had done until the watchdog ended it says so, in the table and in words.
 func TestEnded(t *testing.T) {
 	finished, _ := probe.FindFigure("finished")
 	run := func(name string, n float64, ended *result.Killed) subjectRuns {
@@ -289,9 +285,7 @@ func TestWriteBenchstat(t *testing.T) {
 	runs[0].Figures["p99.9"] = stats.Never
 	runs[1].Error, runs[2].Skipped = "broken", "no room"
 	var b bytes.Buffer
-	if err := WriteBenchstat(&b, s); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, WriteBenchstat(&b, s))
 	in := benchfmt.NewReader(&b, "test")
 	var found []string
 	for in.Scan() {

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func TestReadAndWrite(t *testing.T) {
@@ -18,9 +20,7 @@ func TestReadAndWrite(t *testing.T) {
 		{Workload: "w", Skipped: "x"},
 	}, Verdicts: []Verdict{{Failed: true}}}}}
 	var b bytes.Buffer
-	if err := s.WriteJSON(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, s.WriteJSON(&b))
 	if !BeginsLikeSet(b.Bytes()[:20]) || BeginsLikeSet([]byte(`{"phase": "began"}`)) {
 		t.Error("a set is not told from a load")
 	}
@@ -35,9 +35,8 @@ func TestReadAndWrite(t *testing.T) {
 		"x": "expected the report.json of a bench", `{"format": "y"}`: `format is "y"; expected`, `{"format": "` + Format + `"} 1`: "data after the report",
 		`{"format": "` + Format + `", "reports": [null]}`: "a report in the file is null",
 	} {
-		if _, err := ReadSet(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
-		}
+		_, err := ReadSet(strings.NewReader(text))
+		testkit.ExpectError(t, text, err, says)
 	}
 	if m := (Machine{OS: "linux", CPUs: 2, Memory: 3 << 30, Go: "go1"}); m.String() != "2 CPUs; 3.0 GiB; linux; go1" {
 		t.Errorf("the machine is %q", m)
@@ -56,9 +55,7 @@ func TestReadRecorded(t *testing.T) {
 		"scenario": {"claims": [{"against": ["tps"]}], "published": [{"rows": [{"workload": "w", "else": ["v"]}]}]},
 		"runs": [{"figures": {"pss": 1}, "jobs": {"shape": "cpu", "load": "1x", "rate": 5, "warm_up": 7},
 			"samples": [{"server": {"user": 1, "system": 2, "rss": 3, "pss": 4, "anonymous": 5, "processes": 6, "sockets": 7, "voluntary": 8}}]}]}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	side, run := &s.Reports[0].Runs[0].Samples[0].Server, s.Reports[0].Runs[0]
 	if side.CPU() != 3 || side.RSS != 3 || side.PSS != 4 || side.Anonymous != 5 || side.Processes != 6 || side.Sockets != 7 || side.Voluntary != 8 || run.Jobs.Rate != 5 {
 		t.Errorf("got %+v", run)
@@ -71,9 +68,7 @@ func TestWriteFile(t *testing.T) {
 	write := func(text string, err error) error {
 		return WriteFileAtomically(dir, "f", func(w io.Writer) error { io.WriteString(w, text); return err })
 	}
-	if err := write("one", nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, write("one", nil))
 	if err := write("two", errors.New("broken")); err == nil || !strings.Contains(err.Error(), "broken") {
 		t.Errorf("got %v, want what was broken", err)
 	}

@@ -141,7 +141,6 @@ func TestWall(t *testing.T) {
 	}
 }
 
-// newParkScenario is a scenario whose one subject is this test's binary.
 func newParkScenario(t *testing.T, rounds int, word string) scenario.Scenario {
 	t.Helper()
 	s, err := probe.ScenarioReader.ReadScenario(strings.NewReader(fmt.Sprintf(`
@@ -157,9 +156,7 @@ name = "few"
 connections = 2
 phases = [{ do = "park" }]
 `, rounds, word)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return s
 }
 
@@ -176,9 +173,8 @@ func TestAll(t *testing.T) {
 	if err != nil || set.CountRuns() != 3 || set.Took <= 0 || set.Reports[0].Runs[0].Figures["goroutine-stack"] != 50 {
 		t.Fatalf("%v: %+v", err, set)
 	}
-	if _, err := RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 1, "park")}, o); err == nil || !strings.Contains(err.Error(), "is not empty; expected an empty one") {
-		t.Errorf("a directory with a report: %v", err)
-	}
+	_, err = RunScenarios(t.Context(), []scenario.Scenario{newParkScenario(t, 1, "park")}, o)
+	testkit.ExpectError(t, "a directory with a report", err, "is not empty; expected an empty one")
 	if !slices.Equal(wrote, []int{3}) {
 		t.Errorf("reports of %v runs were written, want one of 3", wrote)
 	}
@@ -212,3 +208,35 @@ func TestFailures(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// A side that does not end is ended, and has the row of what it has counted by then; one that
+// has counted nothing has failed.
+func TestSideThatStays(t *testing.T) {
+	l := startLauncher(t)
+	stay := func(mode string, slack time.Duration) (*result.Jobs, error) {
+		j := &jobsRun{runner: &runner{launcher: l}, phase: scenario.Phase{Memory: 1 << 40}, overtime: slack - jobsDrainTimeout}
+		side := scenario.Subject{Name: "x", Command: []string{os.Args[0], mode}, Contender: &scenario.Contender{}}
+		rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{}}
+		err := j.runContenderWithMemoryAndTimeLimits(t.Context(), rec, side, jobSettings{rate: 1})
+		return rec.Jobs, err
+	}
+	// A machine can be too busy for the side to start, or to say anything, within a short time.
+	for mode, as := range map[string]func(*result.Jobs, error) bool{
+		"hang": func(got *result.Jobs, err error) bool {
+			return err != nil && got.Result == nil && strings.Contains(err.Error(), "the job generator took longer than")
+		},
+		"progress": func(got *result.Jobs, err error) bool {
+			return err == nil && got.Result != nil && got.Result.Finished == 7 && strings.Contains(got.Result.Overran, "its counts are of the first 0.8 s of its window")
+		},
+	} {
+		slack := 250 * time.Millisecond
+		got, err := stay(mode, slack)
+		for !as(got, err) && slack < 10*time.Second {
+			slack *= 2
+			got, err = stay(mode, slack)
+		}
+		if !as(got, err) {
+			t.Errorf("%s: got %+v, %v", mode, got.Result, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
@@ -19,14 +20,10 @@ func TestRest(t *testing.T) {
 			l := newLauncher()
 			defer l.close()
 			p, err := l.startPinnedProcess(t.Context(), command{args: []string{"sh", "-c", c.command}, killDelay: stopKillDelay}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			defer p.terminateAndWait()
 			m := &serverMeasurement{server: &serverProcess{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
-			if err := m.addIdleCPUToLastSample(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, m.addIdleCPUToLastSample(t.Context()))
 			rested := m.record.Samples[1].Resting
 			if len(rested) != idlePeriods || m.record.Samples[0].Resting != nil {
 				t.Fatalf("pieces %v, want %d of the last sample only", m.record.Samples, idlePeriods)

@@ -235,11 +235,6 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresSpeed reports whether the workload measures speed. Other programs on the machine distort such measurements.
-func (w *Workload) MeasuresSpeed() bool {
-	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
-}
-
 // Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
 	// Connections is the number of the stage's connections. Rate is the number to open per second, or 0 for as fast as
