@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -33,15 +32,12 @@ func recordClientHello(t testing.TB) []byte {
 // goroutine serves all of them, so some wait long; in a synctest bubble no time passes, so none is
 // evicted.
 func TestHandshakeLimits(t *testing.T) {
-	now := time.Now() // when the certificate is valid
-	synctest.Test(t, func(t *testing.T) { testHandshakeLimits(t, now) })
+	synctest.Test(t, testHandshakeLimits)
 }
 
-func testHandshakeLimits(t *testing.T, now time.Time) {
+func testHandshakeLimits(t *testing.T) {
 	const sessions, places, cpus = 300, 4, 2
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-	serverCfg.Time = func() time.Time { return now }
-	clientCfg.Time = serverCfg.Time
 	clientCfg.CurvePreferences = []tls.CurveID{tls.X25519} // the cheapest
 	clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	var computing, most atomic.Int64
@@ -57,7 +53,7 @@ func testHandshakeLimits(t *testing.T, now time.Time) {
 	woken := make(chan *pump, 100*sessions) // each is woken several times
 	for range sessions {
 		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
-		p := &pump{t: t, piece: fixedPieceSize(500), a: server, b: client}
+		p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(500)}
 		server.onWake = func() { woken <- p }
 		client.onWake = server.onWake
 		p.moveOnce()
@@ -101,22 +97,18 @@ func testQueueOrder(t *testing.T) {
 	var order []string
 	var mu sync.Mutex
 	g := NewHandshakeLimiter(1, 1)
-	make1 := func(name string) *testPeer {
-		cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	queue := func(name string) *testPeer {
+		d := newServerPeer(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, name)
 			c := siteCert()
 			return &c, nil
-		}}
-		return newServerPeer(t, cfg, g)
-	}
-	var all []*testPeer
-	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		d := make1(name)
+		}}, g)
 		d.receiveCiphertext(hello)
-		all = append(all, d)
+		return d
 	}
+	all := []*testPeer{queue("a"), queue("b"), queue("c"), queue("d"), queue("e")}
 	if running, waiting := g.Counts(); running != 1 || waiting != 4 {
 		t.Fatalf("%d run and %d wait, want 1 and 4", running, waiting)
 	}
@@ -129,9 +121,7 @@ func testQueueOrder(t *testing.T) {
 	if _, waiting := g.Counts(); waiting != 1 {
 		t.Errorf("%d wait, want 1", waiting)
 	}
-	last := make1("f")
-	last.receiveCiphertext(hello)
-	testkit.WaitFor(t, "the first answer", func() bool { all[0].advanceHandshake(); return len(all[0].out) > 0 })
+	last := queue("f")
 	for _, d := range []*testPeer{all[0], all[3], last} {
 		testkit.WaitFor(t, "an answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
 		d.session.Abort()
@@ -316,9 +306,7 @@ func TestNoWakeAfterAbort(t *testing.T) {
 	for i := range 200 {
 		o := &strictOwner{t: t}
 		s := NewServerSession(serverCfg, g, o, nil)
-		if err := s.FeedHandshake(hello); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, s.FeedHandshake(hello))
 		for range i % 20 * 10 {
 			runtime.Gosched()
 		}

@@ -7,8 +7,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-
-	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestNotTLS checks that input other than a ClientHello fails immediately, with a description and without
@@ -156,22 +154,5 @@ func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	}
 	if out := h.splitHelloIntoSmallRecords(in); !bytes.Equal(out, in) {
 		t.Errorf("%x became %x", in, out)
-	}
-}
-
-func TestFragmented(t *testing.T) {
-	hello := recordClientHello(t)
-	message, _ := joinRecords(t, hello)
-	for _, n := range []int{1, 50, 1000} {
-		g := NewHandshakeLimiter(1, 1)
-		serverCfg, _ := newConfigs(tls.VersionTLS13)
-		d := newServerPeer(t, serverCfg, g)
-		d.receiveCiphertext(splitMessage(message, n))
-		testkit.WaitFor(t, "the answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 || d.err != nil })
-		if d.err != nil || d.out[0] != 22 {
-			t.Errorf("in records of %d bytes: %v, %.20x", n, d.err, d.out)
-		}
-		d.session.Abort()
-		g.Wait()
 	}
 }

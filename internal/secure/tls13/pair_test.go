@@ -8,7 +8,6 @@ import (
 	mrand "math/rand/v2"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -184,12 +183,3 @@ func alertOf(err error, op string) int {
 func concat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 func (e *testEnd) keepsPartial() bool { return e.HasPartialRecord() || e.PartialRecordMemory() > 0 }
-
-func poolDropsItems() bool {
-	made := 0
-	p := sync.Pool{New: func() any { made++; return new(int) }}
-	for range 100 {
-		p.Put(p.Get())
-	}
-	return made > 10
-}

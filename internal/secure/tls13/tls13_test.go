@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestEcho echoes messages of all sizes in any fragmentation.
@@ -513,7 +515,7 @@ func TestPartialRecordMemory(t *testing.T) {
 		t.Errorf("a part of a record of %d bytes takes %d bytes", len(record), n)
 	}
 	server.receive(record[10:])
-	if poolDropsItems() {
+	if testkit.RaceEnabled {
 		return
 	}
 	record = client.writePlaintext(message)
@@ -535,8 +537,7 @@ func TestPartialRecordMemory(t *testing.T) {
 
 // TestAllocs checks that a message of 64 bytes needs no allocation.
 func TestAllocs(t *testing.T) {
-	if poolDropsItems() {
-		t.Log("not checked: the race detector makes sync.Pool drop items at random")
+	if testkit.RaceEnabled { // then sync.Pool drops items at random
 		return
 	}
 	for suiteName, id := range cipherSuites {
