@@ -54,9 +54,8 @@ func TestKeySchedule(t *testing.T) {
 		data[i] = byte(i)
 	}
 	sentRecords := CountRecordsEncryptedWith(tls.TLS_AES_128_GCM_SHA256, rfcServerSecret, rfcTicket, 0)
-	server, client := &testEnd{t: t}, &testEnd{t: t}
-	server.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, false, rfcClientSecret, rfcServerSecret, sentRecords, cache)
-	client.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, true, rfcServerSecret, rfcClientSecret, 0, cache)
+	server, client := newTestPairOf(t, aes128GCMSHA256, rfcClientSecret, rfcServerSecret, cache)
+	server.write.sequence = uint64(sentRecords)
 	for name, c := range map[string]struct {
 		from, to          *testEnd
 		ticket, want, end []byte
@@ -115,19 +114,17 @@ func TestNewConn(t *testing.T) {
 		{tls.TLS_AES_128_GCM_SHA256, 32, 48, "secrets of 32 and 48 bytes; expected 32"},
 		{tls.TLS_AES_256_GCM_SHA384, 0, 48, "secrets of 0 and 48 bytes; expected 48"},
 		{tls.TLS_CHACHA20_POLY1305_SHA256, 32, 32, "TLS_CHACHA20_POLY1305_SHA256"},
-		{tls.TLS_RSA_WITH_AES_128_GCM_SHA256, 32, 32, "TLS_RSA_WITH_AES_128_GCM_SHA256"},
 	} {
 		conn, err := NewConn(c.suite, true, make([]byte, c.read), make([]byte, c.write), 7, cache)
-		switch {
-		case c.want != "":
+		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%x, %d, %d: %v, want %q", c.suite, c.read, c.write, err, c.want)
 			}
-		case err != nil || conn.CipherSuite() != c.suite || !conn.IsClient() || conn.write.sequence != 7:
-			t.Errorf("%x: %v; suite %x, client %v, sequence %d", c.suite, err, conn.CipherSuite(), conn.IsClient(), conn.write.sequence)
+		} else if err != nil || conn.CipherSuite() != c.suite || !conn.IsClient() || conn.write.sequence != 7 {
+			t.Errorf("%x: %v; %+v", c.suite, err, conn)
 		}
-		if isKnown := c.suite == tls.TLS_AES_128_GCM_SHA256 || c.suite == tls.TLS_AES_256_GCM_SHA384; IsSupported(c.suite) != isKnown {
-			t.Errorf("IsSupported(%x) = %v", c.suite, !isKnown)
+		if got, want := IsSupported(c.suite), c.suite != tls.TLS_CHACHA20_POLY1305_SHA256; got != want {
+			t.Errorf("IsSupported(%x) = %v", c.suite, got)
 		}
 	}
 }

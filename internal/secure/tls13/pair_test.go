@@ -40,18 +40,17 @@ type testEnd struct {
 func newTestPair(t testing.TB, cipherSuite uint16) (server, client *testEnd) {
 	cache := new(CipherCache)
 	t.Cleanup(cache.Close)
-	length := 32
-	if cipherSuite == tls.TLS_AES_256_GCM_SHA384 {
-		length = 48
-	}
-	clientSecret, serverSecret := randomBytes(1, length), randomBytes(2, length)
+	suite, err := parseSuite(cipherSuite)
+	testkit.RequireNoError(t, err)
+	return newTestPairOf(t, suite, randomBytes(1, suite.secretLen()), randomBytes(2, suite.secretLen()), cache)
+}
+
+func newTestPairOf(t testing.TB, s suite, clientSecret, serverSecret []byte, cc *CipherCache) (server, client *testEnd) {
 	server, client = &testEnd{t: t}, &testEnd{t: t}
 	var err, err2 error
-	server.Conn, err = NewConn(cipherSuite, false, clientSecret, serverSecret, 0, cache)
-	client.Conn, err2 = NewConn(cipherSuite, true, serverSecret, clientSecret, 0, cache)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	server.Conn, err = NewConn(s.id(), false, clientSecret, serverSecret, 0, cc)
+	client.Conn, err2 = NewConn(s.id(), true, serverSecret, clientSecret, 0, cc)
+	testkit.ExpectNoError(t, errors.Join(err, err2))
 	return server, client
 }
 
@@ -116,9 +115,12 @@ func (e *testEnd) writePlaintext(plaintext string) []byte {
 }
 
 // seal encrypts an inner plaintext, which consists of content, type and padding, as the next record of e.
-func (e *testEnd) seal(inner []byte) []byte {
+func (e *testEnd) seal(inner []byte) []byte { return e.sealVersion(0x0303, inner) }
+
+func (e *testEnd) sealVersion(version uint16, inner []byte) []byte {
 	c := e.suite.newCipher(e.appendSecret(nil, &e.write))
-	header := binary.BigEndian.AppendUint16([]byte{typeApplicationData, 3, 3}, uint16(len(inner)+tagLen))
+	header := binary.BigEndian.AppendUint16([]byte{typeApplicationData}, version)
+	header = binary.BigEndian.AppendUint16(header, uint16(len(inner)+tagLen))
 	e.write.sequence++
 	return c.aead.Seal(bytes.Clone(header), c.nonceFor(e.write.sequence-1), inner, header)
 }
