@@ -15,12 +15,6 @@ import (
 
 // TestOverloadShedsQueuedRequests has a pool that sheds nothing itself.
 func TestOverloadShedsQueuedRequests(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) { testShedsQueuedRequests(t, model) })
-	}
-}
-
-func testShedsQueuedRequests(t *testing.T, model string) {
 	p, err := pool.New(pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
 	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { p.Close(context.Background()) })
@@ -31,7 +25,7 @@ func testShedsQueuedRequests(t *testing.T, model string) {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
 	mux.Handle("/", web.Blocking(ok))
 	mux.Handle("/health", web.Critical(web.Blocking(ok)))
-	s := &tcp.Server{Model: model, Handler: &web.HTTP{Pool: p, Handler: mux}}
+	s := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: mux}}
 	addr := startServer(t, s)
 	t.Cleanup(open)
 	var conns []*testkit.Conn
@@ -90,10 +84,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	fill := testkit.LimitMemory(t, 64<<20)
 	s := &tcp.Server{Handler: &web.HTTP{Handler: mux, UnencryptedHTTP2: true}}
 	addr := startServer(t, s)
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	http2 := &http.Client{Transport: &http.Transport{Protocols: &protocols}}
-	defer http2.CloseIdleConnections()
+	http2, _ := newHTTP2Client(t, nil)
 	getHTTP2 := func(path string) int {
 		res, err := http2.Get("http://" + addr + path)
 		testkit.RequireNoError(t, err)
