@@ -117,7 +117,6 @@ func (s *attackedServer) newHandler() http.Handler {
 		}
 	})
 	mux.Handle("GET /ws", web.Quick(&web.WebSocket{Handler: echoSocket, Compression: true}))
-	mux.Handle("GET /sink", web.Quick(&web.WebSocket{Handler: web.SocketBase{}, Compression: true}))
 	return mux
 }
 
@@ -152,14 +151,9 @@ func (s *attackedServer) runHonestClient(id int) error {
 	if err := a.upgradeToSocket("/ws"); err != nil {
 		return err
 	}
-	for round := range 10 {
-		text := fmt.Sprintf("%d-%d", id, round)
-		io.WriteString(a, fr(1, text)+fr(fin, text))
-		if err := a.expectFrame(fin|1, text+text); err != nil {
-			return err
-		}
-	}
-	return nil
+	text := fmt.Sprint(id)
+	io.WriteString(a, fr(1, text)+fr(fin, text))
+	return a.expectFrame(fin|1, text+text)
 }
 
 func (s *attackedServer) recordMaxBuffered() {
@@ -175,7 +169,7 @@ func TestHostile(t *testing.T) {
 	models := tcp.Models()
 	t.Run("attacks", func(t *testing.T) {
 		for i, a := range newAttacks() {
-			t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
+			t.Run(a.name, func(t *testing.T) {
 				t.Parallel()
 				runAttack(t, models[i%len(models)], a)
 			})
@@ -250,7 +244,6 @@ func newAttacks() []attack {
 	soon := tcp.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
 	small := soon
 	small.MaxBuffered = 4 << 20
-	bomb := strings.Repeat(fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000))), 10)
 	huge := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 16<<20)))
 	refused := func(name string, status int, request string) attack {
 		return attack{name, 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error { return a.expectResponse(status, request) }, nil}
@@ -303,19 +296,6 @@ func newAttacks() []attack {
 			a.Conn.(*net.TCPConn).CloseWrite()
 			return a.expectResponse(400, "")
 		}, nil},
-		{"chunks of one byte", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
-			const n = 100_000
-			a.inPlace()
-			go io.WriteString(a, chunked+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
-			res, err := http.ReadResponse(a.r, nil)
-			if err != nil {
-				return err
-			}
-			if b, err := io.ReadAll(res.Body); len(b) != n || err != nil {
-				return fmt.Errorf("%d bytes came back, %v; expected %d", len(b), err, n)
-			}
-			return nil
-		}, nil},
 		{"a million empty frames", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
@@ -331,12 +311,6 @@ func newAttacks() []attack {
 			io.WriteString(a, huge)
 			a.inPlace()
 			return a.expectFrame(fin|8, closeFrame(web.CloseTooLarge, ""))
-		}, nil},
-		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
-			err := a.upgradeToSocket("/sink")
-			a.inPlace()
-			a.sendRepeatedly(bomb, 5*time.Millisecond, s.over)
-			return err
 		}, nil},
 		{"requests that are reset", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			a.inPlace()
@@ -461,17 +435,13 @@ func TestTimeouts(t *testing.T) {
 		why          error
 	}{
 		"silent":                       {"", "", web.ErrTimeout},
-		"silent behind an answer":      {getRequests("/x"), "", web.ErrTimeout},
 		"silent behind a quick answer": {getRequests("/quick"), "", web.ErrTimeout},
 		"half a head":                  {"GET", "", web.ErrTimeout},
-		"half a head behind that":      {getRequests("/x") + "GET", "", web.ErrTimeout},
 		"head":                         {"", "G", web.ErrTimeout},
 		"head of a second":             {getRequests("/x") + "GET", "T", web.ErrTimeout},
-		"head behind a quick answer":   {getRequests("/quick") + "GET", "T", web.ErrTimeout},
 		"fragments":                    {getRequest("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
 		"empty fragments":              {getRequest("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
 		"frame":                        {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
-		"small frame":                  {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
 		"pings in a message":           {getRequest("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
