@@ -263,10 +263,9 @@ func TestAutobahnMassive(t *testing.T) {
 			t.Parallel()
 			c := dialSocket(t, addr, "")
 			for _, row := range []struct{ size, fragment, piece int }{
-				{small, small, small}, {1 << 20, 1 << 20, 1 << 20}, {4 << 20, 4 << 20, 4 << 20}, // 9.1 and 9.2
-				{small, 64, small}, {small, 1 << 10, small}, {small, 16 << 10, small}, // 9.3 and 9.4
-				{small, small, 64}, {small, small, 256}, {small, small, 2048}, // 9.5 and 9.6
-				{5, 5, 5}, {5, 5, 5}, {5, 5, 5}, // 9.7 and 9.8
+				{1 << 20, 1 << 20, 1 << 20}, {4 << 20, 4 << 20, 4 << 20}, // 9.1 and 9.2
+				{small, 64, small}, {small, 16 << 10, small}, // 9.3 and 9.4
+				{small, small, 64}, {small, small, 2048}, // 9.5 and 9.6
 			} {
 				for _, op := range []byte{1, 2} {
 					m := strings.Repeat("0123456789abcdef", row.size/16+1)[:row.size]

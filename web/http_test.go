@@ -57,6 +57,13 @@ func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	}
 }
 
+// ask sends a GET request and expects the body of the response.
+func ask(t testing.TB, c *testkit.Conn, path, want string) {
+	t.Helper()
+	c.Send(getRequests(path))
+	expectBody(t, c, want)
+}
+
 // TestSmuggling sends requests that proxies and servers have interpreted differently: all are
 // rejected, and the connection is closed.
 func TestSmuggling(t *testing.T) {
@@ -209,8 +216,7 @@ func TestPipelined(t *testing.T) {
 				c.Send(getRequests("/n/1", path, "/never"))
 				expectBody(t, c, "1")
 				c.ExpectEOF("")
-				other.Send(getRequests("/quick"))
-				expectBody(t, other, "quick")
+				ask(t, other, "/quick", "quick")
 			})
 		}
 		t.Run("hijacked", func(t *testing.T) {
@@ -281,12 +287,12 @@ func TestResponseAboveMaxUnsent(t *testing.T) {
 	mux.Handle("/quick/whole", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, body[:8<<10])
 	})))
-	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
-	c.Send(getRequests("/length", "/chunked"))
-	expectBody(t, c, body)
-	expectBody(t, c, body)
+	addr := startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}})
+	c := testkit.Dial(t, addr)
+	ask(t, c, "/length", body)
+	ask(t, c, "/chunked", body)
 	for _, path := range []string{"/quick", "/quick/whole"} {
-		c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+		c := testkit.Dial(t, addr)
 		c.Send(getRequests(path))
 		if _, err := io.Copy(io.Discard, c.R); err != nil {
 			t.Errorf("%s: %v; want a closed connection", path, err)
@@ -335,8 +341,7 @@ func TestContextEnds(t *testing.T) {
 	})}
 	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
-		c.Send(getRequests("/"))
-		expectBody(t, c, "")
+		ask(t, c, "/", "")
 		testkit.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
 		c.Send(getRequests("/wait"))
 		ctx := <-started
@@ -417,11 +422,8 @@ func TestNoWorker(t *testing.T) {
 	}
 	release <- struct{}{}
 	expectBody(t, one, "")
-	testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
-		two.Send(getRequests("/"))
-		res, _ := two.ReadResponse()
-		return res.StatusCode == 200
-	})
+	testkit.WaitFor(t, "the worker is not free", func() bool { return p.Stats().Running == 0 })
+	ask(t, two, "/", "") // the connection that was refused is still served
 }
 
 // TestDrain checks that a drain closes idle connections, finishes running requests and closes

@@ -97,8 +97,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	}
 	conns := []*testkit.Conn{testkit.Dial(t, addr), testkit.Dial(t, addr), testkit.Dial(t, addr)}
 	for _, c := range conns {
-		c.Send(getRequests("/"))
-		expectBody(t, c, "ok")
+		ask(t, c, "/", "ok")
 	}
 	fill()
 	testkit.WaitFor(t, "the action does not begin", func() bool { return s.Stats().Overload.ShedRequests == 1 })

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -53,8 +52,7 @@ func TestALPN(t *testing.T) {
 				}
 				c := testkit.NewConn(t, nc)
 				if want != "h2" {
-					c.Send(getRequests("/"))
-					expectBody(t, c, want)
+					ask(t, c, "/", want)
 				}
 			}
 		}
@@ -119,9 +117,5 @@ func TestUnixSocket(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.RemoteAddr) })
 	path := filepath.Join(t.TempDir(), "s")
 	startServer(t, &tcp.Server{Handler: web.Handler(h), Listeners: []tcp.Listener{{Network: "unix", Addr: path}}})
-	nc, err := net.Dial("unix", path)
-	testkit.RequireNoError(t, err)
-	c := testkit.NewConn(t, nc)
-	c.Send(getRequests("/"))
-	expectBody(t, c, `"@"`)
+	ask(t, testkit.Dial(t, path), "/", `"@"`)
 }
