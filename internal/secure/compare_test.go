@@ -30,9 +30,8 @@ func FuzzAgainstCryptoTLS(f *testing.F) {
 		f.Add(pieces[i%len(pieces)], script)
 	}
 	f.Fuzz(func(t *testing.T, pieces, script []byte) {
-		reference, secrets := newReference(t)
-		s := newScriptedStream(secrets.client, script)
-		want, got := reference.run(t, s, secrets), runCompact(t, s, secrets, pieces)
+		s, secrets, want := runReference(t, script)
+		got := runCompact(t, s, secrets, pieces)
 		switch {
 		case got.isEqual(want):
 		case s.hasArbitraryBytes && (got.isPrefixOf(want) || want.isPrefixOf(got)):
@@ -99,59 +98,11 @@ func (o *outcome) setSent(t *testing.T, records, secret []byte) {
 	}
 }
 
-// reference is a crypto/tls server. During the handshake, its transport is a pipe; afterwards, the test provides input
-// and takes output.
-type reference struct {
-	net.Conn
-	tls           *tls.Conn
-	isScripted    bool
-	input, output []byte
-}
-
-func (r *reference) Read(p []byte) (int, error) {
-	switch {
-	case !r.isScripted:
-		return r.Conn.Read(p)
-	case len(r.input) == 0:
-		return 0, ErrAgain
-	}
-	n := copy(p, r.input)
-	r.input = r.input[n:]
-	return n, nil
-}
-
-func (r *reference) Write(p []byte) (int, error) {
-	if !r.isScripted {
-		return r.Conn.Write(p)
-	}
-	r.output = append(r.output, p...)
-	return len(p), nil
-}
-
-// newReference performs a handshake.
-func newReference(t *testing.T) (*reference, *trafficSecrets) {
-	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-	secrets := new(trafficSecrets)
-	serverCfg.KeyLogWriter, serverCfg.SessionTicketsDisabled = secrets, true
-	serverCfg.CurvePreferences = []tls.CurveID{tls.CurveP256} // the fastest
-	clientCfg.CurvePreferences, clientCfg.InsecureSkipVerify = serverCfg.CurvePreferences, true
-	serverPipe, clientPipe := net.Pipe()
-	defer serverPipe.Close()
-	defer clientPipe.Close()
-	r := &reference{Conn: serverPipe}
-	r.tls = tls.Server(r, serverCfg)
-	done := make(chan error, 1)
-	go func() { done <- tls.Client(clientPipe, clientCfg).Handshake() }()
-	testkit.RequireNoError(t, errors.Join(r.tls.Handshake(), <-done))
-	r.isScripted = true
-	return r, secrets
-}
-
 // endpoint is what scriptedStream.run needs of one implementation.
 type endpoint struct {
-	read  func(ciphertext []byte) (plaintext, unused []byte, err error)
-	write func(p []byte)
-	close func()
+	read  func(ciphertext []byte) (plaintext []byte, used int, err error)
+	write func(p []byte) error
+	close func() error
 	move  func()
 }
 
@@ -168,9 +119,9 @@ func (s *scriptedStream) run(e endpoint, pieces []byte) *outcome {
 			piece := slices.Clone(input[:n]) // Read decrypts in place
 			input = input[n:]
 			for o.end == "open" {
-				plaintext, unused, err := e.read(piece)
+				plaintext, used, err := e.read(piece)
 				o.plaintext = append(o.plaintext, plaintext...)
-				if piece = unused; errors.Is(err, ErrAgain) || errors.Is(err, tls13.ErrAgain) {
+				if piece = piece[used:]; errors.Is(err, ErrAgain) || errors.Is(err, tls13.ErrAgain) {
 					break
 				} else if err != nil {
 					o.setEnd(err)
@@ -185,20 +136,27 @@ func (s *scriptedStream) run(e endpoint, pieces []byte) *outcome {
 	return o
 }
 
-func (r *reference) run(t *testing.T, s *scriptedStream, secrets *trafficSecrets) *outcome {
-	buf := make([]byte, 16<<10)
+// runReference performs a handshake, and then passes the stream that script describes to crypto/tls.
+func runReference(t *testing.T, script []byte) (*scriptedStream, *trafficSecrets, *outcome) {
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	secrets := new(trafficSecrets)
+	serverCfg.KeyLogWriter, serverCfg.SessionTicketsDisabled = secrets, true
+	serverCfg.CurvePreferences = []tls.CurveID{tls.CurveP256} // the fastest
+	clientCfg.CurvePreferences = serverCfg.CurvePreferences
+	server, _, _ := newOpenPair(t, serverCfg, clientCfg)
+	server.out = nil
+	s := newScriptedStream(secrets.client, script)
 	o := s.run(endpoint{
-		read: func(ciphertext []byte) (plaintext, unused []byte, err error) {
-			r.input = append(r.input, ciphertext...)
-			n, err := r.tls.Read(buf)
-			return buf[:n], nil, err
+		read: func(ciphertext []byte) (plaintext []byte, used int, err error) {
+			n, used, err := server.session.Read(server.buf, ciphertext)
+			return server.buf[:n], used, err
 		},
-		write: func(p []byte) { _, _ = r.tls.Write(p) }, // fails after CloseWrite
-		close: func() { _ = r.tls.CloseWrite() },
+		write: server.session.Write,
+		close: server.session.CloseWrite,
 		move:  func() {},
 	}, nil)
-	o.setSent(t, r.output, secrets.server)
-	return o
+	o.setSent(t, server.out, secrets.server)
+	return s, secrets, o
 }
 
 type compactOutput []byte
@@ -216,12 +174,11 @@ func runCompact(t *testing.T, s *scriptedStream, secrets *trafficSecrets, pieces
 	defer func() { conn.Close() }()
 	var out compactOutput
 	o := s.run(endpoint{
-		read: func(ciphertext []byte) (plaintext, unused []byte, err error) {
-			plaintext, used, err := conn.ReadInPlace(&out, ciphertext)
-			return plaintext, ciphertext[used:], err
+		read: func(ciphertext []byte) (plaintext []byte, used int, err error) {
+			return conn.ReadInPlace(&out, ciphertext)
 		},
-		write: func(p []byte) { _ = conn.Write(&out, p) }, // fails after CloseWrite
-		close: func() { _ = conn.CloseWrite(&out) },
+		write: func(p []byte) error { return conn.Write(&out, p) },
+		close: func() error { return conn.CloseWrite(&out) },
 		move: func() {
 			conn, err = tls13.RestoreConn(conn.AppendState(nil), &compareCache)
 			testkit.RequireNoError(t, err)
@@ -425,10 +382,12 @@ var operations = [...]struct {
 	}},
 	opServerWrite: {"server: write", func(s *scriptedStream, args arguments) {
 		n := nextUint16(args)
-		s.addEvent(func(e endpoint) { e.write(make([]byte, n)) })
+		s.addEvent(func(e endpoint) { _ = e.write(make([]byte, n)) }) // fails after CloseWrite
 	}},
-	opServerClose: {"server: close", func(s *scriptedStream, _ arguments) { s.addEvent(func(e endpoint) { e.close() }) }},
-	opServerMove:  {"server: move", func(s *scriptedStream, _ arguments) { s.addEvent(func(e endpoint) { e.move() }) }},
+	opServerClose: {"server: close", func(s *scriptedStream, _ arguments) {
+		s.addEvent(func(e endpoint) { _ = e.close() })
+	}},
+	opServerMove: {"server: move", func(s *scriptedStream, _ arguments) { s.addEvent(func(e endpoint) { e.move() }) }},
 }
 
 // seedScripts returns scripts with all operations.
