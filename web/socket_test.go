@@ -201,6 +201,12 @@ func TestNilHandlers(t *testing.T) {
 			t.Errorf("%T: %v, %d %q", h, err, w.Code, w.Body)
 		}
 	}
+	defer func() {
+		if text := fmt.Sprint(recover()); !strings.Contains(text, "web: Quick: the http.Handler is nil") {
+			t.Errorf("Quick(nil) panics with %q", text)
+		}
+	}()
+	web.Quick(nil)
 }
 
 // TestHiddenResponseWriter checks the error if middleware hides the ResponseWriter of package web.
