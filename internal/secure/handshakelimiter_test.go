@@ -22,7 +22,7 @@ func recordClientHello(t testing.TB) []byte {
 	_, clientCfg := newConfigs(tls.VersionTLS13)
 	g := NewHandshakeLimiter(1, 1)
 	c := newClientPeer(t, clientCfg, g)
-	testkit.WaitFor(t, "a ClientHello", func() bool { c.advanceHandshake(); return len(c.out) > 0 })
+	c.waitForOutput()
 	c.session.Abort()
 	g.Wait()
 	return c.out
@@ -123,7 +123,7 @@ func testQueueOrder(t *testing.T) {
 	}
 	last := queue("f")
 	for _, d := range []*testPeer{all[0], all[3], last} {
-		testkit.WaitFor(t, "an answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
+		d.waitForOutput()
 		d.session.Abort()
 	}
 	g.Wait()
@@ -203,55 +203,27 @@ func TestAbortEndsContext(t *testing.T) {
 // TestInputFull has a client send much while the server's handshake has no token: the owner is asked to
 // pause, nothing is lost, and it is woken to resume.
 func TestInputFull(t *testing.T) {
-	t.Run("data", func(t *testing.T) {
-		data := randomBytes(1, 3*MaxHandshakeInput)
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext(data) })
-		if string(server.got) != string(data) {
-			t.Errorf("%d bytes arrived, not the %d sent", len(server.got), len(data))
-		}
-	})
-	t.Run("certificates", func(t *testing.T) { // the handshake itself is that large
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		serverCfg.ClientAuth = tls.RequireAnyClientCert
-		chain := siteCert()
-		chain.Certificate = slices.Repeat(chain.Certificate, 2*InputPauseSize/len(chain.Certificate[0]))
-		clientCfg.Certificates = []tls.Certificate{chain}
-		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext([]byte("x")) })
-		if got := len(server.session.State().PeerCertificates); got != len(chain.Certificate) {
-			t.Errorf("%d certificates arrived, want %d", got, len(chain.Certificate))
-		}
-	})
+	data := randomBytes(1, 3*MaxHandshakeInput)
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	server := newServerWithFullInput(t, serverCfg, clientCfg, data)
+	if string(server.got) != string(data) {
+		t.Errorf("%d bytes arrived, not the %d sent", len(server.got), len(data))
+	}
+	serverCfg.ClientAuth = tls.RequireAnyClientCert // the handshake itself is that large
+	chain := siteCert()
+	chain.Certificate = slices.Repeat(chain.Certificate, 2*InputPauseSize/len(chain.Certificate[0]))
+	clientCfg.Certificates = []tls.Certificate{chain}
+	server = newServerWithFullInput(t, serverCfg, clientCfg, []byte("x"))
+	if got := len(server.session.State().PeerCertificates); got != len(chain.Certificate) {
+		t.Errorf("%d certificates arrived, want %d", got, len(chain.Certificate))
+	}
 }
 
-// newServerWithFullInput returns a server whose input was full during the handshake, after it has
-// received all data.
-func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*testPeer)) *testPeer {
-	server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
-	send(client)
-	p := &pump{t: t, a: server, b: client, piece: randomPieceSizes(1, 64<<10)}
-	for p.moveOnce() {
-	}
-	if !server.session.IsInputFull() || len(server.pending) == 0 || server.open {
-		t.Fatalf("full is %v, %d bytes are held, open is %v", server.session.IsInputFull(), len(server.pending), server.open)
-	}
-	if n := len(server.session.hs.Load().in); n > MaxHandshakeInput {
-		t.Errorf("%d bytes are kept, the most is %d", n, MaxHandshakeInput)
-	}
-	<-g.cpuTokens
-	p.pumpUntil("something has arrived", func() bool { return len(server.got) > 0 || server.err != nil })
-	if server.err != nil {
-		t.Fatal(server.err)
-	}
-	return server
-}
-
-// newServerWithoutCPU returns an open client whose last flight is not sent yet, and its server, which
-// cannot continue until the token is taken out of its limiter.
-func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server, client *testPeer, g *HandshakeLimiter) {
-	g = NewHandshakeLimiter(1, 1)
-	server = newServerPeer(t, serverCfg, g)
-	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+// newServerWithFullInput returns a server whose input was full during the handshake, because it had no token, after it
+// has received data.
+func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, data []byte) *testPeer {
+	g := NewHandshakeLimiter(1, 1)
+	server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
 	t.Cleanup(func() {
 		server.session.Abort()
 		client.session.Abort()
@@ -270,7 +242,20 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 		return client.open
 	})
 	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
-	return server, client, g
+	client.writePlaintext(data)
+	p := &pump{t: t, a: server, b: client, piece: randomPieceSizes(1, 64<<10)}
+	for p.moveOnce() {
+	}
+	if !server.session.IsInputFull() || len(server.pending) == 0 || server.open {
+		t.Fatalf("full is %v, %d bytes are held, open is %v", server.session.IsInputFull(), len(server.pending), server.open)
+	}
+	if n := len(server.session.hs.Load().in); n > MaxHandshakeInput {
+		t.Errorf("%d bytes are kept, the most is %d", n, MaxHandshakeInput)
+	}
+	<-g.cpuTokens
+	p.pumpUntil("something has arrived", func() bool { return len(server.got) > 0 || server.err != nil })
+	testkit.RequireNoError(t, server.err)
+	return server
 }
 
 // TestTooMuchInput feeds a handshake that waits for a place more than the maximum.
@@ -304,26 +289,22 @@ func TestNoWakeAfterAbort(t *testing.T) {
 	serverCfg, _ := newConfigs(tls.VersionTLS13)
 	g := NewHandshakeLimiter(4, 2)
 	for i := range 200 {
-		o := &strictOwner{t: t}
-		s := NewServerSession(serverCfg, g, o, nil)
-		testkit.RequireNoError(t, s.FeedHandshake(hello))
+		var isGone atomic.Bool
+		d := newServerPeer(t, serverCfg, g)
+		d.onWake = func() {
+			if isGone.Load() {
+				t.Error("Wake after Abort")
+			}
+		}
+		d.receiveCiphertext(hello)
 		for range i % 20 * 10 {
 			runtime.Gosched()
 		}
-		s.Abort()
-		o.isGone.Store(true)
+		d.session.Abort()
+		isGone.Store(true)
+		if len(d.out) > 0 {
+			t.Error("Emit without AdvanceHandshake")
+		}
 	}
 	g.Wait()
-}
-
-type strictOwner struct {
-	t      *testing.T
-	isGone atomic.Bool
-}
-
-func (o *strictOwner) Emit([]byte) { o.t.Error("Emit without a Step") }
-func (o *strictOwner) Wake() {
-	if o.isGone.Load() {
-		o.t.Error("Wake after Abort")
-	}
 }

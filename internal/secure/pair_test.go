@@ -155,6 +155,11 @@ func (d *testPeer) endInput() {
 	d.advanceHandshake()
 }
 
+func (d *testPeer) waitForOutput() {
+	d.t.Helper()
+	testkit.WaitFor(d.t, "output", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
+}
+
 func (d *testPeer) takeOutput() []byte { out := d.out; d.out = nil; return out }
 func (d *testPeer) writePlaintext(p []byte) {
 	d.t.Helper()
