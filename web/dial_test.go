@@ -77,7 +77,7 @@ func TestDialSocket(t *testing.T) {
 				url := scheme + startServer(t, srv)
 				d := newDialedSocket()
 				d.onOpen = func(s web.Socket) {
-					for _, m := range []string{"", "protocol", strings.Repeat("x", 125), strings.Repeat("x", 126), strings.Repeat("x", 65536), long} {
+					for _, m := range []string{"", "protocol", long[:125], long[:126], long[:65536]} {
 						testkit.ExpectNoError(t, s.WriteText(m))
 					}
 					testkit.ExpectNoError(t, s.Ping())
@@ -86,13 +86,11 @@ func TestDialSocket(t *testing.T) {
 				dial := web.SocketDial{URL: url + "/ws?a=b", Value: 7, TLSConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 					Header: http.Header{"sec-websocket-key": {"mine"}}}
 				testkit.RequireNoError(t, client.Dial(srv, dial))
-				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure), "message 1 ", "message 1 other", "message 1 "+strings.Repeat("x", 125),
-					"message 1 "+strings.Repeat("x", 126), "message 1 "+strings.Repeat("x", 65536), "message 1 "+long)
+				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure), "message 1 ", "message 1 other",
+					"message 1 "+long[:125], "message 1 "+long[:126], "message 1 "+long[:65536])
 				ref := testkit.Receive(t, d.refs, "the socket")
-				for _, m := range []string{"from outside", long} {
-					_ = ref.Send(web.MaskFrame(web.Frame(web.Binary, m)))
-					d.expect(t, "message 2 "+m)
-				}
+				_ = ref.Send(web.MaskFrame(web.Frame(web.Binary, long)))
+				d.expect(t, "message 2 "+long)
 				r.group.Broadcast(web.Text, []byte("to all"))
 				d.expect(t, "message 1 to all")
 				_ = ref.Send(web.MaskFrame(web.Frame(web.Text, "close")))

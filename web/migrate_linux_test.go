@@ -364,30 +364,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestHTTP2StaysInUpgrade checks that HTTP/2 connections end with GOAWAY in the old process, and that an upgrade does
-// not wait for them.
-func TestHTTP2StaysInUpgrade(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			s := startUpgradeChain(t, model, 0)
-			idle := testkit.Dial(t, s.addr)
-			idle.Send(http2Preface + settingsFrame)
-			c, _ := newHTTP2Client(t, nil)
-			if got := get(t, c, "http://"+s.addr+"/pid"); got != strconv.Itoa(s.pid) {
-				t.Errorf("process %s answers; want %d", got, s.pid)
-			}
-			old := s.upgradeServer()
-			expectGoAway(t, idle, 0)
-			s.waitProcessEnd(old)
-			if got := get(t, c, "http://"+s.addr+"/pid"); got != strconv.Itoa(s.pid) {
-				t.Errorf("process %s answers after the upgrade; want %d", got, s.pid)
-			}
-		})
-	}
-}
-
 // TestMovesOrNot checks WebSockets that move later, not at all, or to a process that does not
-// accept them.
+// accept them. HTTP/2 connections end with GOAWAY in the old process, which does not wait for them.
 func TestMovesOrNot(t *testing.T) {
 	s := startUpgradeChain(t, tcp.Epoll, 0)
 	open := func(path string) *testkit.Conn {
@@ -396,6 +374,15 @@ func TestMovesOrNot(t *testing.T) {
 		return c
 	}
 	unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
+	idle := testkit.Dial(t, s.addr)
+	idle.Send(http2Preface + settingsFrame)
+	http2, _ := newHTTP2Client(t, nil)
+	expectHTTP2From := func(pid int) {
+		if got := get(t, http2, "http://"+s.addr+"/pid"); got != strconv.Itoa(pid) {
+			t.Errorf("process %s answers; want %d", got, pid)
+		}
+	}
+	expectHTTP2From(s.pid)
 	bad.Send(fr(fin|1, "fail"))
 	expectFrame(t, bad, fin|1, "1 fail")
 	// A partial message larger than the maximum state moves when it is complete.
@@ -413,7 +400,10 @@ func TestMovesOrNot(t *testing.T) {
 		t.Errorf("a socket that the new process does not know: %q; want the end", rest)
 	}
 	expectClose(t, unnamed, web.CloseGoingAway)
+	expectGoAway(t, idle, 0)
 	s.waitProcessEnd(old)
+	expectHTTP2From(s.pid)
+	http2.CloseIdleConnections()
 	testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
 	large.Send(fr(fin|2, "once more"))
 	expectFrame(t, large, fin|2, "once more")
