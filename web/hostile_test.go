@@ -2,7 +2,7 @@ package web_test
 
 import (
 	"bufio"
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -120,20 +120,17 @@ func (s *attackedServer) newHandler() http.Handler {
 	return mux
 }
 
-func (s *attackedServer) dial() (*attacker, error) {
+func (s *attackedServer) dialAndRun(run func(*attacker) error) error {
 	nc, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		return nil, err
-	}
-	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
-}
-
-func (s *attackedServer) runHonestClient(id int) error {
-	a, err := s.dial()
 	if err != nil {
 		return err
 	}
-	defer a.Close()
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
+	return run(&attacker{Conn: nc, r: bufio.NewReader(nc)})
+}
+
+func (s *attackedServer) runHonestClient(id int, a *attacker) error {
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
 		fmt.Fprintf(a, "%sPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", getRequests("/quick?"+text), len(text), text)
@@ -181,9 +178,7 @@ func TestHostile(t *testing.T) {
 }
 
 func runAttack(t *testing.T, model string, a attack) {
-	p, err := pool.New(pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	t.Cleanup(func() { p.Close(context.Background()) })
+	p := newPool(t, pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
 	s := &attackedServer{pool: p, over: make(chan struct{}), ended: make(chan struct{})}
 	if a.limits.MaxBuffered == 0 {
 		a.limits.MaxBuffered = maxBuffered
@@ -198,14 +193,11 @@ func runAttack(t *testing.T, model string, a attack) {
 		attackers.Go(func() {
 			ready := sync.OnceFunc(inPlace.Done)
 			defer ready()
-			one, err := s.dial()
+			err := s.dialAndRun(func(one *attacker) error {
+				one.inPlace = ready
+				return a.client(s, one)
+			})
 			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer one.Close()
-			one.inPlace = ready
-			if err := a.client(s, one); err != nil {
 				t.Errorf("an attacker: %v", err)
 			}
 		})
@@ -213,7 +205,8 @@ func runAttack(t *testing.T, model string, a attack) {
 	inPlace.Wait()
 	for id := range 4 {
 		honest.Go(func() {
-			if err := s.runHonestClient(id); err != nil {
+			err := s.dialAndRun(func(a *attacker) error { return s.runHonestClient(id, a) })
+			if err != nil {
 				t.Errorf("an honest client: %v", err)
 			}
 		})
@@ -315,13 +308,13 @@ func newAttacks() []attack {
 		{"requests that are reset", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			a.inPlace()
 			for range 20 {
-				one, err := s.dial()
+				err := s.dialAndRun(func(one *attacker) error {
+					_, err := io.WriteString(one, post+"Content-Length: 100\r\n\r\nhalf")
+					return errors.Join(err, one.Conn.(*net.TCPConn).SetLinger(0))
+				})
 				if err != nil {
 					return err
 				}
-				io.WriteString(one, post+"Content-Length: 100\r\n\r\nhalf")
-				_ = one.Conn.(*net.TCPConn).SetLinger(0)
-				one.Close()
 			}
 			return nil
 		}, nil},
@@ -332,9 +325,7 @@ func newAttacks() []attack {
 // message in part, count in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	defer p.Close(context.Background())
+	p := newPool(t, pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	entered, release := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int64
 	mux := http.NewServeMux()

@@ -22,12 +22,12 @@ import (
 )
 
 // newHTTP2Client returns a client that uses HTTP/2 only. Without config it uses no TLS.
-func newHTTP2Client(t *testing.T, config *tls.Config) (*http.Client, *http.Transport) {
+func newHTTP2Client(t *testing.T, config *tls.Config) *http.Client {
 	tr := &http.Transport{TLSClientConfig: config, Protocols: new(http.Protocols)}
 	tr.Protocols.SetHTTP2(config != nil)
 	tr.Protocols.SetUnencryptedHTTP2(config == nil)
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: testkit.Timeout}, tr
+	return &http.Client{Transport: tr, Timeout: testkit.Timeout}
 }
 
 func get(t *testing.T, c *http.Client, url string) string {
@@ -117,7 +117,7 @@ func TestHTTP2(t *testing.T) {
 				}
 				addr := startServer(t, srv)
 				base := scheme + "://" + addr
-				c, _ := newHTTP2Client(t, config)
+				c := newHTTP2Client(t, config)
 				if got, want := get(t, c, base+"/about"), fmt.Sprint("HTTP/2.0", config != nil, true, " ", addr, " false"); got != want {
 					t.Errorf("a handler sees %q; want %q", got, want)
 				}
@@ -147,7 +147,7 @@ func TestHTTP2(t *testing.T) {
 				results := make(chan string, clients*streams)
 				wants := make(map[string]bool)
 				for i := range clients {
-					c, _ := newHTTP2Client(t, config)
+					c := newHTTP2Client(t, config)
 					get(t, c, base+"/quick")
 					for n := range streams {
 						want := fmt.Sprint(i, "-", n)
@@ -222,7 +222,7 @@ func TestHTTP2Preface(t *testing.T) {
 		c.ExpectEOF("")
 	})
 	t.Run("secure cipher suite of TLS 1.2", func(t *testing.T) {
-		c, _ := newHTTP2Client(t, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS12})
+		c := newHTTP2Client(t, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS12})
 		if got := get(t, c, "https://"+encrypted); got != "HTTP/2.0" {
 			t.Error(got)
 		}
@@ -247,7 +247,7 @@ func TestHTTP2Drain(t *testing.T) {
 				c.Send(http2Preface + settingsFrame)
 				readHTTP2Frame(t, c)
 			}
-			c, _ := newHTTP2Client(t, nil)
+			c := newHTTP2Client(t, nil)
 			answer := make(chan string, 1)
 			go func() { answer <- getOrError(c, "http://"+addr) }()
 			<-started
@@ -289,7 +289,7 @@ func TestHTTP2Limits(t *testing.T) {
 	})
 	t.Run("MaxHeaderBytes", func(t *testing.T) {
 		addr := startServer(t, &tcp.Server{Handler: &web.HTTP{Handler: ok, UnencryptedHTTP2: true}})
-		c, _ := newHTTP2Client(t, nil)
+		c := newHTTP2Client(t, nil)
 		for size, want := range map[int]int{30 << 10: http.StatusOK, 64 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 			req, _ := http.NewRequest("GET", "http://"+addr, nil)
 			req.Header.Set("X", strings.Repeat("x", size))
@@ -324,7 +324,7 @@ func TestHTTP2Events(t *testing.T) {
 			}
 			srv := &tcp.Server{Model: model, Handler: &web.HTTP{Handler: events, UnencryptedHTTP2: true}}
 			addr := startServer(t, srv)
-			c, _ := newHTTP2Client(t, nil)
+			c := newHTTP2Client(t, nil)
 			subscribe := func(ctx context.Context) io.Reader {
 				req, _ := http.NewRequestWithContext(ctx, "GET", "http://"+addr, nil)
 				res, err := c.Do(req)

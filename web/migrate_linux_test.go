@@ -376,7 +376,7 @@ func TestMovesOrNot(t *testing.T) {
 	unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
 	idle := testkit.Dial(t, s.addr)
 	idle.Send(http2Preface + settingsFrame)
-	http2, _ := newHTTP2Client(t, nil)
+	http2 := newHTTP2Client(t, nil)
 	expectHTTP2From := func(pid int) {
 		if got := get(t, http2, "http://"+s.addr+"/pid"); got != strconv.Itoa(pid) {
 			t.Errorf("process %s answers; want %d", got, pid)

@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -15,9 +14,7 @@ import (
 
 // TestOverloadShedsQueuedRequests has a pool that sheds nothing itself.
 func TestOverloadShedsQueuedRequests(t *testing.T) {
-	p, err := pool.New(pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	t.Cleanup(func() { p.Close(context.Background()) })
+	p := newPool(t, pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
 	entered, release := make(chan struct{}), make(chan struct{})
 	open := sync.OnceFunc(func() { close(release) })
 	mux := http.NewServeMux()
@@ -84,7 +81,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	fill := testkit.LimitMemory(t, 64<<20)
 	s := &tcp.Server{Handler: &web.HTTP{Handler: mux, UnencryptedHTTP2: true}}
 	addr := startServer(t, s)
-	http2, _ := newHTTP2Client(t, nil)
+	http2 := newHTTP2Client(t, nil)
 	getHTTP2 := func(path string) int {
 		res, err := http2.Get("http://" + addr + path)
 		testkit.RequireNoError(t, err)
