@@ -201,19 +201,13 @@ func TestPipelined(t *testing.T) {
 			expectBody(t, c, "")
 			expectBody(t, c, "2")
 		})
-		t.Run("in order", func(t *testing.T) {
+		t.Run("before the client's end", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			const n = 300
-			go func() {
-				for i := range n {
-					io.WriteString(c, getRequests(fmt.Sprint("/n/", i), "/large"))
-				}
-				_ = c.Conn.(*net.TCPConn).CloseWrite() // all are answered in any case
-			}()
-			for i := range n {
-				expectBody(t, c, fmt.Sprint(i))
-				expectBody(t, c, strings.Repeat("large ", 2000))
-			}
+			c.Send(getRequests("/n/1", "/large", "/n/2"))
+			c.CloseWrite() // all are answered in any case
+			expectBody(t, c, "1")
+			expectBody(t, c, strings.Repeat("large ", 2000))
+			expectBody(t, c, "2")
 			c.ExpectEOF("")
 		})
 		for _, path := range []string{"/panic", "/exit", "/quick/exit"} {
