@@ -374,8 +374,7 @@ func TestMovesOrNot(t *testing.T) {
 		return c
 	}
 	unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
-	idle := testkit.Dial(t, s.addr)
-	idle.Send(http2Preface + settingsFrame)
+	idle := dialHTTP2(t, s.addr)
 	http2 := newHTTP2Client(t, nil)
 	expectHTTP2From := func(pid int) {
 		if got := get(t, http2, "http://"+s.addr+"/pid"); got != strconv.Itoa(pid) {
