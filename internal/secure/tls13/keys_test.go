@@ -79,23 +79,19 @@ func TestKeySchedule(t *testing.T) {
 
 // TestCountRecordsEncryptedWith counts the records of one secret among others.
 func TestCountRecordsEncryptedWith(t *testing.T) {
-	for suiteName, id := range cipherSuites {
-		t.Run(suiteName, func(t *testing.T) {
-			server, _ := newTestPair(t, id)
-			_, other := newTestPair(t, id)
-			secret := server.appendSecret(nil, &server.write)
-			changeCipherSpec := []byte{20, 3, 3, 0, 1, 1}
-			first := concat(changeCipherSpec, other.writePlaintext("finished"), server.writePlaintext("ticket"), server.writePlaintext(""), server.writePlaintext("ticket"))
-			second := concat(other.writePlaintext("other"), server.writePlaintext("ticket"))
-			for _, c := range []struct {
-				sent         []byte
-				before, want int
-			}{{nil, 0, 0}, {first, 0, 2}, {second, 2, 1}, {second, 0, 0}, {second[:len(second)-1], 2, 0}, {first[:3], 0, 0}} {
-				if n := CountRecordsEncryptedWith(id, secret, c.sent, c.before); n != c.want {
-					t.Errorf("%d records in %d bytes after %d, want %d", n, len(c.sent), c.before, c.want)
-				}
-			}
-		})
+	server, _ := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+	_, other := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+	secret := server.appendSecret(nil, &server.write)
+	changeCipherSpec := []byte{20, 3, 3, 0, 1, 1}
+	first := concat(changeCipherSpec, other.writePlaintext("finished"), server.writePlaintext("ticket"), server.writePlaintext(""), server.writePlaintext("ticket"))
+	second := concat(other.writePlaintext("other"), server.writePlaintext("ticket"))
+	for _, c := range []struct {
+		sent         []byte
+		before, want int
+	}{{nil, 0, 0}, {first, 0, 2}, {second, 2, 1}, {second, 0, 0}, {second[:len(second)-1], 2, 0}, {first[:3], 0, 0}} {
+		if n := CountRecordsEncryptedWith(tls.TLS_AES_256_GCM_SHA384, secret, c.sent, c.before); n != c.want {
+			t.Errorf("%d records in %d bytes after %d, want %d", n, len(c.sent), c.before, c.want)
+		}
 	}
 	if n := CountRecordsEncryptedWith(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32), rfcTicket, 0); n != 0 {
 		t.Errorf("%d records of another cipher suite, want 0", n)

@@ -13,27 +13,24 @@ import (
 
 // TestEcho echoes messages of all sizes in any fragmentation.
 func TestEcho(t *testing.T) {
-	for suiteName, id := range cipherSuites {
-		for lenName, pieceLen := range pieceLens {
-			t.Run(suiteName+"/"+lenName, func(t *testing.T) {
-				server, client := newTestPair(t, id)
-				var sent, echo []byte
-				var want string
-				for i, n := range []int{1, 0, 64, 1000, maxPlaintext, maxPlaintext + 1, 40_000} {
-					message := string(randomBytes(uint64(i), n))
-					want += message
-					sent = append(sent, client.writePlaintext(message)...)
-				}
-				server.receivePieces(sent, pieceLen)
-				server.checkGot(want)
-				echo = server.writePlaintext(string(server.got))
-				client.receivePieces(echo, pieceLen)
-				client.checkGot(want)
-				if server.err != nil || client.err != nil || server.keepsPartial() || client.keepsPartial() {
-					t.Errorf("server: %v, client: %v; want no error and no partial record", server.err, client.err)
-				}
-			})
-		}
+	for lenName, pieceLen := range pieceLens {
+		t.Run(lenName, func(t *testing.T) {
+			server, client := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+			var sent []byte
+			var want string
+			for i, n := range []int{1, 0, 1000, maxPlaintext, maxPlaintext + 1, 40_000} {
+				message := string(randomBytes(uint64(i), n))
+				want += message
+				sent = append(sent, client.writePlaintext(message)...)
+			}
+			server.receivePieces(sent, pieceLen)
+			server.checkGot(want)
+			client.receivePieces(server.writePlaintext(want), pieceLen)
+			client.checkGot(want)
+			if server.err != nil || client.err != nil || server.keepsPartial() || client.keepsPartial() {
+				t.Errorf("server: %v, client: %v; want no error and no partial record", server.err, client.err)
+			}
+		})
 	}
 }
 
@@ -420,21 +417,17 @@ func TestAllocs(t *testing.T) {
 	if testkit.RaceEnabled { // then sync.Pool drops items at random
 		return
 	}
-	for suiteName, id := range cipherSuites {
-		t.Run(suiteName, func(t *testing.T) {
-			server, client := newTestPair(t, id)
-			message, out := make([]byte, 64), make(testOutput, 0, 1000)
-			allocs := testing.AllocsPerRun(1000, func() {
-				out = out[:0]
-				testkit.RequireNoError(t, client.Conn.Write(&out, message))
-				plaintext, used, err := server.Conn.ReadInPlace(&out, out)
-				if len(plaintext) != 64 || used != len(out) || err != ErrAgain {
-					t.Fatal(plaintext, used, err)
-				}
-			})
-			if allocs > 0 {
-				t.Errorf("Write and Read: %v allocations, want none", allocs)
-			}
-		})
+	server, client := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+	message, out := make([]byte, 64), make(testOutput, 0, 1000)
+	allocs := testing.AllocsPerRun(1000, func() {
+		out = out[:0]
+		testkit.RequireNoError(t, client.Conn.Write(&out, message))
+		plaintext, used, err := server.Conn.ReadInPlace(&out, out)
+		if len(plaintext) != 64 || used != len(out) || err != ErrAgain {
+			t.Fatal(plaintext, used, err)
+		}
+	})
+	if allocs > 0 {
+		t.Errorf("Write and Read: %v allocations, want none", allocs)
 	}
 }
