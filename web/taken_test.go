@@ -84,8 +84,9 @@ func TestResponseWriterAfterReturn(t *testing.T) {
 	}))
 	addr, _ := testserver.Start(t, &tcp.Server{Handler: &HTTP{Handler: h}})
 	c := testkit.Dial(t, addr)
+	const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 2 { // so that the first exchange is done
-		c.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		c.Send(request)
 		c.ReadResponse()
 	}
 	f, err := os.Open(os.Args[0])
@@ -108,4 +109,6 @@ func TestResponseWriterAfterReturn(t *testing.T) {
 			t.Errorf("%s succeeds after the handler has returned", name)
 		}
 	}
+	c.Send(request)
+	c.ReadResponse()
 }
