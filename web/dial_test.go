@@ -170,6 +170,7 @@ func TestBadHandshakes(t *testing.T) {
 		"long head":            {replace("\r\n\r\n", "\r\nX: "+strings.Repeat("x", 20_000)), invalid + "the head is larger than 16384 bytes"},
 		"HTTP/1.0":             {replace("1.1", "1.0"), invalid + "the server's protocol is HTTP/1.0"},
 		"no upgrade":           {replace("Upgrade: websocket\r\n", ""), invalid + `the server's Upgrade is ""; expected websocket`},
+		"no connection":        {replace("Connection: Upgrade", "Connection: keep-alive"), invalid + `the server's Connection is "keep-alive"`},
 		"wrong accept":         {replace("ACCEPT", "xACCEPT"), invalid + `the server's Sec-Websocket-Accept is "x`},
 		"two accepts":          {add("Sec-WebSocket-Accept: ACCEPT"), invalid + "the server's Sec-Websocket-Accept is "},
 		"other subprotocol":    {add("Sec-WebSocket-Protocol: P"), invalid + `the server's Sec-Websocket-Protocol is "P"; expected none or one of ["p"]`},

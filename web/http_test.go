@@ -339,6 +339,9 @@ func TestContextEnds(t *testing.T) {
 		if a, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr); !ok || a.String() != addr {
 			t.Errorf("the context's local address is %v; expected %v", a, addr)
 		}
+		if err := ctx.Err(); err != nil {
+			t.Errorf("the context of a request that is handled has ended with %v", err)
+		}
 		if s, ok := ctx.Value(http.ServerContextKey).(*http.Server); !ok || s == nil {
 			t.Error("the context has no server")
 		}

@@ -95,6 +95,7 @@ func TestSocketEnds(t *testing.T) {
 		"server closes":       {send(fr(fin|1, "close")), 4000, func(err error) bool { return err == nil }},
 		"client ends":         {func(c *testkit.Conn) { c.CloseWrite() }, 0, lost},
 		"half a frame, gone":  {func(c *testkit.Conn) { c.Send(fr(fin|1, "hello")[:5]); c.Close() }, 0, lost},
+		"half a message":      {func(c *testkit.Conn) { c.Send(fr(1, "hello")); c.Close() }, 0, lost},
 		"message too long":    {send(fr(fin|2, x+x)[:100]), 1009, closes(1009)},
 		"fragments too long":  {send(fr(2, x) + fr(0, x)), 1009, closes(1009)},
 		"frame of 2^63 bytes": {send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), 1009, closes(1009)},

@@ -234,6 +234,8 @@ func TestAsNetHTTP(t *testing.T) {
 		one("unknown expectation", post("/unread", "Content-Length: 5\r\nExpect: tea\r\n", "hello")),
 		row{"expect", []string{post("/echo", "Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "hello"}, []string{"POST"}},
 		row{"body in pieces", []string{post("/echo", "Content-Length: 10\r\n", "hel"), "lo", "world"}, []string{"POST"}},
+		row{"chunks in pieces", []string{post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r"), "\n0\r\n", "\r\n"},
+			[]string{"POST"}},
 		row{"head in pieces", []string{"GET /hel", "lo HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"}, []string{"GET"}},
 		one("pipeline", getRequests("/hello", "/large")+post("/echo", "Content-Length: 5\r\n", "hello")+getRequests("/empty", "/flush"),
 			"GET", "POST", "GET", "GET"),
