@@ -143,7 +143,8 @@ func TestAutobahn(t *testing.T) {
 		add(fmt.Sprintf("4.%d.2", j+1), fr(fin|(op+1), "reserved opcode payload"), 0, 1002)
 		for i := range byte(3) {
 			chop := []int{0, 0, 1}[i]
-			add(fmt.Sprintf("4.%d.%d", j+1, i+3), hello+fr(fin|(op+2+i), "")+fr(fin|9, ""), chop, 1002, text("Hello, world!"))
+			send := hello + fr(fin|(op+2+i), "") + fr(fin|9, "")
+			add(fmt.Sprintf("4.%d.%d", j+1, i+3), send, chop, 1002, text("Hello, world!"))
 		}
 	}
 	add("5.1", fr(9, "frag")+fr(fin, "ment"), 0, 1002)
@@ -227,7 +228,8 @@ func TestAutobahn(t *testing.T) {
 	add("9.5.1", fr(fin|1, auto), 64, 0, text(auto))
 	add("10.1.1", encodeFragments(1, auto, 1300), 0, 0, text(auto))
 
-	forEachSocketServer(t, &web.WebSocket{Handler: echoSocket, MaxMessage: len(large)}, func(t *testing.T, addr string) {
+	ws := &web.WebSocket{Handler: echoSocket, MaxMessage: len(large)}
+	forEachSocketServer(t, ws, func(t *testing.T, addr string) {
 		for _, r := range rows {
 			t.Run(r.number, func(t *testing.T) {
 				t.Parallel()

@@ -134,8 +134,8 @@ func TestSmuggling(t *testing.T) {
 		"trailer without a colon":       post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX\r\n\r\n",
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
 	}
-	statuses := map[string]int{"xchunked": 501, "something, and chunked": 501, "tab behind an encoding": 501, "folded encoding": 501,
-		"chunked with a Kelvin sign": 501, "HTTP/1.2": 505, "HTTP/2": 505} // 400 for the others
+	statuses := map[string]int{"xchunked": 501, "something, and chunked": 501, "tab behind an encoding": 501,
+		"folded encoding": 501, "chunked with a Kelvin sign": 501, "HTTP/1.2": 505, "HTTP/2": 505} // 400 for the others
 	var smuggled atomic.Int32
 	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{ErrorLog: silent, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/smuggled" {
@@ -232,8 +232,8 @@ func TestPipelined(t *testing.T) {
 	})
 }
 
-// TestBodies sends bodies together with their heads and the next request. All of it arrives in order, even if the handler
-// does not read a large body at once.
+// TestBodies sends bodies together with their heads and the next request. All of it arrives in order, even if the
+// handler does not read a large body at once.
 func TestBodies(t *testing.T) {
 	const late = 8 << 20
 	read := make(chan struct{})

@@ -177,6 +177,7 @@ func TestAsNetHTTP(t *testing.T) {
 	post := func(path, fields, body string) string {
 		return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n" + body
 	}
+	chunked := func(path, body string) string { return post(path, "Transfer-Encoding: chunked\r\n", body) }
 	type row struct {
 		name    string
 		pieces  []string
@@ -187,8 +188,9 @@ func TestAsNetHTTP(t *testing.T) {
 		return row{name, []string{s}, append([]string{s[:strings.Index(s, " ")]}, methods...)}
 	}
 	rows := []row{}
-	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/set/Content-Length?5", "/set/Content-Length?10",
-		"/set/Content-Length?nil", "/long", "/flush", "/headers", "/trailer", "/readfrom?abc", "/set/Connection?close",
+	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/set/Content-Length?5",
+		"/set/Content-Length?10", "/set/Content-Length?nil", "/long", "/flush", "/headers", "/trailer",
+		"/readfrom?abc", "/set/Connection?close",
 		"/set/Connection?keep-alive", "/set/Transfer-Encoding?identity", "/set/Transfer-Encoding?chunked",
 		"/set/Transfer-Encoding?foo", "/set/Content-Encoding?foo", "/set/Content-Encoding?", "/set/Content-Type?nil",
 		"/set/Date?today", "/hints", "/panic", "/latepanic", "/twice", "/error", "/nothing", "/files/file.txt",
@@ -211,38 +213,40 @@ func TestAsNetHTTP(t *testing.T) {
 		one("lower case", with("/about", "cookie: a=b", "CONNECTION: Keep-Alive")),
 		one("unusual values", with("/about", "X-Twice: a\tb", "X-Empty: \xff")),
 		one("options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"),
-		one("upgrade to HTTP/2", with("/hello", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")),
+		one("upgrade to HTTP/2",
+			with("/hello", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")),
 		one("range", with("/files/file.txt", "Range: bytes=10-19")),
 		one("large range", with("/files/file.txt", "Range: bytes=100-")),
 		one("body", post("/echo", "Content-Length: 5\r\n", "hello")),
 		one("body of GET", "GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"),
-		one("empty line before a request", post("/echo", "Content-Length: 3\r\n", "ABC\r\n"+getRequests("/hello")), "GET"),
+		one("empty line before", post("/echo", "Content-Length: 3\r\n", "ABC\r\n"+getRequests("/hello")), "GET"),
 		one("empty body", post("/echo", "Content-Length: 0\r\n", "")),
-		one("chunks", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\n\r\n")),
+		one("chunks", chunked("/echo", "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\n\r\n")),
 		one("trailers", post("/echo", "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n", "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n")),
-		one("bad chunk", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhelloXX0\r\n\r\n")),
-		one("bad chunk that is not read", post("/unread", "Transfer-Encoding: chunked\r\n", "hax\r\n"+getRequests("/hello"))),
-		one("bad trailer that is not read", post("/unread", "Transfer-Encoding: chunked\r\n", "0\r\nbad\r\n"+getRequests("/hello"))),
+		one("bad chunk", chunked("/echo", "5\r\nhelloXX0\r\n\r\n")),
+		one("bad chunk that is not read", chunked("/unread", "hax\r\n"+getRequests("/hello"))),
+		one("bad trailer that is not read", chunked("/unread", "0\r\nbad\r\n"+getRequests("/hello"))),
 		one("closed body", post("/body/close", "Content-Length: 5\r\n", "hello")),
 		one("closed large body", post("/body/close", "Content-Length: 1000000\r\n", strings.Repeat("b", 1000000))),
 		one("body set to nil", post("/body/nil", "Content-Length: 5\r\n", "hello"+getRequests("/hello")), "GET"),
 		one("body that does not come", post("/status/401", "Content-Length: 5\r\nExpect: 100-cOntInUE\r\n", "")),
-		one("huge body that is not read", post("/status/401", "Content-Length: 9999999999\r\n", strings.Repeat("b", 20<<10))),
+		one("unread huge body", post("/status/401", "Content-Length: 9999999999\r\n", strings.Repeat("b", 20<<10))),
 		one("unread body", post("/unread", "Content-Length: 5\r\n", "hello")),
 		one("unread large body", post("/unread", "Content-Length: 100000\r\n", strings.Repeat("b", 100000))),
-		one("unread chunks", post("/unread", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n")),
+		one("unread chunks", chunked("/unread", "5\r\nhello\r\n0\r\n\r\n")),
 		one("unknown expectation", post("/unread", "Content-Length: 5\r\nExpect: tea\r\n", "hello")),
 		row{"expect", []string{post("/echo", "Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "hello"}, []string{"POST"}},
 		row{"body in pieces", []string{post("/echo", "Content-Length: 10\r\n", "hel"), "lo", "world"}, []string{"POST"}},
-		row{"chunks in pieces", []string{post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r"), "\n0\r\n", "\r\n"},
+		row{"chunks in pieces", []string{chunked("/echo", "5\r\nhello\r"), "\n0\r\n", "\r\n"},
 			[]string{"POST"}},
 		row{"head in pieces", []string{"GET /hel", "lo HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"}, []string{"GET"}},
-		one("pipeline", getRequests("/hello", "/large")+post("/echo", "Content-Length: 5\r\n", "hello")+getRequests("/empty", "/flush"),
-			"GET", "POST", "GET", "GET"),
-		one("pipeline behind an unread body", post("/unread", "Content-Length: 5\r\n", "hello")+getRequests("/hello"), "GET"),
+		one("pipeline", getRequests("/hello", "/large")+post("/echo", "Content-Length: 5\r\n", "hello")+
+			getRequests("/empty", "/flush"), "GET", "POST", "GET", "GET"),
+		one("pipeline and unread body", post("/unread", "Content-Length: 5\r\n", "hello")+getRequests("/hello"), "GET"),
 		one("pipeline with a close", getRequests("/hello", "/set/Connection?close"), "GET"),
-		one("repeated", strings.Repeat(with("/change?a", "X-Type: text/a"), 3)+strings.Repeat(with("/change?a", "X-Type: text/b"), 2)+
-			with("/change?a", "X-Type: text/a"), "GET", "GET", "GET", "GET", "GET"),
+		one("repeated", strings.Repeat(with("/change?a", "X-Type: text/a"), 3)+
+			strings.Repeat(with("/change?a", "X-Type: text/b"), 2)+with("/change?a", "X-Type: text/a"),
+			"GET", "GET", "GET", "GET", "GET"),
 		row{"two in a row", []string{getRequests("/hello"), getRequests("/flush")}, []string{"GET", "GET"}},
 	)
 	h := newTestHandlers(t)

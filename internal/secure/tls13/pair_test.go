@@ -45,11 +45,11 @@ func newTestPair(t testing.TB, cipherSuite uint16) (server, client *testEnd) {
 	return newTestPairOf(t, suite, randomBytes(1, suite.secretLen()), randomBytes(2, suite.secretLen()), cache)
 }
 
-func newTestPairOf(t testing.TB, s suite, clientSecret, serverSecret []byte, cc *CipherCache) (server, client *testEnd) {
+func newTestPairOf(t testing.TB, s suite, ofClient, ofServer []byte, cc *CipherCache) (server, client *testEnd) {
 	server, client = &testEnd{t: t}, &testEnd{t: t}
 	var err, err2 error
-	server.Conn, err = NewConn(s.id(), false, clientSecret, serverSecret, 0, cc)
-	client.Conn, err2 = NewConn(s.id(), true, serverSecret, clientSecret, 0, cc)
+	server.Conn, err = NewConn(s.id(), false, ofClient, ofServer, 0, cc)
+	client.Conn, err2 = NewConn(s.id(), true, ofServer, ofClient, 0, cc)
 	testkit.ExpectNoError(t, errors.Join(err, err2))
 	return server, client
 }
