@@ -66,10 +66,6 @@ func TestHTTPOnTLSPort(t *testing.T) {
 	theirs.Config.ErrorLog = silent
 	theirs.StartTLS()
 	defer theirs.Close()
-	lines := &tcp.Server{Handler: tcp.Lines(tcp.MessageFunc(func(*tcp.Conn, []byte) {})), TLSConfig: &tls.Config{Certificates: cert}, Log: slog.New(slog.DiscardHandler)}
-	if got := exchangeUntilEnd(t, startServer(t, lines), getRequests("/")); got != "" {
-		t.Errorf("a server that does not speak HTTP answers %q", got)
-	}
 	for _, model := range tcp.Models() {
 		srv := &tcp.Server{Model: model, Handler: web.Handler(h), TLSConfig: &tls.Config{Certificates: cert}, Log: slog.New(slog.DiscardHandler)}
 		addr := startServer(t, srv)
