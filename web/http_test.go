@@ -129,7 +129,7 @@ func TestSmuggling(t *testing.T) {
 		"chunk size line with LF":       post + "Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
 		"chunk extension with CR":       post + "Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n0\r\n\r\n",
 		"long chunk extension":          post + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("a", 300) + "\r\nhello\r\n0\r\n\r\n",
-		"chunk without its end":         post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhelloworld\r\n0\r\n\r\n",
+		"chunk without its end":         post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\n0\r\n\r\n",
 		"chunk that ends with LF":       post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
 		"trailer without a colon":       post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX\r\n\r\n",
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
