@@ -131,6 +131,7 @@ func TestSmuggling(t *testing.T) {
 		"long chunk extension":          post + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("a", 300) + "\r\nhello\r\n0\r\n\r\n",
 		"chunk without its end":         post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\n0\r\n\r\n",
 		"chunk that ends with LF":       post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
+		"chunk that ends with CR":       post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\rX0\r\n\r\n",
 		"trailer without a colon":       post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX\r\n\r\n",
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
 	}
