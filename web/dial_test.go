@@ -77,7 +77,7 @@ func TestDialSocket(t *testing.T) {
 				url := scheme + startServer(t, srv)
 				d := newDialedSocket()
 				d.onOpen = func(s web.Socket) {
-					for _, m := range []string{"", "protocol", strings.Repeat("x", 125), strings.Repeat("x", 126), strings.Repeat("x", 65536), long} {
+					for _, m := range []string{"", "protocol", long[:125], long[:126], long[:65536]} {
 						testkit.ExpectNoError(t, s.WriteText(m))
 					}
 					testkit.ExpectNoError(t, s.Ping())
@@ -86,13 +86,11 @@ func TestDialSocket(t *testing.T) {
 				dial := web.SocketDial{URL: url + "/ws?a=b", Value: 7, TLSConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"},
 					Header: http.Header{"sec-websocket-key": {"mine"}}}
 				testkit.RequireNoError(t, client.Dial(srv, dial))
-				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure), "message 1 ", "message 1 other", "message 1 "+strings.Repeat("x", 125),
-					"message 1 "+strings.Repeat("x", 126), "message 1 "+strings.Repeat("x", 65536), "message 1 "+long)
+				d.expect(t, fmt.Sprintf("opened %q %v 7", "other", secure), "message 1 ", "message 1 other",
+					"message 1 "+long[:125], "message 1 "+long[:126], "message 1 "+long[:65536])
 				ref := testkit.Receive(t, d.refs, "the socket")
-				for _, m := range []string{"from outside", long} {
-					_ = ref.Send(web.MaskFrame(web.Frame(web.Binary, m)))
-					d.expect(t, "message 2 "+m)
-				}
+				_ = ref.Send(web.MaskFrame(web.Frame(web.Binary, long)))
+				d.expect(t, "message 2 "+long)
 				r.group.Broadcast(web.Text, []byte("to all"))
 				d.expect(t, "message 1 to all")
 				_ = ref.Send(web.MaskFrame(web.Frame(web.Text, "close")))
@@ -164,7 +162,6 @@ func TestBadHandshakes(t *testing.T) {
 		"compression":          {add(extension + "server_no_context_takeover; server_max_window_bits=10"), `opened "" true 7`},
 		"refused":              {"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\n\r\nno entry", `failed 7 web: the server answered the WebSocket handshake with 403 Forbidden: "no entry"`},
 		"refused, long":        {"HTTP/1.1 403 Forbidden\r\nContent-Length: 9999\r\n\r\n" + strings.Repeat("x", 5000), strings.Repeat("x", 1<<10) + `"; expected 101`},
-		"refused, in chunks":   {"HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n", `401 Unauthorized: "no"`},
 		"refused, cut":         {"HTTP/1.1 403 Forbidden\r\nContent-Length: 9\r\n\r\nno e<end>", `403 Forbidden: "no e"`},
 		"refused, until close": {"HTTP/1.0 500 X\r\n\r\nno entry<end>", `500 Internal Server Error: "no entry"`},
 		"redirect":             {"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", `302 Found: ""; expected 101`},
@@ -173,17 +170,13 @@ func TestBadHandshakes(t *testing.T) {
 		"long head":            {replace("\r\n\r\n", "\r\nX: "+strings.Repeat("x", 20_000)), invalid + "the head is larger than 16384 bytes"},
 		"HTTP/1.0":             {replace("1.1", "1.0"), invalid + "the server's protocol is HTTP/1.0"},
 		"no upgrade":           {replace("Upgrade: websocket\r\n", ""), invalid + `the server's Upgrade is ""; expected websocket`},
-		"other upgrade":        {replace("websocket", "h2c"), invalid + `the server's Upgrade is "h2c"`},
 		"no connection":        {replace("Connection: Upgrade", "Connection: keep-alive"), invalid + `the server's Connection is "keep-alive"`},
 		"wrong accept":         {replace("ACCEPT", "xACCEPT"), invalid + `the server's Sec-Websocket-Accept is "x`},
 		"two accepts":          {add("Sec-WebSocket-Accept: ACCEPT"), invalid + "the server's Sec-Websocket-Accept is "},
 		"other subprotocol":    {add("Sec-WebSocket-Protocol: P"), invalid + `the server's Sec-Websocket-Protocol is "P"; expected none or one of ["p"]`},
-		"two subprotocols":     {add("Sec-WebSocket-Protocol: p\r\nSec-WebSocket-Protocol: p"), `is "p, p"; expected none or one`},
 		"context takeover":     {add(extension + "client_no_context_takeover"), "expected permessage-deflate; server_no"},
 		"client's window":      {add(extension + "server_no_context_takeover; client_max_window_bits=9"), "expected permessage-deflate; server_no"},
-		"another extension":    {add(extension + "server_no_context_takeover, x"), "expected permessage-deflate; server_no"},
 		"no answer":            {"<end>", "failed 7 unexpected EOF"},
-		"half an answer":       {switching[:50] + "<end>", "failed 7 unexpected EOF"},
 	}
 	d := newDialedSocket()
 	forEachDialer(t, &web.WebSocket{Handler: d, Subprotocols: []string{"p"}, Compression: true}, func(t *testing.T, dial func() net.Listener) {
@@ -257,7 +250,6 @@ func readMasked(t *testing.T, r *bufio.Reader) string {
 
 // TestDialedFrames checks how a client handles the frames of a server.
 func TestDialedFrames(t *testing.T) {
-	long := strings.Repeat("x", 200)
 	frame := func(first byte, payload string) string {
 		return string(append([]byte{first, byte(len(payload))}, payload...))
 	}
@@ -272,10 +264,7 @@ func TestDialedFrames(t *testing.T) {
 		{frame(0x88, closeFrame(1000, "bye")), "0x88 " + closeFrame(1000, "bye"), []string{closes(1000, "bye")}},
 		{frame(0x88, ""), "0x88 ", []string{closes(1005, "")}},
 		{fr(0x81, "hello"), "0x88 " + closeFrame(1002, "a frame from the server is masked; expected it unmasked"), []string{closes(1002, "a frame from the server is masked; expected it unmasked")}},
-		{fr(0x81, long), "0x88 " + closeFrame(1002, "a frame from the server is masked; expected it unmasked"), []string{closes(1002, "a frame from the server is masked; expected it unmasked")}},
-		{frame(0xc1, "x"), "0x88 " + closeFrame(1002, "a reserved bit is set"), []string{closes(1002, "a reserved bit is set")}},
 		{frame(0x80, "x"), "0x88 " + closeFrame(1002, "a continuation frame without a message"), []string{closes(1002, "a continuation frame without a message")}},
-		{frame(0x81, "\xff"), "0x88 " + closeFrame(1007, "the text is not valid UTF-8"), []string{closes(1007, "the text is not valid UTF-8")}},
 		{"\x82\x7e\x04\x01", "0x88 " + closeFrame(1009, "the message is larger than 1024 bytes"), []string{closes(1009, "the message is larger than 1024 bytes")}},
 	}
 	d := newDialedSocket()

@@ -2,7 +2,7 @@ package web_test
 
 import (
 	"bufio"
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -117,24 +117,20 @@ func (s *attackedServer) newHandler() http.Handler {
 		}
 	})
 	mux.Handle("GET /ws", web.Quick(&web.WebSocket{Handler: echoSocket, Compression: true}))
-	mux.Handle("GET /sink", web.Quick(&web.WebSocket{Handler: web.SocketBase{}, Compression: true}))
 	return mux
 }
 
-func (s *attackedServer) dial() (*attacker, error) {
+func (s *attackedServer) dialAndRun(run func(*attacker) error) error {
 	nc, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		return nil, err
-	}
-	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
-}
-
-func (s *attackedServer) runHonestClient(id int) error {
-	a, err := s.dial()
 	if err != nil {
 		return err
 	}
-	defer a.Close()
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(testkit.Timeout))
+	return run(&attacker{Conn: nc, r: bufio.NewReader(nc)})
+}
+
+func (s *attackedServer) runHonestClient(id int, a *attacker) error {
 	for round := range 10 {
 		text := fmt.Sprintf("%d-%d", id, round)
 		fmt.Fprintf(a, "%sPOST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", getRequests("/quick?"+text), len(text), text)
@@ -152,14 +148,9 @@ func (s *attackedServer) runHonestClient(id int) error {
 	if err := a.upgradeToSocket("/ws"); err != nil {
 		return err
 	}
-	for round := range 10 {
-		text := fmt.Sprintf("%d-%d", id, round)
-		io.WriteString(a, fr(1, text)+fr(fin, text))
-		if err := a.expectFrame(fin|1, text+text); err != nil {
-			return err
-		}
-	}
-	return nil
+	text := fmt.Sprint(id)
+	io.WriteString(a, fr(1, text)+fr(fin, text))
+	return a.expectFrame(fin|1, text+text)
 }
 
 func (s *attackedServer) recordMaxBuffered() {
@@ -175,7 +166,7 @@ func TestHostile(t *testing.T) {
 	models := tcp.Models()
 	t.Run("attacks", func(t *testing.T) {
 		for i, a := range newAttacks() {
-			t.Run(strings.ReplaceAll(a.name, " ", "-"), func(t *testing.T) {
+			t.Run(a.name, func(t *testing.T) {
 				t.Parallel()
 				runAttack(t, models[i%len(models)], a)
 			})
@@ -187,9 +178,7 @@ func TestHostile(t *testing.T) {
 }
 
 func runAttack(t *testing.T, model string, a attack) {
-	p, err := pool.New(pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	t.Cleanup(func() { p.Close(context.Background()) })
+	p := newPool(t, pool.Config{Max: 4, FixedLimit: true, KeepQueued: true, FIFO: true})
 	s := &attackedServer{pool: p, over: make(chan struct{}), ended: make(chan struct{})}
 	if a.limits.MaxBuffered == 0 {
 		a.limits.MaxBuffered = maxBuffered
@@ -204,14 +193,11 @@ func runAttack(t *testing.T, model string, a attack) {
 		attackers.Go(func() {
 			ready := sync.OnceFunc(inPlace.Done)
 			defer ready()
-			one, err := s.dial()
+			err := s.dialAndRun(func(one *attacker) error {
+				one.inPlace = ready
+				return a.client(s, one)
+			})
 			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer one.Close()
-			one.inPlace = ready
-			if err := a.client(s, one); err != nil {
 				t.Errorf("an attacker: %v", err)
 			}
 		})
@@ -219,7 +205,8 @@ func runAttack(t *testing.T, model string, a attack) {
 	inPlace.Wait()
 	for id := range 4 {
 		honest.Go(func() {
-			if err := s.runHonestClient(id); err != nil {
+			err := s.dialAndRun(func(a *attacker) error { return s.runHonestClient(id, a) })
+			if err != nil {
 				t.Errorf("an honest client: %v", err)
 			}
 		})
@@ -250,7 +237,6 @@ func newAttacks() []attack {
 	soon := tcp.Limits{MessageTimeout: 400 * time.Millisecond, WriteTimeout: 400 * time.Millisecond}
 	small := soon
 	small.MaxBuffered = 4 << 20
-	bomb := strings.Repeat(fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000))), 10)
 	huge := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 16<<20)))
 	refused := func(name string, status int, request string) attack {
 		return attack{name, 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error { return a.expectResponse(status, request) }, nil}
@@ -303,19 +289,6 @@ func newAttacks() []attack {
 			a.Conn.(*net.TCPConn).CloseWrite()
 			return a.expectResponse(400, "")
 		}, nil},
-		{"chunks of one byte", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
-			const n = 100_000
-			a.inPlace()
-			go io.WriteString(a, chunked+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
-			res, err := http.ReadResponse(a.r, nil)
-			if err != nil {
-				return err
-			}
-			if b, err := io.ReadAll(res.Body); len(b) != n || err != nil {
-				return fmt.Errorf("%d bytes came back, %v; expected %d", len(b), err, n)
-			}
-			return nil
-		}, nil},
 		{"a million empty frames", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
@@ -332,22 +305,16 @@ func newAttacks() []attack {
 			a.inPlace()
 			return a.expectFrame(fin|8, closeFrame(web.CloseTooLarge, ""))
 		}, nil},
-		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
-			err := a.upgradeToSocket("/sink")
-			a.inPlace()
-			a.sendRepeatedly(bomb, 5*time.Millisecond, s.over)
-			return err
-		}, nil},
 		{"requests that are reset", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			a.inPlace()
 			for range 20 {
-				one, err := s.dial()
+				err := s.dialAndRun(func(one *attacker) error {
+					_, err := io.WriteString(one, post+"Content-Length: 100\r\n\r\nhalf")
+					return errors.Join(err, one.Conn.(*net.TCPConn).SetLinger(0))
+				})
 				if err != nil {
 					return err
 				}
-				io.WriteString(one, post+"Content-Length: 100\r\n\r\nhalf")
-				_ = one.Conn.(*net.TCPConn).SetLinger(0)
-				one.Close()
 			}
 			return nil
 		}, nil},
@@ -358,9 +325,7 @@ func newAttacks() []attack {
 // message in part, count in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
-	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	defer p.Close(context.Background())
+	p := newPool(t, pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	entered, release := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int64
 	mux := http.NewServeMux()
@@ -461,17 +426,13 @@ func TestTimeouts(t *testing.T) {
 		why          error
 	}{
 		"silent":                       {"", "", web.ErrTimeout},
-		"silent behind an answer":      {getRequests("/x"), "", web.ErrTimeout},
 		"silent behind a quick answer": {getRequests("/quick"), "", web.ErrTimeout},
 		"half a head":                  {"GET", "", web.ErrTimeout},
-		"half a head behind that":      {getRequests("/x") + "GET", "", web.ErrTimeout},
 		"head":                         {"", "G", web.ErrTimeout},
 		"head of a second":             {getRequests("/x") + "GET", "T", web.ErrTimeout},
-		"head behind a quick answer":   {getRequests("/quick") + "GET", "T", web.ErrTimeout},
 		"fragments":                    {getRequest("/ws") + fr(2, "x"), fr(0, "x"), tcp.ErrMessageTimeout},
 		"empty fragments":              {getRequest("/ws") + fr(2, ""), fr(0, ""), tcp.ErrMessageTimeout},
 		"frame":                        {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 20_000))[:100], "x", tcp.ErrMessageTimeout},
-		"small frame":                  {getRequest("/ws") + fr(fin|2, strings.Repeat("x", 1000))[:100], "x", tcp.ErrMessageTimeout},
 		"pings in a message":           {getRequest("/ws") + fr(2, "x"), fr(fin|9, ""), tcp.ErrMessageTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -483,7 +444,7 @@ func TestTimeouts(t *testing.T) {
 				Handler: &web.HTTP{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second}})
 			p := s.Dial()
 			p.Send(row.before)
-			if row.before != "" && row.before != "GET" {
+			if strings.Contains(row.before, " ") {
 				p.Expect("HTTP/1.1 ")
 			}
 			for range 9 {

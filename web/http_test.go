@@ -1,7 +1,7 @@
 package web_test
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +42,13 @@ func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) 
 	t.Run("on loops", func(t *testing.T) { f(t, startServer(t, &tcp.Server{Model: tcp.Epoll, Handler: h})) })
 }
 
+func newPool(t *testing.T, config pool.Config) *pool.Pool {
+	p, err := pool.New(config)
+	testkit.RequireNoError(t, err)
+	t.Cleanup(func() { p.Close(context.Background()) })
+	return p
+}
+
 func getRequests(paths ...string) (all string) {
 	for _, path := range paths {
 		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -56,6 +63,13 @@ func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	}
 }
 
+// ask sends a GET request and expects the body of the response.
+func ask(t testing.TB, c *testkit.Conn, path, want string) {
+	t.Helper()
+	c.Send(getRequests(path))
+	expectBody(t, c, want)
+}
+
 // TestSmuggling sends requests that proxies and servers have interpreted differently: all are
 // rejected, and the connection is closed.
 func TestSmuggling(t *testing.T) {
@@ -64,49 +78,34 @@ func TestSmuggling(t *testing.T) {
 	rows := map[string]string{
 		"length and chunks":             post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"chunks and length":             post + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
-		"two lengths":                   post + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
 		"the same length twice":         post + "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
 		"lengths in a list":             post + "Content-Length: 5, 5\r\n\r\nhello",
 		"length with a sign":            post + "Content-Length: +5\r\n\r\nhello",
-		"negative length":               post + "Content-Length: -5\r\n\r\n",
-		"length in hexadecimal":         post + "Content-Length: 0x5\r\n\r\nhello",
-		"length with an underscore":     post + "Content-Length: 1_0\r\n\r\nhellohello",
-		"empty length":                  post + "Content-Length:\r\n\r\n",
 		"length beyond 63 bits":         post + "Content-Length: 18446744073709551621\r\n\r\nhello",
 		"chunked twice":                 post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"chunked, and something":        post + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
 		"something, and chunked":        post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-		"identity":                      post + "Transfer-Encoding: identity\r\nContent-Length: 5\r\n\r\nhello",
 		"xchunked":                      post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
 		"chunked behind a vertical tab": post + "Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
 		"chunked in 1.0":                "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"space before a colon":          post + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-		"tab before a colon":            post + "Content-Length\t: 5\r\n\r\nhello",
-		"folded line":                   post + "X: a\r\n b\r\n\r\n",
 		"folded encoding":               post + "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
-		"first line folded":             post[:len("POST / HTTP/1.1\r\n")] + " Host: x\r\n\r\n",
-		"bare LF":                       "GET / HTTP/1.1\nHost: x\n\n",
 		"one bare LF":                   getX + "X: a\nY: b\r\n\r\n",
 		"bare LF at the end":            getX + "X: a\r\n\n",
 		"bare CR":                       getX + "X: a\rTransfer-Encoding: chunked\r\n\r\n",
-		"bare CR in the first line":     "GET / HTTP/1.1\rX: y\r\nHost: x\r\n\r\n",
 		"NUL in a value":                getX + "X: a\x00b\r\n\r\n",
-		"NUL in a name":                 getX + "X\x00: a\r\n\r\n",
 		"no colon":                      getX + "X\r\n\r\n",
 		"no name":                       getX + ": a\r\n\r\n",
 		"name with a bracket":           getX + "X(: a\r\n\r\n",
 		"no Host":                       "GET / HTTP/1.1\r\n\r\n",
 		"two Hosts":                     getX + "Host: y\r\n\r\n",
-		"Host with a space":             "GET / HTTP/1.1\r\nHost: x y\r\n\r\n",
 		"Host with a slash":             "GET / HTTP/1.1\r\nHost: x/y\r\n\r\n",
 		"two spaces":                    "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"space behind the version":      "GET / HTTP/1.1 \r\nHost: x\r\n\r\n",
-		"tab instead of a space":        "GET\t/ HTTP/1.1\r\nHost: x\r\n\r\n",
 		"HTTP/0.9":                      "GET /\r\n\r\n",
 		"HTTP/1.2":                      "GET / HTTP/1.2\r\nHost: x\r\n\r\n",
 		"HTTP/2":                        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"lower-case version":            "GET / http/1.1\r\nHost: x\r\n\r\n",
-		"version with more digits":      "GET / HTTP/1.10\r\nHost: x\r\n\r\n",
 		"Host of a dot":                 "GET / HTTP/1.1\r\nHost: .\r\n\r\n",
 		"chunked with a Kelvin sign":    post + "Transfer-Encoding: chun\u212aed\r\n\r\n0\r\n\r\n",
 		"host with a comma":             "GET http://a,b/ HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -114,34 +113,30 @@ func TestSmuggling(t *testing.T) {
 		"Authorization twice":           getX + "Authorization: Basic YTpi\r\nAuthorization: Basic YzpkCg==\r\n\r\n",
 		"Expect twice":                  getX + "Expect: 100-continue\r\nExpect: x\r\n\r\n",
 		"tab before a length":           post + "Content-Length:\t5\r\n\r\nhello",
-		"tab before an encoding":        post + "Transfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n",
 		"tab behind an encoding":        post + "Transfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n",
 		"method behind a body's rest":   "helloGET / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"method in lower case":          "get / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"method with a brace":           "GE{T / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"target without a slash":        "GET x HTTP/1.1\r\nHost: x\r\n\r\n",
 		"scheme without a host":         "GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n",
-		"opaque target":                 "GET x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"user in a target":              "GET http://a@x/ HTTP/1.1\r\nHost: x\r\n\r\n",
 		"asterisk of GET":               "GET * HTTP/1.1\r\nHost: x\r\n\r\n",
-		"CONNECT without Host":          "CONNECT x:80 HTTP/1.1\r\n\r\n",
 		"empty Host":                    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
 		"Host with a port alone":        "GET / HTTP/1.1\r\nHost: :80\r\n\r\n",
 		"Host with two dots":            "GET / HTTP/1.1\r\nHost: a..b\r\n\r\n",
 		"control character in a target": "GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"chunk size with a sign":        post + "Transfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
-		"chunk size with 0x":            post + "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
-		"chunk size with a space":       post + "Transfer-Encoding: chunked\r\n\r\n 5\r\nhello\r\n0\r\n\r\n",
 		"empty chunk size":              post + "Transfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
 		"chunk size beyond 62 bits":     post + "Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\nhello\r\n0\r\n\r\n",
 		"chunk size line with LF":       post + "Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
 		"chunk extension with CR":       post + "Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n0\r\n\r\n",
 		"long chunk extension":          post + "Transfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("a", 300) + "\r\nhello\r\n0\r\n\r\n",
-		"chunk without its end":         post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhelloworld\r\n0\r\n\r\n",
+		"chunk without its end":         post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\n0\r\n\r\n",
 		"chunk that ends with LF":       post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
+		"chunk that ends with CR":       post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\rX0\r\n\r\n",
 		"trailer without a colon":       post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX\r\n\r\n",
 		"bad trailer announced":         post + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n0\r\n\r\n",
 	}
+	statuses := map[string]int{"xchunked": 501, "something, and chunked": 501, "tab behind an encoding": 501,
+		"folded encoding": 501, "chunked with a Kelvin sign": 501, "HTTP/1.2": 505, "HTTP/2": 505} // 400 for the others
 	var smuggled atomic.Int32
 	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{ErrorLog: silent, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/smuggled" {
@@ -156,8 +151,9 @@ func TestSmuggling(t *testing.T) {
 			c := testkit.Dial(t, addr)
 			c.Send(payload + getRequests("/smuggled"))
 			res, body := c.ReadResponse()
-			if res.StatusCode < 400 || !res.Close && res.Header.Get("Connection") != "close" {
-				t.Errorf("answered with %s %v %q; expected an error and the end", res.Status, res.Header, body)
+			want := cmp.Or(statuses[name], 400)
+			if res.StatusCode != want || !res.Close && res.Header.Get("Connection") != "close" {
+				t.Errorf("answered with %s %v %q; expected %d and the end", res.Status, res.Header, body, want)
 			}
 			c.ExpectEOF("")
 		})
@@ -206,19 +202,13 @@ func TestPipelined(t *testing.T) {
 			expectBody(t, c, "")
 			expectBody(t, c, "2")
 		})
-		t.Run("in order", func(t *testing.T) {
+		t.Run("before the client's end", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			const n = 300
-			go func() {
-				for i := range n {
-					io.WriteString(c, getRequests(fmt.Sprint("/n/", i), "/large"))
-				}
-				_ = c.Conn.(*net.TCPConn).CloseWrite() // all are answered in any case
-			}()
-			for i := range n {
-				expectBody(t, c, fmt.Sprint(i))
-				expectBody(t, c, strings.Repeat("large ", 2000))
-			}
+			c.Send(getRequests("/n/1", "/large", "/n/2"))
+			c.CloseWrite() // all are answered in any case
+			expectBody(t, c, "1")
+			expectBody(t, c, strings.Repeat("large ", 2000))
+			expectBody(t, c, "2")
 			c.ExpectEOF("")
 		})
 		for _, path := range []string{"/panic", "/exit", "/quick/exit"} {
@@ -227,8 +217,7 @@ func TestPipelined(t *testing.T) {
 				c.Send(getRequests("/n/1", path, "/never"))
 				expectBody(t, c, "1")
 				c.ExpectEOF("")
-				other.Send(getRequests("/quick"))
-				expectBody(t, other, "quick")
+				ask(t, other, "/quick", "quick")
 			})
 		}
 		t.Run("hijacked", func(t *testing.T) {
@@ -244,40 +233,31 @@ func TestPipelined(t *testing.T) {
 	})
 }
 
-// TestBodyBackpressure reads a large body slowly: the server buffers a limited part, and
-// everything arrives.
-func TestBodyBackpressure(t *testing.T) {
-	const size = 8 << 20
+// TestBodies sends bodies together with their heads and the next request. All of it arrives in order, even if the
+// handler does not read a large body at once.
+func TestBodies(t *testing.T) {
+	const late = 8 << 20
 	read := make(chan struct{})
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		<-read
-		n, err := io.Copy(w, r.Body)
-		if err != nil || n != size {
-			t.Errorf("the handler got %d bytes and %v; expected %d", n, err, size)
+		if r.ContentLength == late {
+			<-read
 		}
+		_, err := io.Copy(w, r.Body)
+		testkit.ExpectNoError(t, err)
 	})}
+	text := strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz", late/36+100)
 	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
-		c.Send(fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size))
-		body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
-		sent := make(chan error, 1)
-		go func() { _, err := c.Write(body); sent <- err }()
-		read <- struct{}{}
-		expectBody(t, c, string(body))
-		testkit.ExpectNoError(t, <-sent)
-	})
-}
-
-// TestBodyWithHead sends bodies together with their heads and the next request. All of it arrives in order. After
-// larger bodies the connection would close, because the response begins before the body has arrived.
-func TestBodyWithHead(t *testing.T) {
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
-	text := strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz", 8000)
-	forEachModel(t, h, func(t *testing.T, addr string) {
-		c := testkit.Dial(t, addr)
-		for i, size := range []int{1, 16<<10 + 7, 32 << 10, 32<<10 + 1, 48 << 10, 64 << 10, 100_000, 250_000} {
-			go io.WriteString(c, fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, text[i:i+size])+getRequests("/"))
-			expectBody(t, c, text[i:i+size])
+		for i, size := range []int{1, 16<<10 + 7, 32 << 10, 32<<10 + 1, 64 << 10, 250_000, late} {
+			body := text[i:][:size]
+			head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", size)
+			go io.WriteString(c, head+body+getRequests("/"))
+			if size == late { // whose connection closes, because the response begins before the body has arrived
+				read <- struct{}{}
+				expectBody(t, c, body)
+				break
+			}
+			expectBody(t, c, body)
 			expectBody(t, c, "")
 		}
 	})
@@ -299,12 +279,12 @@ func TestResponseAboveMaxUnsent(t *testing.T) {
 	mux.Handle("/quick/whole", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, body[:8<<10])
 	})))
-	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
-	c.Send(getRequests("/length", "/chunked"))
-	expectBody(t, c, body)
-	expectBody(t, c, body)
+	addr := startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}})
+	c := testkit.Dial(t, addr)
+	ask(t, c, "/length", body)
+	ask(t, c, "/chunked", body)
 	for _, path := range []string{"/quick", "/quick/whole"} {
-		c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+		c := testkit.Dial(t, addr)
 		c.Send(getRequests(path))
 		if _, err := io.Copy(io.Discard, c.R); err != nil {
 			t.Errorf("%s: %v; want a closed connection", path, err)
@@ -353,13 +333,15 @@ func TestContextEnds(t *testing.T) {
 	})}
 	forEachModel(t, h, func(t *testing.T, addr string) {
 		c := testkit.Dial(t, addr)
-		c.Send(getRequests("/"))
-		expectBody(t, c, "")
+		ask(t, c, "/", "")
 		testkit.Receive(t, (<-started).Done(), "the end of a context whose handler has returned")
 		c.Send(getRequests("/wait"))
 		ctx := <-started
 		if a, ok := ctx.Value(http.LocalAddrContextKey).(net.Addr); !ok || a.String() != addr {
 			t.Errorf("the context's local address is %v; expected %v", a, addr)
+		}
+		if err := ctx.Err(); err != nil {
+			t.Errorf("the context of a request that is handled has ended with %v", err)
 		}
 		if s, ok := ctx.Value(http.ServerContextKey).(*http.Server); !ok || s == nil {
 			t.Error("the context has no server")
@@ -416,9 +398,7 @@ func TestDeadlines(t *testing.T) {
 
 // TestNoWorker checks that the answer is 503 while the pool is full.
 func TestNoWorker(t *testing.T) {
-	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
-	testkit.RequireNoError(t, err)
-	defer p.Close(context.Background())
+	p := newPool(t, pool.Config{Max: 1, Queue: pool.NoQueue})
 	entered, release := make(chan struct{}), make(chan struct{})
 	addr := startServer(t, &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
@@ -435,11 +415,8 @@ func TestNoWorker(t *testing.T) {
 	}
 	release <- struct{}{}
 	expectBody(t, one, "")
-	testkit.WaitFor(t, "the connection that was refused is not served", func() bool {
-		two.Send(getRequests("/"))
-		res, _ := two.ReadResponse()
-		return res.StatusCode == 200
-	})
+	testkit.WaitFor(t, "the worker is not free", func() bool { return p.Stats().Running == 0 })
+	ask(t, two, "/", "") // the connection that was refused is still served
 }
 
 // TestDrain checks that a drain closes idle connections, finishes running requests and closes

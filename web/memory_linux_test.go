@@ -52,11 +52,10 @@ func TestIdleMemory(t *testing.T) {
 						testkit.RequireNoError(t, err)
 						fds = append(fds, fd)
 						testkit.RequireNoError(t, unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}))
-						if _, err := unix.Write(fd, []byte(r.request)); err != nil {
-							t.Fatal(err)
-						}
-						if k, err := unix.Read(fd, answer[:]); k <= 0 {
-							t.Fatal(err)
+						_, err = unix.Write(fd, []byte(r.request))
+						testkit.RequireNoError(t, err)
+						if n, err := unix.Read(fd, answer[:]); n <= 0 {
+							t.Fatalf("%d bytes of a response, %v", n, err)
 						}
 					}
 				}

@@ -24,6 +24,11 @@ func (h receivedFuncHandler) Received(c *tcp.Conn, in []byte) int {
 	return len(in)
 }
 
+// dialReceiver connects to a server that calls received.
+func dialReceiver(t *testing.T, received func(c *tcp.Conn, in []byte)) *tcptest.Peer {
+	return tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: received}}).Dial()
+}
+
 func newEchoWebSocket() *WebSocket {
 	return &WebSocket{Compression: true, MaxMessage: 16 << 10, Subprotocols: []string{"p"},
 		Handler: OnMessage(func(s Socket, kind Kind, m []byte) { _ = s.Write(kind, m) })}
@@ -54,7 +59,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 			testkit.RequireNoError(t, err)
 			for cut := 1; cut < len(c.frames)-head.n; cut++ {
 				v := newEchoWebSocket().handlerFor(socketOptions{"p", c.deflate, false})
-				p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
+				p := dialReceiver(t, func(conn *tcp.Conn, in []byte) {
 					m := &partialMessage{negotiatedSocket: v, kind: Kind(head.op), deflate: head.deflate, frame: head, remaining: head.size}
 					in = in[head.n:]
 					used := m.readFramesAndDeliver(conn, in[:cut])
@@ -67,7 +72,7 @@ func TestSavedInTheMiddle(t *testing.T) {
 					if in = in[used:]; m.readFramesAndDeliver(conn, in) != len(in) {
 						t.Errorf("saved after %d bytes: the rest is not used", cut)
 					}
-				}}}).Dial()
+				})
 				p.Send(c.frames)
 				if got := p.Output(); got != c.want {
 					t.Fatalf("saved after %d bytes: answered %q, want %q", cut, got, c.want)
@@ -97,12 +102,11 @@ func FuzzSaved(f *testing.F) {
 		if len(state) == 0 {
 			return
 		}
-		s := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(c *tcp.Conn, in []byte) {
+		p := dialReceiver(t, func(c *tcp.Conn, in []byte) {
 			if err := h.RestoreHandler(c, in); err != nil {
 				c.CloseWith(err)
 			}
-		}}})
-		p := s.Dial()
+		})
 		p.Send(string(state))
 		_, _ = p.Write([]byte(encodeMaskedFrame(bitFin|opContinuation, "more") + encodeMaskedFrame(bitFin|byte(Binary), "x"))) // it may have closed
 		p.CloseWrite()
@@ -152,14 +156,13 @@ func TestSavedRefused(t *testing.T) {
 		{(&partialMessage{kind: Text, deflate: true}).appendState(socket), errBadState.Error()},
 		{(&partialMessage{kind: opPing}).appendState(socket), errBadState.Error()},
 	} {
-		p := tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
+		dialReceiver(t, func(conn *tcp.Conn, in []byte) {
 			err := h.RestoreHandler(conn, in)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%q: %v, want an error with %q", c.state, err, c.want)
 			}
 			conn.CloseWith(io.EOF)
-		}}}).Dial()
-		p.Send(string(c.state))
+		}).Send(string(c.state))
 	}
 }
 
@@ -185,13 +188,11 @@ func TestSaveRefused(t *testing.T) {
 		{"Events with Opened", eventStream{events}, nil, errNoRestore},
 		{"Events with a Value", eventStream{h.Endpoints["v"].(*Events)}, 1, errUnsavedValue},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			tcptest.NewServer(t, &tcp.Server{Handler: receivedFuncHandler{received: func(conn *tcp.Conn, in []byte) {
-				conn.SetValue(c.value)
-				if _, err := h.SaveHandler(conn, c.of, nil); !errors.Is(err, c.want) {
-					t.Errorf("saved: %v, want %v", err, c.want)
-				}
-			}}}).Dial().Send("x")
-		})
+		dialReceiver(t, func(conn *tcp.Conn, in []byte) {
+			conn.SetValue(c.value)
+			if _, err := h.SaveHandler(conn, c.of, nil); !errors.Is(err, c.want) {
+				t.Errorf("%s is saved: %v, want %v", c.name, err, c.want)
+			}
+		}).Send("x")
 	}
 }

@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -15,15 +14,7 @@ import (
 
 // TestOverloadShedsQueuedRequests has a pool that sheds nothing itself.
 func TestOverloadShedsQueuedRequests(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) { testShedsQueuedRequests(t, model) })
-	}
-}
-
-func testShedsQueuedRequests(t *testing.T, model string) {
-	p, err := pool.New(pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
-	testkit.RequireNoError(t, err)
-	t.Cleanup(func() { p.Close(context.Background()) })
+	p := newPool(t, pool.Config{Max: 1, Queue: 100, KeepQueued: true, FIFO: true})
 	entered, release := make(chan struct{}), make(chan struct{})
 	open := sync.OnceFunc(func() { close(release) })
 	mux := http.NewServeMux()
@@ -31,7 +22,7 @@ func testShedsQueuedRequests(t *testing.T, model string) {
 	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
 	mux.Handle("/", web.Blocking(ok))
 	mux.Handle("/health", web.Critical(web.Blocking(ok)))
-	s := &tcp.Server{Model: model, Handler: &web.HTTP{Pool: p, Handler: mux}}
+	s := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: mux}}
 	addr := startServer(t, s)
 	t.Cleanup(open)
 	var conns []*testkit.Conn
@@ -90,10 +81,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	fill := testkit.LimitMemory(t, 64<<20)
 	s := &tcp.Server{Handler: &web.HTTP{Handler: mux, UnencryptedHTTP2: true}}
 	addr := startServer(t, s)
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	http2 := &http.Client{Transport: &http.Transport{Protocols: &protocols}}
-	defer http2.CloseIdleConnections()
+	http2 := newHTTP2Client(t, nil)
 	getHTTP2 := func(path string) int {
 		res, err := http2.Get("http://" + addr + path)
 		testkit.RequireNoError(t, err)
@@ -106,8 +94,7 @@ func TestOverloadOfMemory(t *testing.T) {
 	}
 	conns := []*testkit.Conn{testkit.Dial(t, addr), testkit.Dial(t, addr), testkit.Dial(t, addr)}
 	for _, c := range conns {
-		c.Send(getRequests("/"))
-		expectBody(t, c, "ok")
+		ask(t, c, "/", "ok")
 	}
 	fill()
 	testkit.WaitFor(t, "the action does not begin", func() bool { return s.Stats().Overload.ShedRequests == 1 })

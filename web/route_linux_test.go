@@ -29,13 +29,11 @@ func TestQuickRouteMovesToLoop(t *testing.T) {
 	c := testkit.Dial(t, startServer(t, &tcp.Server{Model: tcp.Epoll, Handler: h}))
 	for _, path := range []string{"waits", "blocking"} {
 		for range 300 {
-			c.Send(getRequests("/" + path))
-			expectBody(t, c, path)
+			ask(t, c, "/"+path, path)
 		}
 	}
 	testkit.WaitForFunc(t, func() bool {
-		c.Send(getRequests("/quick"))
-		expectBody(t, c, "quick")
+		ask(t, c, "/quick", "quick")
 		routes := h.Routes()
 		return len(routes) == 2 && routes[0].Pattern == "/quick" && routes[0].OnLoop && !routes[1].OnLoop
 	}, func() string { return fmt.Sprintf("the routes are %+v", h.Routes()) })
@@ -54,12 +52,22 @@ func TestReadRateOfUpload(t *testing.T) {
 	}
 }
 
+// newBlockingMux returns a mux whose handler /block signals blocked and then blocks its event loop until release is
+// closed.
+func newBlockingMux() (mux *http.ServeMux, blocked, release chan struct{}) {
+	mux, blocked, release = http.NewServeMux(), make(chan struct{}), make(chan struct{})
+	mux.Handle("/block", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(blocked)
+		<-release
+	})))
+	return mux, blocked, release
+}
+
 // A handler receives a large body from the socket itself, even while the only event loop is blocked.
 func TestUploadWithoutLoop(t *testing.T) {
 	const size, half = 96 << 10, 48 << 10
-	called, started, mayFinish, blocked, release := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	received := make(chan int64)
-	mux := http.NewServeMux()
+	called, started, mayFinish, received := make(chan bool), make(chan bool), make(chan bool), make(chan int64)
+	mux, blocked, release := newBlockingMux()
 	mux.Handle("/upload", web.Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(called)
 		first, _ := io.CopyN(io.Discard, r.Body, half)
@@ -67,10 +75,6 @@ func TestUploadWithoutLoop(t *testing.T) {
 		<-mayFinish
 		rest, _ := io.Copy(io.Discard, r.Body)
 		received <- first + rest
-	})))
-	mux.Handle("/block", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		close(blocked)
-		<-release
 	})))
 	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: web.Handler(mux)})
 	uploading, other := testkit.Dial(t, addr), testkit.Dial(t, addr)
@@ -97,8 +101,8 @@ func TestResponseWithoutLoop(t *testing.T) {
 	for i := range large {
 		large[i] = byte(i >> 8)
 	}
-	called, blocked, release := make(chan struct{}, 3), make(chan struct{}), make(chan struct{})
-	mux := http.NewServeMux()
+	called := make(chan struct{}, 3)
+	mux, blocked, release := newBlockingMux()
 	handle := func(path string, f func(w http.ResponseWriter)) {
 		mux.Handle(path, web.Blocking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			called <- struct{}{}
@@ -117,10 +121,6 @@ func TestResponseWithoutLoop(t *testing.T) {
 		_, _ = w.Write(large[:len(large)/2])
 		_, _ = w.Write(large[len(large)/2:])
 	})
-	mux.Handle("/block", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		close(blocked)
-		<-release
-	})))
 	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: web.Handler(mux)})
 	conns := map[string]*testkit.Conn{}
 	for _, path := range []string{"/small", "/flushed", "/large"} {
@@ -138,8 +138,7 @@ func TestResponseWithoutLoop(t *testing.T) {
 		t.Errorf("the large response has %d bytes that differ from the %d bytes sent", len(body), len(large))
 	}
 	expectBody(t, other, "")
-	conns["/small"].Send(getRequests("/small")) // the connection is still usable
-	expectBody(t, conns["/small"], "small")
+	ask(t, conns["/small"], "/small", "small") // the connection is still usable
 }
 
 // While a handler blocks on the only event loop, the loop's other connections are served. The server ends only when the
@@ -166,8 +165,7 @@ func TestHandlerBlocksLoop(t *testing.T) {
 	exits.Send(getRequests("/exit"))
 	unread.Send(getRequests("/large")) // more than a connection may have unsent
 	for range 1000 {
-		other.Send(getRequests("/quick"))
-		expectBody(t, other, "quick")
+		ask(t, other, "/quick", "quick")
 	}
 	if n := s.Stats().LoopsContinued; n < 3 {
 		t.Errorf("%d goroutines have continued the loop; want at least 3, for two handlers that block and one that waits for its client", n)
@@ -178,37 +176,7 @@ func TestHandlerBlocksLoop(t *testing.T) {
 	if _, body := unread.ReadResponse(); len(body) != 8<<20 {
 		t.Errorf("the large response has %d bytes; want %d", len(body), 8<<20)
 	}
-	other.Send(getRequests("/quick"))
-	expectBody(t, other, "quick")
-}
-
-// A handler on the event loop may wait in SendWait, because another goroutine then continues the loop.
-func TestSendWaitOnLoop(t *testing.T) {
-	refs := make(chan tcp.Ref, 1)
-	mux := http.NewServeMux()
-	mux.HandleFunc("/receive", func(w http.ResponseWriter, r *http.Request) {
-		ref, _ := web.Ref(r)
-		refs <- ref
-	})
-	mux.HandleFunc("/send", func(w http.ResponseWriter, r *http.Request) {
-		ref := <-refs
-		for range 100 {
-			if err := ref.SendWait(r.Context(), make([]byte, 100_000)); err != nil {
-				t.Errorf("SendWait fails with %v", err)
-				break
-			}
-		}
-		_, _ = io.WriteString(w, "sent")
-	})
-	h := &web.HTTP{Handler: mux}
-	web.MoveRoutesToLoop(h)
-	addr := startServer(t, &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: h})
-	receiver, sender := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	receiver.Send(getRequests("/receive"))
-	expectBody(t, receiver, "")
-	sender.Send(getRequests("/send"))
-	receiver.Expect(string(make([]byte, 100*100_000)))
-	expectBody(t, sender, "sent")
+	ask(t, other, "/quick", "quick")
 }
 
 // Handlers that block move to workers before they have returned, so that they take few threads and hold up the event
@@ -243,8 +211,7 @@ func TestBlockedCallsMoveRoute(t *testing.T) {
 			s := &tcp.Server{Model: tcp.Epoll, Loops: 1, Handler: h}
 			addr, _ := testserver.Start(t, s)
 			c := testkit.Dial(t, addr)
-			c.Send(getRequests("/receive"))
-			expectBody(t, c, "")
+			ask(t, c, "/receive", "")
 			var clients [requests]*testkit.Conn
 			for i := range clients {
 				clients[i] = testkit.Dial(t, addr)

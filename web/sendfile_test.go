@@ -48,7 +48,6 @@ func TestFiles(t *testing.T) {
 			gone.Close()
 		}
 		c = testkit.Dial(t, addr)
-		c.Send(getRequests("/file"))
-		expectBody(t, c, string(content))
+		ask(t, c, "/file", string(content))
 	})
 }

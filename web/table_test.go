@@ -72,10 +72,20 @@ func newTestHandlers(t testing.TB) http.Handler {
 	handle("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello, world\n") })
 	handle("/empty", func(w http.ResponseWriter, r *http.Request) {})
 	handle("/status/", func(w http.ResponseWriter, r *http.Request) {
+		for key, values := range r.URL.Query() {
+			w.Header()[key] = values
+		}
 		var n int
 		fmt.Sscan(strings.TrimPrefix(r.URL.Path, "/status/"), &n)
 		w.WriteHeader(n)
 		io.WriteString(w, "body")
+	})
+	handle("/set/{key}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(r.PathValue("key"), r.URL.RawQuery)
+		if r.URL.RawQuery == "nil" {
+			w.Header()[r.PathValue("key")] = nil
+		}
+		io.WriteString(w, "12345")
 	})
 	handle("/large", func(w http.ResponseWriter, r *http.Request) {
 		for i := range 100 {
@@ -83,14 +93,6 @@ func newTestHandlers(t testing.TB) http.Handler {
 		}
 	})
 	handle("/block", func(w http.ResponseWriter, r *http.Request) { w.Write(bytes.Repeat([]byte("x"), 100<<10)) })
-	handle("/length", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Length", "5")
-		io.WriteString(w, "12345")
-	})
-	handle("/short", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Length", "10")
-		io.WriteString(w, "12345")
-	})
 	handle("/long", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		n, err := io.WriteString(w, "12345")
@@ -101,6 +103,7 @@ func newTestHandlers(t testing.TB) http.Handler {
 		io.WriteString(w, "one")
 		w.(http.Flusher).Flush()
 		io.WriteString(w, "two")
+		w.Header().Set("Too-Late", "1")
 	})
 	handle("/headers", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -125,13 +128,11 @@ func newTestHandlers(t testing.TB) http.Handler {
 		w.Header().Set("X-Sum", "42")
 		w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
 	})
-	handle("/close", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close")
-		io.WriteString(w, "bye")
-	})
-	handle("/identity", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Transfer-Encoding", "identity")
-		io.WriteString(w, "raw")
+	handle("/body/close", func(w http.ResponseWriter, r *http.Request) { r.Body.Close(); io.WriteString(w, "closed") })
+	handle("/body/nil", func(w http.ResponseWriter, r *http.Request) { r.Body = nil; io.WriteString(w, "nil") })
+	handle("/readfrom", func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(w, io.MultiReader(strings.NewReader(""), strings.NewReader(r.URL.RawQuery)))
+		fmt.Fprint(w, n, err)
 	})
 	handle("/hints", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>; rel=preload")
@@ -159,9 +160,10 @@ func newTestHandlers(t testing.TB) http.Handler {
 	handle("/twice", func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(201)
 		w.WriteHeader(202)
+		w.Header().Set("Content-Length", "1")
+		io.WriteString(w, "hello")
 	})
 	handle("/error", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "teapot", http.StatusTeapot) })
-	handle("/redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/hello", http.StatusFound) })
 	m.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
 	return m
 }
@@ -175,16 +177,25 @@ func TestAsNetHTTP(t *testing.T) {
 	post := func(path, fields, body string) string {
 		return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n" + body
 	}
+	chunked := func(path, body string) string { return post(path, "Transfer-Encoding: chunked\r\n", body) }
 	type row struct {
 		name    string
 		pieces  []string
 		methods []string
 	}
-	one := func(name, s string) row { return row{name, []string{s}, []string{s[:strings.Index(s, " ")]}} }
+	// methods are those of the requests after the first one.
+	one := func(name, s string, methods ...string) row {
+		return row{name, []string{s}, append([]string{s[:strings.Index(s, " ")]}, methods...)}
+	}
 	rows := []row{}
-	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/length", "/short", "/long", "/flush", "/headers", "/trailer",
-		"/close", "/identity", "/hints", "/panic", "/latepanic", "/twice", "/error", "/redirect", "/nothing", "/files/file.txt", "/files/", "/files/none",
-		"/status/200", "/status/204", "/status/304", "/status/404", "/status/599", "/status/299"} {
+	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/set/Content-Length?5",
+		"/set/Content-Length?10", "/set/Content-Length?nil", "/long", "/flush", "/headers", "/trailer",
+		"/readfrom?abc", "/set/Connection?close",
+		"/set/Connection?keep-alive", "/set/Transfer-Encoding?identity", "/set/Transfer-Encoding?chunked",
+		"/set/Transfer-Encoding?foo", "/set/Content-Encoding?foo", "/set/Content-Encoding?", "/set/Content-Type?nil",
+		"/set/Date?today", "/hints", "/panic", "/latepanic", "/twice", "/error", "/nothing", "/files/file.txt",
+		"/files/", "/status/200", "/status/204?Content-Length=123", "/status/204?Content-Type=foo/bar",
+		"/status/304?Content-Length=123", "/status/304", "/status/599"} {
 		rows = append(rows, one(path, getRequests(path)), one("HEAD "+path, strings.Replace(getRequests(path), "GET", "HEAD", 1)),
 			one("close "+path, with(path, "Connection: close")))
 		if path != "/hints" { // which ours does not send to 1.0, as RFC 9110 has it
@@ -192,36 +203,51 @@ func TestAsNetHTTP(t *testing.T) {
 				one("1.0 keep-alive "+path, "GET "+path+" HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))
 		}
 	}
+	for _, host := range []string{"1.2.3.4", "foo-bar_baz.com", "foo.com:80", "[::1]", "[::1]:80"} {
+		rows = append(rows, one("host "+host, "GET /about HTTP/1.1\r\nHost: "+host+"\r\n\r\n"))
+	}
 	rows = append(rows,
 		one("about", with("/about?a=b&c=%20", "Cookie: a=b", "X-Twice: 1", "x-twice: 2", "X-Empty:", "Pragma: no-cache")),
 		one("absolute target", "GET http://other:81/about HTTP/1.1\r\nHost: x\r\n\r\n"),
 		one("escaped path", with("/about?", "Connection: keep-alive, X-Foo")),
 		one("lower case", with("/about", "cookie: a=b", "CONNECTION: Keep-Alive")),
+		one("unusual values", with("/about", "X-Twice: a\tb", "X-Empty: \xff")),
 		one("options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"),
-		one("path to clean", getRequests("/a/../hello")),
-		one("two slashes", getRequests("//hello")),
+		one("upgrade to HTTP/2",
+			with("/hello", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")),
 		one("range", with("/files/file.txt", "Range: bytes=10-19")),
-		one("ranges", with("/files/file.txt", "Range: bytes=10-19", "If-Modified-Since: Mon, 02 Jan 2006 15:04:05 GMT")),
-		one("bad range", with("/files/file.txt", "Range: bytes=100000000-")),
 		one("large range", with("/files/file.txt", "Range: bytes=100-")),
 		one("body", post("/echo", "Content-Length: 5\r\n", "hello")),
+		one("body of GET", "GET /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"),
+		one("empty line before", post("/echo", "Content-Length: 3\r\n", "ABC\r\n"+getRequests("/hello")), "GET"),
 		one("empty body", post("/echo", "Content-Length: 0\r\n", "")),
-		one("chunks", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\n\r\n")),
+		one("chunks", chunked("/echo", "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\n\r\n")),
 		one("trailers", post("/echo", "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n", "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n")),
-		one("bad chunk", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhelloXX0\r\n\r\n")),
+		one("bad chunk", chunked("/echo", "5\r\nhelloXX0\r\n\r\n")),
+		one("bad chunk that is not read", chunked("/unread", "hax\r\n"+getRequests("/hello"))),
+		one("bad trailer that is not read", chunked("/unread", "0\r\nbad\r\n"+getRequests("/hello"))),
+		one("closed body", post("/body/close", "Content-Length: 5\r\n", "hello")),
+		one("closed large body", post("/body/close", "Content-Length: 1000000\r\n", strings.Repeat("b", 1000000))),
+		one("body set to nil", post("/body/nil", "Content-Length: 5\r\n", "hello"+getRequests("/hello")), "GET"),
+		one("body that does not come", post("/status/401", "Content-Length: 5\r\nExpect: 100-cOntInUE\r\n", "")),
+		one("unread huge body", post("/status/401", "Content-Length: 9999999999\r\n", strings.Repeat("b", 20<<10))),
 		one("unread body", post("/unread", "Content-Length: 5\r\n", "hello")),
 		one("unread large body", post("/unread", "Content-Length: 100000\r\n", strings.Repeat("b", 100000))),
-		one("unread chunks", post("/unread", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n")),
+		one("unread chunks", chunked("/unread", "5\r\nhello\r\n0\r\n\r\n")),
 		one("unknown expectation", post("/unread", "Content-Length: 5\r\nExpect: tea\r\n", "hello")),
 		row{"expect", []string{post("/echo", "Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "hello"}, []string{"POST"}},
 		row{"body in pieces", []string{post("/echo", "Content-Length: 10\r\n", "hel"), "lo", "world"}, []string{"POST"}},
+		row{"chunks in pieces", []string{chunked("/echo", "5\r\nhello\r"), "\n0\r\n", "\r\n"},
+			[]string{"POST"}},
 		row{"head in pieces", []string{"GET /hel", "lo HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"}, []string{"GET"}},
-		row{"pipeline", []string{getRequests("/hello") + getRequests("/large") + post("/echo", "Content-Length: 5\r\n", "hello") + getRequests("/empty") + getRequests("/flush")}, []string{"GET", "GET", "POST", "GET", "GET"}},
-		row{"pipeline behind an unread body", []string{post("/unread", "Content-Length: 5\r\n", "hello") + getRequests("/hello")}, []string{"POST", "GET"}},
-		row{"pipeline with a close", []string{getRequests("/hello") + getRequests("/close")}, []string{"GET", "GET"}},
-		row{"repeated", []string{strings.Repeat(with("/change?a", "X-Type: text/a"), 3) + strings.Repeat(with("/change?a", "X-Type: text/b"), 2) + with("/change?a", "X-Type: text/a")},
-			strings.Fields("GET GET GET GET GET GET")},
-		row{"two in a row", []string{getRequests("/hello"), getRequests("/length")}, []string{"GET", "GET"}},
+		one("pipeline", getRequests("/hello", "/large")+post("/echo", "Content-Length: 5\r\n", "hello")+
+			getRequests("/empty", "/flush"), "GET", "POST", "GET", "GET"),
+		one("pipeline and unread body", post("/unread", "Content-Length: 5\r\n", "hello")+getRequests("/hello"), "GET"),
+		one("pipeline with a close", getRequests("/hello", "/set/Connection?close"), "GET"),
+		one("repeated", strings.Repeat(with("/change?a", "X-Type: text/a"), 3)+
+			strings.Repeat(with("/change?a", "X-Type: text/b"), 2)+with("/change?a", "X-Type: text/a"),
+			"GET", "GET", "GET", "GET", "GET"),
+		row{"two in a row", []string{getRequests("/hello"), getRequests("/flush")}, []string{"GET", "GET"}},
 	)
 	h := newTestHandlers(t)
 	theirs := httptest.NewUnstartedServer(h)

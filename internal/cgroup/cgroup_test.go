@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func writeTree(t *testing.T, files map[string]string) (root string) {
@@ -20,12 +22,8 @@ func writeTree(t *testing.T, files map[string]string) (root string) {
 	root = t.TempDir()
 	for name, text := range files {
 		name = filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		testkit.RequireNoError(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	return root
 }
@@ -39,23 +37,11 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 		limit int64
 		from  string
 	}{
-		"version 2, its own group": {map[string]string{
-			"proc/self/cgroup": "0::/a/b\n", "proc/meminfo": machine,
-			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.high": "max\n",
-			"sys/fs/cgroup/a/memory.max": "6000\n",
-		}, 5000, "cgroup /a/b memory.max"},
 		"version 2, a group above is smaller": {map[string]string{
 			"proc/self/cgroup": "0::/a/b/c\n", "proc/meminfo": machine,
 			"sys/fs/cgroup/a/b/c/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.max": "5000\n",
 			"sys/fs/cgroup/a/memory.max": "4000\n",
 		}, 4000, "cgroup /a memory.max"},
-		"version 2, memory.high is smaller": {map[string]string{
-			"proc/self/cgroup": "0::/a\n", "proc/meminfo": machine,
-			"sys/fs/cgroup/a/memory.max": "5000\n", "sys/fs/cgroup/a/memory.high": "3000\n",
-		}, 3000, "cgroup /a memory.high"},
-		"version 2, a namespace: the group is the root": {map[string]string{
-			"proc/self/cgroup": "0::/\n", "proc/meminfo": machine, "sys/fs/cgroup/memory.max": "5000\n",
-		}, 5000, "cgroup / memory.max"},
 		"version 2, the host's path in a container": {map[string]string{
 			"proc/self/cgroup": "0::/docker/abc\n", "proc/meminfo": machine, "sys/fs/cgroup/memory.max": "5000\n",
 		}, 5000, "cgroup / memory.max"},
@@ -71,15 +57,6 @@ func TestMemoryLimitOfTrees(t *testing.T) {
 			"sys/fs/cgroup/memory/a/memory.limit_in_bytes":   "7000\n",
 			"sys/fs/cgroup/memory/x/memory.limit_in_bytes":   "1\n", // not its group
 		}, 7000, "cgroup /a memory.limit_in_bytes"},
-		"version 1 among other controllers": {map[string]string{
-			"proc/self/cgroup": "4:cpu,memory:/a\n", "proc/meminfo": machine,
-			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n",
-		}, 7000, "cgroup /a memory.limit_in_bytes"},
-		"both, version 2 below": {map[string]string{
-			"proc/self/cgroup": "4:memory:/a\n0::/b\n", "proc/meminfo": machine,
-			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n",
-			"sys/fs/cgroup/unified/b/memory.max":           "6000\n",
-		}, 6000, "cgroup /b memory.max"},
 		"the machine": {map[string]string{
 			"proc/self/cgroup": "0::/a\n", "proc/meminfo": machine, "sys/fs/cgroup/a/memory.max": "2000000\n",
 		}, 1000 << 10, "the machine's memory"},

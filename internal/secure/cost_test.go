@@ -2,41 +2,23 @@ package secure
 
 import (
 	"crypto/tls"
-	"sync"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestAllocs counts the allocations for a message of 64 bytes.
 func TestAllocs(t *testing.T) {
-	if poolDropsItems() {
-		t.Log("with the race detector sync.Pool forgets at random, and crypto/tls allocates: nothing is looked at")
+	if testkit.RaceEnabled { // then sync.Pool drops items at random, and crypto/tls allocates
 		return
 	}
 	for v, version := range versions {
 		t.Run(v, func(t *testing.T) {
 			server, client := newIdlePair(t, version)
 			msg, buf := make([]byte, 64), make([]byte, 4096)
-			in := make([]byte, 0, 4096)
-			write := testing.AllocsPerRun(1000, func() {
-				client.out = client.out[:0]
-				if err := client.session.Write(msg); err != nil {
-					t.Fatal(err)
-				}
-			})
-			read := testing.AllocsPerRun(1000, func() {
-				if n, _, err := server.session.Read(buf, in); n != 64 && err != nil && err != ErrAgain {
-					t.Fatal(err)
-				}
-			})
-			if write > 0 || read > 0 {
-				t.Errorf("nothing to read: %v, Write: %v allocations, want none", read, write)
-			}
-			server, client = newIdlePair(t, version)
 			both := testing.AllocsPerRun(1000, func() {
 				client.out = client.out[:0]
-				if err := client.session.Write(msg); err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, client.session.Write(msg))
 				if n, used, err := server.session.Read(buf, client.out); n != 64 || used != len(client.out) || err != nil {
 					t.Fatal(n, used, err)
 				}
@@ -62,16 +44,13 @@ func TestPartialRecordMemory(t *testing.T) {
 			in = in[used:]
 			if err == ErrAgain {
 				return
-			} else if err != nil {
-				t.Fatal(err)
 			}
+			testkit.RequireNoError(t, err)
 		}
 	}
 	pass := func(cut int) {
 		client.out = client.out[:0]
-		if err := client.session.Write(msg); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, client.session.Write(msg))
 		read(client.out[:cut])
 		if n := cap(server.session.partial); cut == 100 && n > 256 || cut > 10_000 && n != maxRecord {
 			t.Errorf("%d bytes of room for %d", n, cut)
@@ -86,22 +65,13 @@ func TestPartialRecordMemory(t *testing.T) {
 	}
 	pass(100)
 	pass(12_000)
-	if poolDropsItems() {
+	if testkit.RaceEnabled {
 		return
 	}
 	whole := testing.AllocsPerRun(100, func() { pass(0) })
 	if cut := testing.AllocsPerRun(100, func() { pass(12_000) }); cut > whole {
 		t.Errorf("%v allocations for a record in two pieces, %v for a whole one", cut, whole)
 	}
-}
-
-func poolDropsItems() bool {
-	made := 0
-	p := sync.Pool{New: func() any { made++; return new(int) }}
-	for range 100 {
-		p.Put(p.Get())
-	}
-	return made > 10
 }
 
 func newIdlePair(t testing.TB, version uint16) (server, client *testPeer) {

@@ -25,7 +25,7 @@ func FuzzSession(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stage, piece byte, data []byte) {
 		version := []uint16{tls.VersionTLS12, tls.VersionTLS13}[stage/5%2]
-		d, gates := newPeerAtStage(t, stage%5, version)
+		d, limiter := newPeerAtStage(t, stage%5, version)
 		for in := data; len(in) > 0 && d.err == nil; {
 			n := min(1+int(piece), len(in))
 			d.receiveCiphertext(in[:n])
@@ -42,34 +42,26 @@ func FuzzSession(f *testing.F) {
 			}
 		}
 		d.session.Abort()
-		for _, g := range gates {
-			g.Wait()
-		}
+		limiter.Wait()
 	})
 }
 
-func newPeerAtStage(t *testing.T, stage byte, version uint16) (*testPeer, []*HandshakeLimiter) {
+func newPeerAtStage(t *testing.T, stage byte, version uint16) (d *testPeer, limiter *HandshakeLimiter) {
 	serverCfg, clientCfg := newConfigs(version)
-	g := NewHandshakeLimiter(1, 1)
+	limiter = NewHandshakeLimiter(1, 1)
 	switch stage {
 	case 0:
-		return newServerPeer(t, serverCfg, g), []*HandshakeLimiter{g}
+		return newServerPeer(t, serverCfg, limiter), limiter
 	case 1:
 		serverCfg.MaxVersion = 0
-		d := newServerPeer(t, serverCfg, g)
+		d = newServerPeer(t, serverCfg, limiter)
 		d.receiveCiphertext(fuzzHello())
-		testkit.WaitFor(t, "the answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
-		return d, []*HandshakeLimiter{g}
 	case 2:
-		d := newClientPeer(t, clientCfg, g)
-		testkit.WaitFor(t, "the ClientHello", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
-		return d, []*HandshakeLimiter{g}
+		d = newClientPeer(t, clientCfg, limiter)
+	default:
+		server, client := newIdlePair(t, version)
+		return map[byte]*testPeer{3: server, 4: client}[stage], limiter
 	}
-	server, client, p := newOpenPair(t, serverCfg, clientCfg)
-	for p.moveOnce() {
-	}
-	if stage == 3 {
-		return server, nil
-	}
-	return client, nil
+	d.waitForOutput()
+	return d, limiter
 }

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -23,7 +22,7 @@ func recordClientHello(t testing.TB) []byte {
 	_, clientCfg := newConfigs(tls.VersionTLS13)
 	g := NewHandshakeLimiter(1, 1)
 	c := newClientPeer(t, clientCfg, g)
-	testkit.WaitFor(t, "a ClientHello", func() bool { c.advanceHandshake(); return len(c.out) > 0 })
+	c.waitForOutput()
 	c.session.Abort()
 	g.Wait()
 	return c.out
@@ -33,15 +32,12 @@ func recordClientHello(t testing.TB) []byte {
 // goroutine serves all of them, so some wait long; in a synctest bubble no time passes, so none is
 // evicted.
 func TestHandshakeLimits(t *testing.T) {
-	now := time.Now() // when the certificate is valid
-	synctest.Test(t, func(t *testing.T) { testHandshakeLimits(t, now) })
+	synctest.Test(t, testHandshakeLimits)
 }
 
-func testHandshakeLimits(t *testing.T, now time.Time) {
+func testHandshakeLimits(t *testing.T) {
 	const sessions, places, cpus = 300, 4, 2
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-	serverCfg.Time = func() time.Time { return now }
-	clientCfg.Time = serverCfg.Time
 	clientCfg.CurvePreferences = []tls.CurveID{tls.X25519} // the cheapest
 	clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	var computing, most atomic.Int64
@@ -57,7 +53,7 @@ func testHandshakeLimits(t *testing.T, now time.Time) {
 	woken := make(chan *pump, 100*sessions) // each is woken several times
 	for range sessions {
 		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
-		p := &pump{t: t, piece: fixedPieceSize(500), a: server, b: client}
+		p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(500)}
 		server.onWake = func() { woken <- p }
 		client.onWake = server.onWake
 		p.moveOnce()
@@ -101,22 +97,18 @@ func testQueueOrder(t *testing.T) {
 	var order []string
 	var mu sync.Mutex
 	g := NewHandshakeLimiter(1, 1)
-	make1 := func(name string) *testPeer {
-		cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	queue := func(name string) *testPeer {
+		d := newServerPeer(t, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			order = append(order, name)
 			c := siteCert()
 			return &c, nil
-		}}
-		return newServerPeer(t, cfg, g)
-	}
-	var all []*testPeer
-	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		d := make1(name)
+		}}, g)
 		d.receiveCiphertext(hello)
-		all = append(all, d)
+		return d
 	}
+	all := []*testPeer{queue("a"), queue("b"), queue("c"), queue("d"), queue("e")}
 	if running, waiting := g.Counts(); running != 1 || waiting != 4 {
 		t.Fatalf("%d run and %d wait, want 1 and 4", running, waiting)
 	}
@@ -129,11 +121,9 @@ func testQueueOrder(t *testing.T) {
 	if _, waiting := g.Counts(); waiting != 1 {
 		t.Errorf("%d wait, want 1", waiting)
 	}
-	last := make1("f")
-	last.receiveCiphertext(hello)
-	testkit.WaitFor(t, "the first answer", func() bool { all[0].advanceHandshake(); return len(all[0].out) > 0 })
+	last := queue("f")
 	for _, d := range []*testPeer{all[0], all[3], last} {
-		testkit.WaitFor(t, "an answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
+		d.waitForOutput()
 		d.session.Abort()
 	}
 	g.Wait()
@@ -213,55 +203,27 @@ func TestAbortEndsContext(t *testing.T) {
 // TestInputFull has a client send much while the server's handshake has no token: the owner is asked to
 // pause, nothing is lost, and it is woken to resume.
 func TestInputFull(t *testing.T) {
-	t.Run("data", func(t *testing.T) {
-		data := randomBytes(1, 3*MaxHandshakeInput)
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext(data) })
-		if string(server.got) != string(data) {
-			t.Errorf("%d bytes arrived, not the %d sent", len(server.got), len(data))
-		}
-	})
-	t.Run("certificates", func(t *testing.T) { // the handshake itself is that large
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		serverCfg.ClientAuth = tls.RequireAnyClientCert
-		chain := siteCert()
-		chain.Certificate = slices.Repeat(chain.Certificate, 2*InputPauseSize/len(chain.Certificate[0]))
-		clientCfg.Certificates = []tls.Certificate{chain}
-		server := newServerWithFullInput(t, serverCfg, clientCfg, func(client *testPeer) { client.writePlaintext([]byte("x")) })
-		if got := len(server.session.State().PeerCertificates); got != len(chain.Certificate) {
-			t.Errorf("%d certificates arrived, want %d", got, len(chain.Certificate))
-		}
-	})
+	data := randomBytes(1, 3*MaxHandshakeInput)
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	server := newServerWithFullInput(t, serverCfg, clientCfg, data)
+	if string(server.got) != string(data) {
+		t.Errorf("%d bytes arrived, not the %d sent", len(server.got), len(data))
+	}
+	serverCfg.ClientAuth = tls.RequireAnyClientCert // the handshake itself is that large
+	chain := siteCert()
+	chain.Certificate = slices.Repeat(chain.Certificate, 2*InputPauseSize/len(chain.Certificate[0]))
+	clientCfg.Certificates = []tls.Certificate{chain}
+	server = newServerWithFullInput(t, serverCfg, clientCfg, []byte("x"))
+	if got := len(server.session.State().PeerCertificates); got != len(chain.Certificate) {
+		t.Errorf("%d certificates arrived, want %d", got, len(chain.Certificate))
+	}
 }
 
-// newServerWithFullInput returns a server whose input was full during the handshake, after it has
-// received all data.
-func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, send func(*testPeer)) *testPeer {
-	server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
-	send(client)
-	p := &pump{t: t, a: server, b: client, piece: randomPieceSizes(1, 64<<10)}
-	for p.moveOnce() {
-	}
-	if !server.session.IsInputFull() || len(server.pending) == 0 || server.open {
-		t.Fatalf("full is %v, %d bytes are held, open is %v", server.session.IsInputFull(), len(server.pending), server.open)
-	}
-	if n := len(server.session.hs.Load().in); n > MaxHandshakeInput {
-		t.Errorf("%d bytes are kept, the most is %d", n, MaxHandshakeInput)
-	}
-	<-g.cpuTokens
-	p.pumpUntil("something has arrived", func() bool { return len(server.got) > 0 || server.err != nil })
-	if server.err != nil {
-		t.Fatal(server.err)
-	}
-	return server
-}
-
-// newServerWithoutCPU returns an open client whose last flight is not sent yet, and its server, which
-// cannot continue until the token is taken out of its limiter.
-func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server, client *testPeer, g *HandshakeLimiter) {
-	g = NewHandshakeLimiter(1, 1)
-	server = newServerPeer(t, serverCfg, g)
-	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+// newServerWithFullInput returns a server whose input was full during the handshake, because it had no token, after it
+// has received data.
+func newServerWithFullInput(t *testing.T, serverCfg, clientCfg *tls.Config, data []byte) *testPeer {
+	g := NewHandshakeLimiter(1, 1)
+	server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
 	t.Cleanup(func() {
 		server.session.Abort()
 		client.session.Abort()
@@ -280,7 +242,20 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 		return client.open
 	})
 	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
-	return server, client, g
+	client.writePlaintext(data)
+	p := &pump{t: t, a: server, b: client, piece: randomPieceSizes(1, 64<<10)}
+	for p.moveOnce() {
+	}
+	if !server.session.IsInputFull() || len(server.pending) == 0 || server.open {
+		t.Fatalf("full is %v, %d bytes are held, open is %v", server.session.IsInputFull(), len(server.pending), server.open)
+	}
+	if n := len(server.session.hs.Load().in); n > MaxHandshakeInput {
+		t.Errorf("%d bytes are kept, the most is %d", n, MaxHandshakeInput)
+	}
+	<-g.cpuTokens
+	p.pumpUntil("something has arrived", func() bool { return len(server.got) > 0 || server.err != nil })
+	testkit.RequireNoError(t, server.err)
+	return server
 }
 
 // TestTooMuchInput feeds a handshake that waits for a place more than the maximum.
@@ -314,28 +289,22 @@ func TestNoWakeAfterAbort(t *testing.T) {
 	serverCfg, _ := newConfigs(tls.VersionTLS13)
 	g := NewHandshakeLimiter(4, 2)
 	for i := range 200 {
-		o := &strictOwner{t: t}
-		s := NewServerSession(serverCfg, g, o, nil)
-		if err := s.FeedHandshake(hello); err != nil {
-			t.Fatal(err)
+		var isGone atomic.Bool
+		d := newServerPeer(t, serverCfg, g)
+		d.onWake = func() {
+			if isGone.Load() {
+				t.Error("Wake after Abort")
+			}
 		}
+		d.receiveCiphertext(hello)
 		for range i % 20 * 10 {
 			runtime.Gosched()
 		}
-		s.Abort()
-		o.isGone.Store(true)
+		d.session.Abort()
+		isGone.Store(true)
+		if len(d.out) > 0 {
+			t.Error("Emit without AdvanceHandshake")
+		}
 	}
 	g.Wait()
-}
-
-type strictOwner struct {
-	t      *testing.T
-	isGone atomic.Bool
-}
-
-func (o *strictOwner) Emit([]byte) { o.t.Error("Emit without a Step") }
-func (o *strictOwner) Wake() {
-	if o.isGone.Load() {
-		o.t.Error("Wake after Abort")
-	}
 }

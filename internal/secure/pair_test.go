@@ -7,8 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"math/big"
 	mrand "math/rand/v2"
@@ -19,35 +17,22 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	siteCert() // before a test does it in a bubble with another date
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
-// issueCert returns a self-signed certificate.
-func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
+// siteCert returns a self-signed certificate for site.test. It is also valid in the year in which bubbles begin.
+var siteCert = sync.OnceValue(func() tls.Certificate {
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(1000 * time.Hour),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1), DNSNames: []string{"site.test"},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(time.Hour),
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	der, err2 := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	raw, err3 := x509.MarshalPKCS8PrivateKey(key)
-	certPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-	cert, err4 := tls.X509KeyPair(certPEM, keyPEM)
-	if err := errors.Join(err, err2, err3, err4); err != nil {
+	leaf, err3 := x509.ParseCertificate(der)
+	if err := errors.Join(err, err2, err3); err != nil {
 		panic(err)
 	}
-	return cert, certPEM, keyPEM
-}
-
-var siteCert = sync.OnceValue(func() tls.Certificate { c, _, _ := issueCert("site.test"); return c })
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+})
 
 // siteRoots trusts siteCert.
 func siteRoots() *x509.CertPool {
@@ -88,6 +73,13 @@ func newServerPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer
 	d := &testPeer{t: t, buf: make([]byte, 32<<10)}
 	d.session = NewServerSession(cfg, g, d, nil)
 	return d
+}
+
+// newPeers returns the two ends of a connection, each with a handshake limiter of its own, and what connects them.
+func newPeers(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *testPeer, p *pump) {
+	server = newServerPeer(t, serverCfg, NewHandshakeLimiter(4, 2))
+	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(4, 2))
+	return server, client, &pump{t: t, a: server, b: client, piece: fixedPieceSize(64 << 10)}
 }
 
 func newClientPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer {
@@ -163,6 +155,11 @@ func (d *testPeer) endInput() {
 	d.advanceHandshake()
 }
 
+func (d *testPeer) waitForOutput() {
+	d.t.Helper()
+	testkit.WaitFor(d.t, "output", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
+}
+
 func (d *testPeer) takeOutput() []byte { out := d.out; d.out = nil; return out }
 func (d *testPeer) writePlaintext(p []byte) {
 	d.t.Helper()
@@ -217,9 +214,7 @@ func randomBytes(seed uint64, n int) []byte {
 
 func newOpenPair(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *testPeer, p *pump) {
 	t.Helper()
-	server = newServerPeer(t, serverCfg, NewHandshakeLimiter(4, 2))
-	client = newClientPeer(t, clientCfg, NewHandshakeLimiter(4, 2))
-	p = &pump{t: t, a: server, b: client, piece: fixedPieceSize(64 << 10)}
+	server, client, p = newPeers(t, serverCfg, clientCfg)
 	p.pumpUntil("both are open", func() bool {
 		if server.err != nil || client.err != nil {
 			t.Fatalf("handshake: server %v, client %v", server.err, client.err)

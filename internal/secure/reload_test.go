@@ -2,7 +2,7 @@ package secure
 
 import (
 	"bytes"
-	"errors"
+	"crypto/x509"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 type pairDir struct {
@@ -24,34 +26,24 @@ func newPairDir(t *testing.T) *pairDir {
 	return &pairDir{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 }
 
-func (d *pairDir) replaceFile(file string, data []byte) {
-	d.t.Helper()
-	if err := errors.Join(os.WriteFile(file+".new", data, 0o600), os.Rename(file+".new", file)); err != nil {
-		d.t.Fatal(err)
-	}
-}
-
 func (d *pairDir) writePair(name string) {
-	_, cert, key := issueCert(name)
-	d.replaceFile(d.cert, cert)
-	d.replaceFile(d.key, key)
+	d.t.Helper()
+	cert, key := testkit.WriteCertificate(d.t, func(c *x509.Certificate) { c.Subject.CommonName = name })
+	testkit.RequireNoError(d.t, os.Rename(cert, d.cert))
+	testkit.RequireNoError(d.t, os.Rename(key, d.key))
 }
 
 func (d *pairDir) newReloader() *Reloader {
 	d.t.Helper()
 	r, err := NewReloader(d.cert, d.key, slog.New(slog.NewTextHandler(&d.log, nil)))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.RequireNoError(d.t, err)
 	return r
 }
 
 func (d *pairDir) checkCert(r *Reloader, name string, errorLines, infos int) {
 	d.t.Helper()
 	c, err := r.GetCertificate(nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	testkit.RequireNoError(d.t, err)
 	if got := c.Leaf.Subject.CommonName; got != name {
 		d.t.Errorf("the certificate is for %s, want %s", got, name)
 	}
@@ -79,23 +71,22 @@ func TestReload(t *testing.T) {
 		d.checkCert(r, "one", 0, 0) // less than a second later
 		wait("two", 0, 1)
 
-		d.replaceFile(d.key, []byte("broken"))
+		breakKey := func() { testkit.RequireNoError(t, os.WriteFile(d.key, []byte("broken"), 0o600)) }
+		breakKey()
 		wait("two", 1, 1)
 		wait("two", 1, 1) // logged once for each change
 
-		_, cert, key := issueCert("three")
-		d.replaceFile(d.cert, cert) // the key does not match yet
+		cert, key := testkit.WriteCertificate(t, func(c *x509.Certificate) { c.Subject.CommonName = "three" })
+		testkit.RequireNoError(t, os.Rename(cert, d.cert)) // the key does not match yet
 		wait("two", 2, 1)
-		d.replaceFile(d.key, key)
+		testkit.RequireNoError(t, os.Rename(key, d.key))
 		wait("three", 2, 2)
 
-		if err := os.Remove(d.cert); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, os.Rename(d.cert, cert))
 		for range 3 {
 			wait("three", 3, 2)
 		}
-		d.replaceFile(d.cert, cert)
+		testkit.RequireNoError(t, os.Rename(cert, d.cert))
 		wait("three", 3, 3)
 
 		d.writePair("four")
@@ -104,7 +95,7 @@ func TestReload(t *testing.T) {
 			t.Errorf("Again: %v, %v; want when the certificate ends", expires, err)
 		}
 		d.checkCert(r, "four", 3, 3)
-		d.replaceFile(d.key, []byte("broken"))
+		breakKey()
 		if _, err := r.ReloadNow(); err == nil {
 			t.Error("Again: no error of a broken key")
 		}
@@ -114,11 +105,9 @@ func TestReload(t *testing.T) {
 
 func TestReloadErrors(t *testing.T) {
 	d := newPairDir(t)
-	for _, prepare := range []func(){func() {}, func() { d.replaceFile(d.cert, nil); d.replaceFile(d.key, nil) }} {
-		prepare()
-		if _, err := NewReloader(d.cert, d.key, nil); err == nil || !strings.Contains(err.Error(), d.cert) || !strings.Contains(err.Error(), d.key) {
-			t.Errorf("%v: want an error that names both files", err)
-		}
+	_, err := NewReloader(d.cert, d.key, nil)
+	if err == nil || !strings.Contains(err.Error(), d.cert) || !strings.Contains(err.Error(), d.key) {
+		t.Errorf("%v: want an error that names both files", err)
 	}
 }
 
@@ -127,9 +116,7 @@ func TestReloadConcurrent(t *testing.T) {
 	d := newPairDir(t)
 	d.writePair("site.test")
 	r := d.newReloader()
-	r.mu.Lock()
 	r.lastCheck = time.Time{} // the next check is due
-	r.mu.Unlock()
 	d.writePair("site.test")
 	var all sync.WaitGroup
 	for range 8 {

@@ -47,9 +47,7 @@ func TestPair(t *testing.T) {
 					t.Errorf("version %x, want %x", got, version)
 				}
 				for range 2 { // the second call has no effect
-					if err := client.session.CloseWrite(); err != nil {
-						t.Errorf("CloseWrite: %v", err)
-					}
+					testkit.ExpectNoError(t, client.session.CloseWrite())
 				}
 				p.pumpUntil("close_notify has arrived", func() bool { return server.err != nil })
 				server.writePlaintext([]byte("still here"))
@@ -75,14 +73,13 @@ func TestConfig(t *testing.T) {
 		hello = append(hello, h.ServerName, h.Conn.RemoteAddr().String(), h.Conn.LocalAddr().String())
 		return nil, nil
 	}
-	server := &testPeer{t: t, buf: make([]byte, 4096)}
+	server, client, p := newPeers(t, serverCfg, clientCfg)
 	server.session = NewServerSession(serverCfg, NewHandshakeLimiter(1, 1), server, addr)
-	client := newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
 	if server.session.State().HandshakeComplete {
 		t.Error("State before the end of the handshake is not zero")
 	}
-	p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(100)}
-	p.pumpUntil("both are open", func() bool { return server.open && client.open || server.err != nil || client.err != nil })
+	isOver := func() bool { return server.open && client.open || server.err != nil || client.err != nil }
+	p.pumpUntil("both are open", isOver)
 	if want := []string{"site.test", addr.String(), "unknown"}; !slices.Equal(hello, want) {
 		t.Errorf("the callback saw %q, want %q", hello, want)
 	}
@@ -97,8 +94,7 @@ func TestConfig(t *testing.T) {
 func TestRefused(t *testing.T) {
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	clientCfg.RootCAs = x509.NewCertPool()
-	server, client := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1)), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
-	p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(1000)}
+	server, client, p := newPeers(t, serverCfg, clientCfg)
 	p.pumpUntil("both have failed", func() bool { return server.err != nil && client.err != nil })
 	if e := new(tls.CertificateVerificationError); !errors.As(client.err, &e) || server.err.Error() != "remote error: tls: bad certificate" {
 		t.Errorf("client %v, server %v", client.err, server.err)
@@ -115,7 +111,7 @@ func TestTruncatedDuringHandshake(t *testing.T) {
 	for _, takesOver := range []bool{false, true} {
 		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 		EnableTakeover(serverCfg)
-		server, client := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1)), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
+		server, client, _ := newPeers(t, serverCfg, clientCfg)
 		testkit.WaitFor(t, "the client's handshake", func() bool {
 			client.advanceHandshake()
 			if client.open {
@@ -138,9 +134,7 @@ func TestTruncatedDuringHandshake(t *testing.T) {
 		}
 		testkit.WaitFor(t, "the server's handshake", func() bool {
 			open, err := server.session.AdvanceHandshake()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			return open
 		})
 		var ciphers tls13.CipherCache
@@ -161,8 +155,7 @@ func TestServerNameLength(t *testing.T) {
 		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 		EnableTakeover(serverCfg)
 		clientCfg.ServerName, clientCfg.InsecureSkipVerify = strings.Repeat("a", n), true
-		server, client := newServerPeer(t, serverCfg, NewHandshakeLimiter(1, 1)), newClientPeer(t, clientCfg, NewHandshakeLimiter(1, 1))
-		p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(1000)}
+		server, _, p := newPeers(t, serverCfg, clientCfg)
 		p.pumpUntil("the server's handshake ends", func() bool { return server.open || server.err != nil })
 		if server.open != (n <= maxServerName) {
 			t.Errorf("a name of %d bytes: open %v, %v", n, server.open, server.err)

@@ -85,11 +85,9 @@ func TestStalledGiveWay(t *testing.T) {
 // TestStalledGoesOn checks that a stall without queued handshakes does no harm, and that a client's
 // handshake, which waits for a server, is never evicted.
 func TestStalledGoesOn(t *testing.T) {
-	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		g, clients := NewHandshakeLimiter(1, 1), NewHandshakeLimiter(1, 1)
 		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		clientCfg.Time = func() time.Time { return now }
 		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
 		sleepAndListStates(0, client)
 		sleepAndListStates(0, client)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // TestTicketKeys checks that keys are generated daily, used for a week, and passed on.
@@ -69,9 +71,8 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 		}
 	}
 	used := &tls.Config{}
-	if _, err := used.EncryptTicket(tls.ConnectionState{}, &tls.SessionState{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := used.EncryptTicket(tls.ConnectionState{}, &tls.SessionState{})
+	testkit.RequireNoError(t, err)
 	if NewTicketKeyRingIfShareable(used.Clone(), nil) == nil {
 		t.Error("keys that crypto/tls has made are taken for the user's")
 	}

@@ -1,8 +1,7 @@
 package tls13
 
 import (
-	"bytes"
-	"crypto/tls"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,12 +28,10 @@ func TestCipherCache(t *testing.T) {
 	cc.remove(a, false)
 	ofServer, ofClient := newTestCipher(), newTestCipher()
 	cc.put(a, false, ofServer)
-	checkCached(t, &cc, a, true, nil)
 	cc.put(a, true, ofClient)
 	checkCached(t, &cc, a, false, ofServer)
 	checkCached(t, &cc, a, true, ofClient)
 	checkCached(t, &cc, b, false, nil)
-	cc.remove(b, false)
 	cc.remove(a, true)
 	checkCached(t, &cc, a, false, ofServer)
 	checkCached(t, &cc, a, true, nil)
@@ -48,7 +45,6 @@ func TestCipherCacheEviction(t *testing.T) {
 		evicted int
 	}{
 		{"all used", [cacheWays]bool{true, true, true, true}, 2}, // the place that the secret selects
-		{"one unused", [cacheWays]bool{true, false, true, true}, 1},
 		{"first unused", [cacheWays]bool{false, true, true, true}, 0},
 		{"last unused", [cacheWays]bool{true, true, true, false}, 3},
 	} {
@@ -72,10 +68,8 @@ func TestCipherCacheEviction(t *testing.T) {
 				checkCached(t, &cc, secretInSet(byte(i), 0), false, ciphers[i])
 			}
 			cc.remove(secretInSet(9, 2), false)
-			again := newTestCipher()
-			cc.put(secretInSet(7, 0), false, again) // takes the free place
-			checkCached(t, &cc, secretInSet(7, 0), false, again)
-			if cc.places.Load()[0][c.evicted].Load().cipher != again {
+			cc.put(secretInSet(7, 0), false, newTestCipher())
+			if e := cc.places.Load()[0][c.evicted].Load(); e == nil || e.secret != *secretInSet(7, 0) {
 				t.Error("a cipher that was added has not taken the free place")
 			}
 		})
@@ -88,21 +82,17 @@ func TestCipherCacheTimer(t *testing.T) {
 		var cc CipherCache
 		unused, used := secretInSet(1, 0), secretInSet(2, 0)
 		for range 2 { // the second time the timer has stopped before
-			kept := newTestCipher()
-			cc.put(used, false, kept)
+			cc.put(used, false, newTestCipher())
 			time.Sleep(time.Second)
-			start := time.Now()
 			cc.put(unused, false, newTestCipher())
-			for time.Since(start) < 3*cachePeriod {
-				checkCached(t, &cc, used, false, kept)
+			for age := time.Second; age < 3*cachePeriod; age += time.Second {
+				if cc.lookup(used, false) == nil {
+					t.Errorf("a cipher in use was dropped after %v", age)
+				}
 				time.Sleep(time.Second)
 				synctest.Wait()
-				isKept := cc.contains(unused)
-				switch age := time.Since(start); {
-				case age < cachePeriod && !isKept:
-					t.Errorf("dropped after %v", age)
-				case age > 2*cachePeriod && isKept:
-					t.Errorf("kept for %v", age)
+				if isKept := cc.contains(unused); age < cachePeriod && !isKept || age > 2*cachePeriod && isKept {
+					t.Errorf("after %v an unused cipher is kept: %v", age, isKept)
 				}
 			}
 			time.Sleep(2*cachePeriod + time.Second)
@@ -149,46 +139,29 @@ func TestCipherCacheClose(t *testing.T) {
 }
 
 // TestCipherCacheConcurrency has many connections, whose ciphers need more places than a set has, transfer data and
-// update keys, while other goroutines drop ciphers and close the cache.
+// update keys, while ciphers are dropped and the cache is closed.
 func TestCipherCacheConcurrency(t *testing.T) {
 	var cc CipherCache
-	var connections, droppers sync.WaitGroup
-	stop := make(chan struct{})
-	for i := range 4 {
-		droppers.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+	defer cc.Close()
+	var connections sync.WaitGroup
+	for i := range byte(8) {
+		connections.Go(func() {
+			server, client := newTestPairOf(t, aes128GCMSHA256, secretInSet(i, 0)[:], secretInSet(i+100, 1)[:], &cc)
+			for range 500 {
+				server.receive(client.writePlaintext("x"))
+				client.receive(server.writePlaintext("y"))
 				if i == 0 {
 					cc.Close()
 				} else {
 					cc.dropUnused()
 				}
 			}
-		})
-	}
-	for i := range byte(8) {
-		connections.Go(func() {
-			secrets := [2][]byte{secretInSet(i, 0)[:], secretInSet(i+100, 1)[:]}
-			server, client := &testEnd{t: t}, &testEnd{t: t}
-			var err, err2 error
-			server.Conn, err = NewConn(tls.TLS_AES_128_GCM_SHA256, false, secrets[0], secrets[1], 0, &cc)
-			client.Conn, err2 = NewConn(tls.TLS_AES_128_GCM_SHA256, true, secrets[1], secrets[0], 0, &cc)
-			if err != nil || err2 != nil {
-				t.Error(err, err2)
-				return
-			}
-			for range 500 {
-				server.receive(client.writePlaintext("x"))
-				client.receive(server.writePlaintext("y"))
-			}
 			server.receive(client.sealKeyUpdate(updateRequested))
 			client.receive(server.takeOutput())
 			server.receive(client.writePlaintext("x"))
-			if server.err != nil || client.err != nil || !bytes.Equal(server.got, bytes.Repeat([]byte("x"), 501)) || len(client.got) != 500 {
+			server.checkGot(strings.Repeat("x", 501))
+			client.checkGot(strings.Repeat("y", 500))
+			if server.err != nil || client.err != nil {
 				t.Errorf("server: %v, client: %v", server.err, client.err)
 			}
 			server.Close()
@@ -196,7 +169,4 @@ func TestCipherCacheConcurrency(t *testing.T) {
 		})
 	}
 	connections.Wait()
-	close(stop)
-	droppers.Wait()
-	cc.Close()
 }

@@ -54,9 +54,8 @@ func TestKeySchedule(t *testing.T) {
 		data[i] = byte(i)
 	}
 	sentRecords := CountRecordsEncryptedWith(tls.TLS_AES_128_GCM_SHA256, rfcServerSecret, rfcTicket, 0)
-	server, client := &testEnd{t: t}, &testEnd{t: t}
-	server.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, false, rfcClientSecret, rfcServerSecret, sentRecords, cache)
-	client.Conn, _ = NewConn(tls.TLS_AES_128_GCM_SHA256, true, rfcServerSecret, rfcClientSecret, 0, cache)
+	server, client := newTestPairOf(t, aes128GCMSHA256, rfcClientSecret, rfcServerSecret, cache)
+	server.write.sequence = uint64(sentRecords)
 	for name, c := range map[string]struct {
 		from, to          *testEnd
 		ticket, want, end []byte
@@ -80,23 +79,19 @@ func TestKeySchedule(t *testing.T) {
 
 // TestCountRecordsEncryptedWith counts the records of one secret among others.
 func TestCountRecordsEncryptedWith(t *testing.T) {
-	for suiteName, id := range cipherSuites {
-		t.Run(suiteName, func(t *testing.T) {
-			server, _ := newTestPair(t, id)
-			_, other := newTestPair(t, id)
-			secret := server.appendSecret(nil, &server.write)
-			changeCipherSpec := []byte{20, 3, 3, 0, 1, 1}
-			first := concat(changeCipherSpec, other.writePlaintext("finished"), server.writePlaintext("ticket"), server.writePlaintext(""), server.writePlaintext("ticket"))
-			second := concat(other.writePlaintext("other"), server.writePlaintext("ticket"))
-			for _, c := range []struct {
-				sent         []byte
-				before, want int
-			}{{nil, 0, 0}, {first, 0, 2}, {second, 2, 1}, {second, 0, 0}, {second[:len(second)-1], 2, 0}, {first[:3], 0, 0}} {
-				if n := CountRecordsEncryptedWith(id, secret, c.sent, c.before); n != c.want {
-					t.Errorf("%d records in %d bytes after %d, want %d", n, len(c.sent), c.before, c.want)
-				}
-			}
-		})
+	server, _ := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+	_, other := newTestPair(t, tls.TLS_AES_256_GCM_SHA384)
+	secret := server.appendSecret(nil, &server.write)
+	changeCipherSpec := []byte{20, 3, 3, 0, 1, 1}
+	first := concat(changeCipherSpec, other.writePlaintext("finished"), server.writePlaintext("ticket"), server.writePlaintext(""), server.writePlaintext("ticket"))
+	second := concat(other.writePlaintext("other"), server.writePlaintext("ticket"))
+	for _, c := range []struct {
+		sent         []byte
+		before, want int
+	}{{nil, 0, 0}, {first, 0, 2}, {second, 2, 1}, {second, 0, 0}, {second[:len(second)-1], 2, 0}, {first[:3], 0, 0}} {
+		if n := CountRecordsEncryptedWith(tls.TLS_AES_256_GCM_SHA384, secret, c.sent, c.before); n != c.want {
+			t.Errorf("%d records in %d bytes after %d, want %d", n, len(c.sent), c.before, c.want)
+		}
 	}
 	if n := CountRecordsEncryptedWith(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32), rfcTicket, 0); n != 0 {
 		t.Errorf("%d records of another cipher suite, want 0", n)
@@ -115,19 +110,17 @@ func TestNewConn(t *testing.T) {
 		{tls.TLS_AES_128_GCM_SHA256, 32, 48, "secrets of 32 and 48 bytes; expected 32"},
 		{tls.TLS_AES_256_GCM_SHA384, 0, 48, "secrets of 0 and 48 bytes; expected 48"},
 		{tls.TLS_CHACHA20_POLY1305_SHA256, 32, 32, "TLS_CHACHA20_POLY1305_SHA256"},
-		{tls.TLS_RSA_WITH_AES_128_GCM_SHA256, 32, 32, "TLS_RSA_WITH_AES_128_GCM_SHA256"},
 	} {
 		conn, err := NewConn(c.suite, true, make([]byte, c.read), make([]byte, c.write), 7, cache)
-		switch {
-		case c.want != "":
+		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%x, %d, %d: %v, want %q", c.suite, c.read, c.write, err, c.want)
 			}
-		case err != nil || conn.CipherSuite() != c.suite || !conn.IsClient() || conn.write.sequence != 7:
-			t.Errorf("%x: %v; suite %x, client %v, sequence %d", c.suite, err, conn.CipherSuite(), conn.IsClient(), conn.write.sequence)
+		} else if err != nil || conn.CipherSuite() != c.suite || !conn.IsClient() || conn.write.sequence != 7 {
+			t.Errorf("%x: %v; %+v", c.suite, err, conn)
 		}
-		if isKnown := c.suite == tls.TLS_AES_128_GCM_SHA256 || c.suite == tls.TLS_AES_256_GCM_SHA384; IsSupported(c.suite) != isKnown {
-			t.Errorf("IsSupported(%x) = %v", c.suite, !isKnown)
+		if got, want := IsSupported(c.suite), c.suite != tls.TLS_CHACHA20_POLY1305_SHA256; got != want {
+			t.Errorf("IsSupported(%x) = %v", c.suite, got)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	mrand "math/rand/v2"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -41,18 +40,17 @@ type testEnd struct {
 func newTestPair(t testing.TB, cipherSuite uint16) (server, client *testEnd) {
 	cache := new(CipherCache)
 	t.Cleanup(cache.Close)
-	length := 32
-	if cipherSuite == tls.TLS_AES_256_GCM_SHA384 {
-		length = 48
-	}
-	clientSecret, serverSecret := randomBytes(1, length), randomBytes(2, length)
+	suite, err := parseSuite(cipherSuite)
+	testkit.RequireNoError(t, err)
+	return newTestPairOf(t, suite, randomBytes(1, suite.secretLen()), randomBytes(2, suite.secretLen()), cache)
+}
+
+func newTestPairOf(t testing.TB, s suite, ofClient, ofServer []byte, cc *CipherCache) (server, client *testEnd) {
 	server, client = &testEnd{t: t}, &testEnd{t: t}
 	var err, err2 error
-	server.Conn, err = NewConn(cipherSuite, false, clientSecret, serverSecret, 0, cache)
-	client.Conn, err2 = NewConn(cipherSuite, true, serverSecret, clientSecret, 0, cache)
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	server.Conn, err = NewConn(s.id(), false, ofClient, ofServer, 0, cc)
+	client.Conn, err2 = NewConn(s.id(), true, ofServer, ofClient, 0, cc)
+	testkit.ExpectNoError(t, errors.Join(err, err2))
 	return server, client
 }
 
@@ -117,9 +115,12 @@ func (e *testEnd) writePlaintext(plaintext string) []byte {
 }
 
 // seal encrypts an inner plaintext, which consists of content, type and padding, as the next record of e.
-func (e *testEnd) seal(inner []byte) []byte {
+func (e *testEnd) seal(inner []byte) []byte { return e.sealVersion(0x0303, inner) }
+
+func (e *testEnd) sealVersion(version uint16, inner []byte) []byte {
 	c := e.suite.newCipher(e.appendSecret(nil, &e.write))
-	header := binary.BigEndian.AppendUint16([]byte{typeApplicationData, 3, 3}, uint16(len(inner)+tagLen))
+	header := binary.BigEndian.AppendUint16([]byte{typeApplicationData}, version)
+	header = binary.BigEndian.AppendUint16(header, uint16(len(inner)+tagLen))
 	e.write.sequence++
 	return c.aead.Seal(bytes.Clone(header), c.nonceFor(e.write.sequence-1), inner, header)
 }
@@ -184,12 +185,3 @@ func alertOf(err error, op string) int {
 func concat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 func (e *testEnd) keepsPartial() bool { return e.HasPartialRecord() || e.PartialRecordMemory() > 0 }
-
-func poolDropsItems() bool {
-	made := 0
-	p := sync.Pool{New: func() any { made++; return new(int) }}
-	for range 100 {
-		p.Put(p.Get())
-	}
-	return made > 10
-}
