@@ -141,7 +141,7 @@ func TestLengthPrefixedPanics(t *testing.T) {
 		func() {
 			defer func() {
 				if text := fmt.Sprint(recover()); !strings.Contains(text, "expected") {
-					t.Errorf("LengthPrefixed(%d, %v): panic %q; want one that names what is possible", size, order, text)
+					t.Errorf("LengthPrefixed(%d, %v): panic %q; want what is possible", size, order, text)
 				}
 			}()
 			tcp.LengthPrefixed(size, order)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -204,22 +203,4 @@ func TestListenerHandlerSheds(t *testing.T) {
 		blocks.Expect("block\n")
 		waits.Expect("patient\n")
 	})
-}
-
-// Server.Handler is needed only for listeners without their own handler.
-func TestListenerHandlerConfig(t *testing.T) {
-	const addr = "127.0.0.1:0"
-	own := Listener{Addr: addr, Handler: Base{}}
-	for _, c := range []struct {
-		srv  *Server
-		says string
-	}{
-		{&Server{Addr: addr, Listeners: []Listener{own}}, "Server.Handler is nil"},
-		{&Server{Listeners: []Listener{own, {Addr: addr}}}, "Server.Handler is nil"},
-		{&Server{Listeners: []Listener{own, {Addr: addr, Handler: Lines(nil)}}}, "Server.Listeners[1].Handler: the MessageHandler"},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: &embedsShed{}}}}, "Server.Listeners[0].Handler: the Shed method of *tcp.embedsShed"},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: Lines(newNamedHandler("a"))}, own}, Heartbeat: Heartbeat{Interval: time.Second}}, "or Server.Listeners[1].Handler to be a HeartbeatHandler"},
-	} {
-		expectError(t, "ListenAndServe", c.srv.ListenAndServe(t.Context()), ErrBadConfig, strings.Fields(c.says)[0], c.says, "expected")
-	}
 }
