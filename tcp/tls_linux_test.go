@@ -81,26 +81,17 @@ func (c *laterWrites) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// truncatedHandler reports the input and how the connection ends.
-type truncatedHandler struct {
-	Base
-	input  chan string
-	closed chan error
-}
-
-func (h truncatedHandler) Received(_ *Conn, in []byte) int { h.input <- string(in); return len(in) }
-
-func (h truncatedHandler) Ended(_ *Conn, rest []byte) int { h.input <- "end"; return len(rest) }
-
-func (h truncatedHandler) Closed(_ *Conn, why error) { h.closed <- why }
-
 // TestTLSTruncatedInHandshake sends, at once, the last message of the handshake, a record of data, a part of another
 // record and FIN. Somebody may have cut the connection, so this is no orderly end.
 func TestTLSTruncatedInHandshake(t *testing.T) {
 	server, client := identity()
 	for _, disabled := range []bool{false, true} {
 		forEachLoopModel(t, func(t *testing.T, model string) {
-			h := truncatedHandler{input: make(chan string, 10), closed: make(chan error, 1)}
+			input, closed := make(chan string, 10), make(chan error, 1)
+			h := hooks{closed: func(why error) { closed <- why }, received: func(_ *Conn, in []byte) int {
+				input <- string(in)
+				return len(in)
+			}}
 			s := startServer(t, &Server{Model: model, Handler: h, TLSConfig: server, DisableCompactTLS: disabled})
 			conn := &laterWrites{Conn: dial(t, s.addr).Conn}
 			_, err := tls.Client(conn, client).Write([]byte("data"))
@@ -108,9 +99,9 @@ func TestTLSTruncatedInHandshake(t *testing.T) {
 			_, err = conn.Conn.Write(append(conn.kept.Bytes(), 23, 3, 3, 0, 100, 1, 2, 3))
 			requireNoError(t, err)
 			requireNoError(t, conn.Conn.(*net.TCPConn).CloseWrite())
-			expectReason(t, "a truncated record", h.closed, io.ErrUnexpectedEOF)
-			if input := <-h.input; input != "data" || len(h.input) > 0 {
-				t.Errorf("the handler received %q and %d other calls, want only the data", input, len(h.input))
+			expectReason(t, "a truncated record", closed, io.ErrUnexpectedEOF)
+			if got := <-input; got != "data" || len(input) > 0 {
+				t.Errorf("the handler received %q and %d more, want only the data", got, len(input))
 			}
 		})
 	}

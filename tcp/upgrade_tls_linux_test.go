@@ -250,7 +250,7 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 	processes, each, upgrades := 1, 50, 3
 	if os.Getenv("MYRIAD_TEST_FULL") != "" {
 		processes, each, upgrades = 4, 5000, 10
-		if raceEnabled() {
+		if testkit.RaceEnabled {
 			processes = 1
 		}
 	}
