@@ -166,37 +166,6 @@ func TestUpgradePublishes(t *testing.T) {
 	}
 }
 
-// TestBroadcastUpgradeFails kills the new process during the transfer.
-func TestBroadcastUpgradeFails(t *testing.T) {
-	const n, after = 200, 50
-	s, h := startUpgradable(t, successorConfig{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
-	members := joinRooms(t, s.addr, n)
-	results := make(chan error, n)
-	for _, m := range members {
-		go func() { results <- checkBroadcastNumbers(m, 2) }()
-	}
-	u, err := s.Upgrade(t.Context())
-	if err == nil || u.Lost < after {
-		t.Fatalf("Upgrade: %+v, %v; want an error, and at least %d lost", u, err, after)
-	}
-	if receivers, err := s.Broadcast(Broadcast{Group: "none"}); receivers != 0 || err != nil || s.HandedOver() {
-		t.Errorf("published to nobody: %d receivers, %v; handed over: %v", receivers, err, s.HandedOver())
-	}
-	h.srv.Stopping() // and with it the numbers end
-	whole := 0
-	for range n {
-		switch err := testkit.Receive(t, results, "a member's end"); {
-		case err == nil:
-			whole++
-		case err != io.EOF && !testkit.IsReset(err):
-			t.Error(err)
-		}
-	}
-	if whole != n-u.Lost {
-		t.Errorf("%d have got all, want %d", whole, n-u.Lost)
-	}
-}
-
 // TestBroadcastHeldTooLong checks that broadcasts resume during a transfer that takes too long.
 func TestBroadcastHeldTooLong(t *testing.T) {
 	defer func(was time.Duration) { holdTimeout = was }(holdTimeout)

@@ -1,9 +1,6 @@
 package tcp
 
-import (
-	"bufio"
-	"testing"
-)
+import "testing"
 
 func TestBroadcast(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
@@ -20,25 +17,3 @@ func TestBroadcast(t *testing.T) {
 		}
 	})
 }
-
-// Writable and Draining are found behind framers, and only where a handler has them.
-func TestExtensions(t *testing.T) {
-	for _, c := range []struct {
-		h    Handler
-		want bool
-	}{
-		{extendedHandler{}, true}, {Lines(extendedHandler{}), true}, {Split(bufio.ScanWords, extendedHandler{}), true},
-		{Base{}, false}, {Lines(MessageFunc(echoLine)), false},
-	} {
-		_, writable := handlerAs[WritableHandler](c.h)
-		_, draining := handlerAs[DrainingHandler](c.h)
-		if writable != c.want || draining != c.want {
-			t.Errorf("%T: Writable %v, Draining %v; want %v", c.h, writable, draining, c.want)
-		}
-	}
-}
-
-type extendedHandler struct{ hooks }
-
-func (extendedHandler) Writable(*Conn) {}
-func (extendedHandler) Draining(*Conn) {}

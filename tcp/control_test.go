@@ -74,23 +74,21 @@ func TestStopping(t *testing.T) {
 		"Close":    func(s *started) { s.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			forEachModel(t, func(t *testing.T, model string, loops int) {
-				open := make(chan int64, 10)
-				srv := &Server{Model: model, Loops: loops}
-				srv.Stopping = func() { open <- srv.Stats().Open }
-				s := startServer(t, srv)
-				dial(t, s.addr).ExchangeLine("hello", "hello")
-				end(s)
-				_ = s.waitResult(t) // whether it was cut off is another matter
-				s.Shutdown(background)
-				s.Close()
-				if n := len(open); n != 1 {
-					t.Fatalf("called %d times, want once", n)
-				}
-				if n := <-open; n != 1 {
-					t.Errorf("%d connections were open when it was called, want 1", n)
-				}
-			})
+			open := make(chan int64, 10)
+			srv := new(Server)
+			srv.Stopping = func() { open <- srv.Stats().Open }
+			s := startServer(t, srv)
+			dial(t, s.addr).ExchangeLine("hello", "hello")
+			end(s)
+			_ = s.waitResult(t) // whether it was cut off is another matter
+			s.Shutdown(background)
+			s.Close()
+			if n := len(open); n != 1 {
+				t.Fatalf("called %d times, want once", n)
+			}
+			if n := <-open; n != 1 {
+				t.Errorf("%d connections were open when it was called, want 1", n)
+			}
 		})
 	}
 	idle := Server{Stopping: func() { t.Error("called before the start") }}

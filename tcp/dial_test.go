@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -204,6 +203,7 @@ func TestDo(t *testing.T) {
 		}}
 		do(func(c *Conn) {
 			c.SetValue("value")
+			expectError(t, "SetHandler(nil)", c.SetHandler(nil), ErrBadUse, "SetHandler is nil; expected")
 			c.SetHandler(other)
 			if c.Value() != "value" || c.Server() != s.Server {
 				t.Errorf("with another handler its value is %v and its server %p", c.Value(), c.Server())
@@ -313,32 +313,5 @@ func TestRelayTLS(t *testing.T) {
 				t.Errorf("target with TLS: %t: %d bytes have come back of %d, or others; %v", target.server != nil, len(got), len(sent), err)
 			}
 		}
-	})
-}
-
-// TestDrainOfRetained checks that a drain ends although a peer keeps sending and the handler retains and releases.
-func TestDrainOfRetained(t *testing.T) {
-	t.Parallel() // mostly waits
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		srv := &Server{Model: model, Loops: loops, Socket: Socket{ReceiveBuffer: 4 << 20}}
-		srv.Handler = hooks{received: func(c *Conn, in []byte) int {
-			c.Retain()
-			c.Release()
-			return len(in)
-		}}
-		srv.Limits.ShutdownTimeout = 500 * time.Millisecond
-		s := startServer(t, srv)
-		c := dial(t, s.addr)
-		var flooding sync.WaitGroup
-		flooding.Go(func() {
-			for p, err := make([]byte, 1<<20), error(nil); err == nil; {
-				_, err = c.Write(p)
-			}
-		})
-		waitFor(t, "nothing comes", func() bool { return s.Stats().BytesIn > 8<<20 })
-		s.stop()
-		_ = s.waitResult(t) // an error, where the drain took too long
-		c.Close()
-		flooding.Wait()
 	})
 }

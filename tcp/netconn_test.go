@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -293,6 +294,9 @@ func TestNetConnBackpressure(t *testing.T) {
 func TestNetConnEnds(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		s, l, accept := startNetListener(t, srv)
+		if err := s.ListenAndServe(t.Context()); err == nil || !strings.Contains(err.Error(), "is already serving") {
+			t.Errorf("a second ListenAndServe: %v", err) // leaves the NetListener alone
+		}
 		if l.Addr().String() != s.addr {
 			t.Errorf("Addr is %v; want %v", l.Addr(), s.addr)
 		}

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"runtime"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
@@ -74,23 +72,6 @@ func TestOverloadShedsQueuedInput(t *testing.T) {
 	})
 }
 
-// TestOverloadOff has the same overload without a manager.
-func TestOverloadOff(t *testing.T) {
-	g := newGatedHandler()
-	p := newPool(t, pool.Config{Max: 1, Queue: 100, FixedLimit: true, KeepQueued: true, FIFO: true})
-	s := startServer(t, &Server{Overload: Overload{Off: true}, Model: Epoll, Workers: p, Handler: Lines(sheddingHandler{g})})
-	c := dialUntilServed(t, s.addr)
-	a := g.blockWorker(t, s.addr)
-	c.Send("0\n")
-	waitFor(t, "it is not queued", func() bool { return p.Stats().Queued == 1 })
-	if s.overload != nil {
-		t.Error("a manager was made")
-	}
-	close(g.gate)
-	a.Expect("block\n")
-	c.Expect("0\n")
-}
-
 // shouldShedHandler answers "busy" to lines if ShouldShed says so.
 func shouldShedHandler(c *Conn, msg []byte) {
 	if string(msg) == "critical" {
@@ -137,16 +118,13 @@ func TestOverloadOfMemory(t *testing.T) {
 	})
 }
 
-func TestOverloadStatsNamesActions(t *testing.T) {
-	if got := (OverloadStats{PauseAccepts: 1, ShedRequests: 2}).String(); got != fmt.Sprintf("%v, %v", overload.PauseAccepts, overload.ShedRequests) {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestOverloadTargetOfSingleProcessor(t *testing.T) {
+func TestOverloadManager(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	if got := new(Server).initOverloadManagerOrNil().MinTarget; got != singleProcessorMinTarget {
 		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
+	}
+	if (&Server{Overload: Overload{Off: true}}).initOverloadManagerOrNil() != nil {
+		t.Error("a manager was made although Overload.Off is set")
 	}
 }
 

@@ -207,31 +207,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestProcessesDrain checks that a drain accepts nothing, ends idle connections and waits for a
-// message that has begun.
-func TestProcessesDrain(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, _ int) {
-		s := startWithProcesses(t, &Server{Model: model, Processes: 2})
-		idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
-		s.stop()
-		idle.ExpectEOF("")
-		waitFor(t, "connections are still taken", func() bool {
-			c, err := net.Dial("tcp", s.addr)
-			if err == nil {
-				c.Close()
-			}
-			return errors.Is(err, syscall.ECONNREFUSED)
-		})
-		if len(s.err) > 0 {
-			t.Fatalf("it ended before the message: %v", <-s.err)
-		}
-		half.ExchangeLine(" and half", "half and half")
-		expectNoError(t, s.waitResult(t))
-	})
-}
-
-// TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context
-// limits Shutdown, also in the workers.
+// TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context limits Shutdown, also
+// in the workers. It accepts nothing, ends idle connections and waits for a message that has begun.
 func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
 	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
@@ -241,9 +218,17 @@ func TestProcessesShutdown(t *testing.T) {
 	expectError(t, "the drain", s.waitResult(t), context.DeadlineExceeded, "1 connections were closed")
 
 	s = startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
-	half := dialWithHalfMessage(t, s.addr)
+	idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
+	idle.ExpectEOF("")
+	waitFor(t, "connections are still taken", func() bool {
+		c, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(5*bound)))
 	_, err := half.R.ReadByte()
 	expectError(t, "five times the bound after the signal", err, os.ErrDeadlineExceeded)

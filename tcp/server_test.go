@@ -298,19 +298,6 @@ func TestBeforeStartAndAfterEnd(t *testing.T) {
 	})
 }
 
-// A second ListenAndServe returns an error and leaves the first one's NetListener alone.
-func TestServeTwiceOneListener(t *testing.T) {
-	l := NewNetListener()
-	s := startServer(t, &Server{Handler: l})
-	if err := s.ListenAndServe(t.Context()); err == nil || !strings.Contains(err.Error(), "is already serving") {
-		t.Errorf("a second ListenAndServe: %v", err)
-	}
-	dial(t, s.addr)
-	n, err := l.Accept()
-	requireNoError(t, err)
-	n.Close()
-}
-
 // Opened and killed connections leave no memory behind.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	const conns, times = 300, 3

@@ -65,22 +65,6 @@ func TestStatsHasEveryCounter(t *testing.T) {
 	}
 }
 
-// Each cause is counted in its own field and in the total.
-func TestCausesByName(t *testing.T) {
-	for cause, want := range map[engine.Cause]Refusals{
-		engine.RefusedFull: {Full: 1}, engine.RefusedSource: {Source: 1}, engine.RefusedDenied: {Denied: 1},
-		engine.RefusedProxy: {Proxy: 1}, engine.RefusedHandshake: {Handshake: 1}, engine.RefusedTimeout: {Timeout: 1},
-	} {
-		var c engine.Counters
-		c.CountRefused(cause)
-		var n engine.Counts
-		c.AddToWithMaxAge(&n)
-		if got := (&Server{engine: countersOnlyEngine{counts: n}}).Stats().Refused; got != want || got.Total() != 1 {
-			t.Errorf("counted %+v, want %+v", got, want)
-		}
-	}
-}
-
 func TestHistogramBounds(t *testing.T) {
 	var h Histogram
 	if h.Bound(0) != time.Microsecond || h.Bound(3) != 8*time.Microsecond || h.Bound(Buckets-1) != Never {

@@ -201,6 +201,9 @@ func TestUpgradeFails(t *testing.T) {
 			if served := countServed(t, clients, "b 2"); served+u.Lost != n {
 				t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
 			}
+			if receivers, err := s.Broadcast(Broadcast{Group: "0", All: c.from > 0}); receivers > 0 || err != nil {
+				t.Errorf("broadcasting after a failed upgrade: %d receivers, %v; want it delivered to nobody", receivers, err)
+			}
 			if c.paused {
 				s.waitAcceptPaused(t, true)
 				requireNoError(t, s.ResumeAccepting())
@@ -233,21 +236,6 @@ func TestUpgradeRefused(t *testing.T) {
 	expectError(t, "during another one", err, ErrUpgrading)
 	cancel()
 	expectReason(t, "the end of Upgrade", first, context.Canceled)
-}
-
-// TestUpgradePaused checks that accepting stays paused in the new process.
-func TestUpgradePaused(t *testing.T) {
-	s, _ := startUpgradable(t, successorConfig{}, successorConfig{})
-	c := dialManyWithPartialLine(t, s.addr, 1, "")[0]
-	requireNoError(t, s.PauseAccepting())
-	s.waitAcceptPaused(t, true)
-	_, err := s.Upgrade(t.Context())
-	requireNoError(t, err)
-	expectNoError(t, s.waitResult(t))
-	late := dial(t, s.addr)
-	c.ExchangeLine("resume", "true <nil>")
-	late.ExchangeLine("b", "b 1")
-	stopServerAt(t, s.addr)
 }
 
 // TestUpgradeTicks checks that the old process ticks until it saves its state, and again only if the upgrade fails.
@@ -287,7 +275,7 @@ func TestUpgradeTicks(t *testing.T) {
 }
 
 // TestUpgradeOwnHandlers hands over connections with their own handlers and half a line; one as
-// soon as it can be saved. Those that are not saved stay, and one that gets no handler is closed.
+// soon as it can be saved. Those that are not saved stay, and one that gets no handler is closed. Accepting stays paused.
 func TestUpgradeOwnHandlers(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
@@ -307,6 +295,8 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 				clients[does] = c
 			}
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == int64(sent) })
+			requireNoError(t, s.PauseAccepting())
+			s.waitAcceptPaused(t, true)
 			upgraded := make(chan Upgraded, 1)
 			go func() {
 				u, err := s.Upgrade(context.Background())
@@ -333,6 +323,9 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			clients["move"].ExchangeLine("a line", "own half a line 4")
 			clients["go later"].ExchangeLine("x", "own x 6")
 			clients["be plain"].ExchangeLine("a line", "half a line 2")
+			late := dial(t, s.addr)
+			clients["be plain"].ExchangeLine("resume", "true <nil>")
+			late.ExchangeLine("b", "b 1")
 			clients["stay"].ExchangeLine("a line", "own half a line 4") // then it is drained
 			expectClosedWithoutOutput(t, clients["forget"], clients["panic"], clients["stay"])
 			expectNoError(t, s.waitResult(t))
