@@ -12,8 +12,6 @@ func TestBroadcast(t *testing.T) {
 		_, err = s.Broadcast(Broadcast{All: true, Message: []byte("news\n")})
 		expectNoError(t, err)
 		c.Expect("news\n")
-		if n := s.Stats().Broadcasts; n != 1 {
-			t.Errorf("counted %d broadcasts, want 1", n)
-		}
+		expectEqual(t, "broadcasts counted", s.Stats().Broadcasts, 1)
 	})
 }

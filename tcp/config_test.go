@@ -184,9 +184,7 @@ func TestNever(t *testing.T) {
 	if e := (Heartbeat{Interval: time.Second}).toEngine(nil); e.MaxMissed != defaultMissed || e.Every != time.Second {
 		t.Errorf("a heartbeat each second is %+v", e)
 	}
-	if e := (Heartbeat{Interval: Never}).toEngine(nil); e.Every != 0 {
-		t.Errorf("an interval of Never is %v", e.Every)
-	}
+	expectEqual(t, "an interval of Never", (Heartbeat{Interval: Never}).toEngine(nil).Every, 0)
 }
 
 func TestTrustedProxies(t *testing.T) {
@@ -196,9 +194,7 @@ func TestTrustedProxies(t *testing.T) {
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {
-		if got := cfg.IsProxy(1, netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s: %v, want %v", text, got, want)
-		}
+		expectEqual(t, text, cfg.IsProxy(1, netip.MustParseAddr(text)), want)
 	}
 	if !cfg.IsProxy(1, netip.Addr{}) || cfg.IsProxy(0, netip.MustParseAddr("10.1.2.3")) {
 		t.Error("a unix socket is not trusted, or a proxy at another listener is")

@@ -86,9 +86,7 @@ func TestStopping(t *testing.T) {
 			if n := len(open); n != 1 {
 				t.Fatalf("called %d times, want once", n)
 			}
-			if n := <-open; n != 1 {
-				t.Errorf("%d connections were open when it was called, want 1", n)
-			}
+			expectEqual(t, "connections that were open when it was called", <-open, 1)
 		})
 	}
 	idle := Server{Stopping: func() { t.Error("called before the start") }}

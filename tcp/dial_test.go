@@ -118,9 +118,7 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
-		if a := <-ready; a != nil {
-			t.Errorf("it listens at %v", a)
-		}
+		expectEqual(t, "the address where it listens", <-ready, nil)
 		requireNoError(t, s.Dial(to))
 		h.expectEvents(t, "opened <nil>", "received hello\n", "closed <nil>")
 		cancel()
@@ -172,9 +170,7 @@ func TestDo(t *testing.T) {
 		}
 		expectReceived := func(want string) {
 			t.Helper()
-			if in := testkit.Receive(t, got, want); in != want {
-				t.Errorf("received %q, want %q", in, want)
-			}
+			expectEqual(t, "received", testkit.Receive(t, got, want), want)
 		}
 		r.Send([]byte("first, "))
 		do(func(c *Conn) { c.WriteString("second, ") })

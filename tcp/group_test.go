@@ -44,9 +44,7 @@ func TestGroupSlowMember(t *testing.T) {
 				})
 				if policy == CloseConn {
 					expectReason(t, "the slow one", closed, ErrSlowConsumer)
-					if n := s.Stats().Closed.SlowConsumer; n != 1 {
-						t.Errorf("%d counted as closed, want 1", n)
-					}
+					expectEqual(t, "counted as closed", s.Stats().Closed.SlowConsumer, 1)
 				}
 			})
 		}

@@ -92,9 +92,7 @@ func TestListenerHandlers(t *testing.T) {
 		if n, m := a.starts.Load(), b.starts.Load(); n != 1 || m != 1 {
 			t.Errorf("Starting was called %d and %d times, want once for each handler", n, m)
 		}
-		if got := accepts.Addr().String(); got != at[4] {
-			t.Errorf("the NetListener's address is %s, want %s", got, at[4])
-		}
+		expectEqual(t, "the NetListener's address", accepts.Addr().String(), at[4])
 		client = client.Clone()
 		client.NextProtos = []string{"a", "b"}
 		onA, onB, shared, onPlain := dial(t, at[0]), testkit.DialTLS(t, at[1], client), dial(t, at[2]), dial(t, at[3])

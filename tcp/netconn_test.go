@@ -149,9 +149,7 @@ func TestBlockingEnds(t *testing.T) {
 			}
 			c.ExpectClosed()
 		}
-		if n := s.Stats(); n.Panics != 2 {
-			t.Errorf("%d panics counted; want 2", n.Panics)
-		}
+		expectEqual(t, "panics counted", s.Stats().Panics, 2)
 		c := dial(t, s.addr) // served by the one goroutine there may be
 		c.Send("last words\n")
 		c.ExpectEOF("hello\nlast words\n")
@@ -297,9 +295,7 @@ func TestNetConnEnds(t *testing.T) {
 		if err := s.ListenAndServe(t.Context()); err == nil || !strings.Contains(err.Error(), "is already serving") {
 			t.Errorf("a second ListenAndServe: %v", err) // leaves the NetListener alone
 		}
-		if l.Addr().String() != s.addr {
-			t.Errorf("Addr is %v; want %v", l.Addr(), s.addr)
-		}
+		expectEqual(t, "Addr", l.Addr().String(), s.addr)
 		c, n := accept()
 		if n.LocalAddr().String() != s.addr || n.RemoteAddr().String() != c.LocalAddr().String() {
 			t.Errorf("%v to %v; want %v to %v", n.LocalAddr(), n.RemoteAddr(), s.addr, c.LocalAddr())

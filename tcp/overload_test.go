@@ -61,9 +61,7 @@ func TestOverloadShedsQueuedInput(t *testing.T) {
 				shed++
 			}
 		}
-		if n := s.Stats().Overload.ShedQueueDelay; n != int64(shed) {
-			t.Errorf("%d are counted as shed; expected %d", n, shed)
-		}
+		expectEqual(t, "counted as shed", s.Stats().Overload.ShedQueueDelay, int64(shed))
 		waitFor(t, "it does not recover", func() bool {
 			conns[0].Send("again\n")
 			return conns[0].ReadLine() == "again"
@@ -112,17 +110,14 @@ func TestOverloadOfMemory(t *testing.T) {
 		if why := testkit.Receive(t, refused, "Refuse is not called"); !errors.Is(why, ErrOverloaded) {
 			t.Errorf("refused because of %v; expected ErrOverloaded", why)
 		}
-		if n := s.Stats().Refused.Overload; n != 1 {
-			t.Errorf("%d are counted as refused because of overload; expected 1", n)
-		}
+		expectEqual(t, "counted as refused because of overload", s.Stats().Refused.Overload, 1)
 	})
 }
 
 func TestOverloadManager(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	if got := new(Server).initOverloadManagerOrNil().MinTarget; got != singleProcessorMinTarget {
-		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
-	}
+	target := new(Server).initOverloadManagerOrNil().MinTarget
+	expectEqual(t, "the least target of the queue delay", target, singleProcessorMinTarget)
 	if (&Server{Overload: Overload{Off: true}}).initOverloadManagerOrNil() != nil {
 		t.Error("a manager was made although Overload.Off is set")
 	}

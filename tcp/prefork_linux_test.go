@@ -153,9 +153,7 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	waitCounted(conns)
-	if n := s.ListenerStats()[1].Accepted; n != int64(len(others)) {
-		t.Errorf("%d accepted by the second listener, want %d", n, len(others))
-	}
+	expectEqual(t, "accepted by the second listener", s.ListenerStats()[1].Accepted, int64(len(others)))
 
 	var order string
 	for i, p := range peers {
@@ -171,9 +169,7 @@ func TestProcesses(t *testing.T) {
 		if i == 0 {
 			order = got
 		}
-		if got != order {
-			t.Errorf("connection %d got %q, and the first one %q", i, got, order)
-		}
+		expectEqual(t, fmt.Sprintf("the order at connection %d", i), got, order)
 	}
 	_, err := s.Broadcast(Broadcast{All: true, Message: []byte("from above\n")})
 	requireNoError(t, err)
@@ -202,9 +198,7 @@ func TestProcesses(t *testing.T) {
 	s.stop()
 	expectNoError(t, s.waitResult(t))
 	waitCounted(0)
-	if st := s.Stats(); st.Processes != 0 {
-		t.Errorf("%d processes at the end", st.Processes)
-	}
+	expectEqual(t, "processes at the end", s.Stats().Processes, 0)
 }
 
 // TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context limits Shutdown, also

@@ -60,9 +60,7 @@ func TestOutsideCall(t *testing.T) {
 					use(kept)
 				}
 			}
-			if kept.Value() != nil {
-				t.Errorf("the value is %v", kept.Value())
-			}
+			expectEqual(t, "the value", kept.Value(), nil)
 			echoLine(c, line)
 		}))})
 		first := dial(t, s.addr)

@@ -171,6 +171,13 @@ func expectError(t testing.TB, what string, err, want error, words ...string) {
 	}
 }
 
+func expectEqual[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v; want %v", what, got, want)
+	}
+}
+
 // expectReason waits for the reason of a closed connection.
 func expectReason(t testing.TB, what string, reasons <-chan error, want error) {
 	t.Helper()
@@ -287,9 +294,7 @@ func TestBeforeStartAndAfterEnd(t *testing.T) {
 	expectError(t, "after Shutdown", srv.ListenAndServe(t.Context()), ErrServerClosed, "closed before it was started")
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
-		if addr := s.ListenAddr(); addr.String() != s.addr {
-			t.Errorf("it listens on %v, want %s", addr, s.addr)
-		}
+		expectEqual(t, "ListenAddr", s.ListenAddr().String(), s.addr)
 		expectNoError(t, s.Drain())
 		expectNoError(t, s.waitResult(t))
 		for name, err := range s.callMethods(t) {

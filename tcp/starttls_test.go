@@ -114,9 +114,7 @@ func TestStartTLS(t *testing.T) {
 		for i := range 2 {
 			tc := tls.Client(h.requestTLS(t, s.addr), client)
 			testkit.NewConn(t, tc).ExchangeLine("hello", "secured true")
-			if resumed := tc.ConnectionState().DidResume; resumed != (i > 0) {
-				t.Errorf("connection %d: resumed is %v", i, resumed)
-			}
+			expectEqual(t, fmt.Sprintf("connection %d: resumed", i), tc.ConnectionState().DidResume, i > 0)
 		}
 	})
 }
@@ -203,9 +201,7 @@ func TestStartTLSOfClient(t *testing.T) {
 		}})
 		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
 		for _, want := range []string{"secured true", "hello"} {
-			if got := testkit.Receive(t, heard, want); got != want {
-				t.Errorf("heard %q, want %q", got, want)
-			}
+			expectEqual(t, "heard", testkit.Receive(t, heard, want), want)
 		}
 		config = &tls.Config{}
 		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -47,9 +48,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 		if engine.Counter(i) == engine.AcceptPausedCount {
 			want = 0 // AcceptingPaused is no number
 		}
-		if times[v] != want {
-			t.Errorf("counter %d is in %d fields of Stats, want %d", i, times[v], want)
-		}
+		expectEqual(t, fmt.Sprintf("fields of Stats that have counter %d", i), times[v], want)
 	}
 	if stats.Loops != 3 || stats.Model != "counting" {
 		t.Errorf("Loops is %d and Model %q", stats.Loops, stats.Model)
@@ -59,9 +58,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 		for _, b := range h.Buckets {
 			sum += b
 		}
-		if h.Count != sum {
-			t.Errorf("%s.Count is %d, its buckets have %d", name, h.Count, sum)
-		}
+		expectEqual(t, name+".Count", h.Count, sum)
 	}
 }
 

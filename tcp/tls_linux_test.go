@@ -42,9 +42,7 @@ func TestIdleTLSMemory(t *testing.T) {
 			t.Errorf("an idle connection takes %d bytes, want at most %d", each, most)
 		}
 		t.Logf("an idle connection takes %d bytes", each)
-		if n := s.Stats().TLS; n != (TLSHandshakes{Compact: conns + 1}) {
-			t.Errorf("handshakes: %+v, want %d compact ones", n, conns+1)
-		}
+		expectEqual(t, "handshakes", s.Stats().TLS, TLSHandshakes{Compact: conns + 1})
 	})
 }
 
@@ -149,9 +147,7 @@ func TestTLSInFIPSMode(t *testing.T) {
 	if os.Getenv("GODEBUG") != setting {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestTLSInFIPSMode$")
 		cmd.Env = append(os.Environ(), "GODEBUG="+setting)
-		if code := testkit.Start(t, cmd).ExitCode(); code != 0 {
-			t.Errorf("the process with %s exits with %d", setting, code)
-		}
+		expectEqual(t, "exit code of the process with "+setting, testkit.Start(t, cmd).ExitCode(), 0)
 		return
 	}
 	if !fips140.Enabled() {
@@ -161,9 +157,7 @@ func TestTLSInFIPSMode(t *testing.T) {
 	forEachLoopModel(t, func(t *testing.T, model string) {
 		s := startServer(t, &Server{Model: model, TLSConfig: server})
 		testkit.DialTLS(t, s.addr, client).ExchangeLine("hello", "hello")
-		if n := s.Stats().TLS; n != (TLSHandshakes{FIPS: 1}) {
-			t.Errorf("handshakes: %+v, want one in FIPS mode", n)
-		}
+		expectEqual(t, "handshakes", s.Stats().TLS, TLSHandshakes{FIPS: 1})
 	})
 }
 
@@ -185,9 +179,7 @@ func TestTLSExporter(t *testing.T) {
 				want = export(&state)
 			}
 			c.ExchangeLine("export", want)
-			if n := s.Stats().TLS; n != (TLSHandshakes{Compact: 1}) {
-				t.Errorf("handshakes: %+v, want a compact one", n)
-			}
+			expectEqual(t, "handshakes", s.Stats().TLS, TLSHandshakes{Compact: 1})
 		}
 	})
 }

@@ -93,9 +93,7 @@ func TestUpgrade(t *testing.T) {
 			h.saving = func() { // the new process is ready
 				for range n {
 					early := connect()
-					if pid := servingPID(t, early); pid != os.Getpid() {
-						t.Errorf("process %d accepts before the upgrade", pid)
-					}
+					expectEqual(t, "process that accepts before the upgrade", servingPID(t, early), os.Getpid())
 					early.Close()
 					<-h.closed
 				}
@@ -198,9 +196,7 @@ func TestUpgradeFails(t *testing.T) {
 			if text := u.String(); u.Done || !strings.Contains(text, "has not taken over") && !strings.Contains(text, "none was started") {
 				t.Errorf("a failed upgrade says %q", text)
 			}
-			if served := countServed(t, clients, "b 2"); served+u.Lost != n {
-				t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
-			}
+			expectEqual(t, "connections that are served or said to be lost", countServed(t, clients, "b 2")+u.Lost, n)
 			if receivers, err := s.Broadcast(Broadcast{Group: "0", All: c.from > 0}); receivers > 0 || err != nil {
 				t.Errorf("broadcasting after a failed upgrade: %d receivers, %v; want it delivered to nobody", receivers, err)
 			}
@@ -312,9 +308,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 					t.Errorf("closed for %v, want ErrHandedOver", why)
 				}
 			}
-			if panicked != 1 {
-				t.Errorf("%d were closed for a panic, want 1", panicked)
-			}
+			expectEqual(t, "closed for a panic", panicked, 1)
 			clients["go later"].ExchangeLine("a line", "own half a line 4")
 			clients["go later"].ExchangeLine("does move", "own does")
 			if u := testkit.Receive(t, upgraded, "the end of the upgrade"); u.Moved != 4 || u.Lost != 0 {
@@ -399,9 +393,7 @@ func TestUpgradeTLS(t *testing.T) {
 				t.Helper()
 				c := testkit.DialTLS(t, s.addr, client)
 				c.ExchangeLine("a", "a 1") // the answer comes behind the server's tickets
-				if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
-					t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
-				}
+				expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
 				return c
 			}
 			clients := []*testkit.Conn{connect(false)}
@@ -420,9 +412,7 @@ func TestUpgradeTLS(t *testing.T) {
 			}
 			for _, c := range clients {
 				if isCompact {
-					if pid := servingPID(t, c); pid != u.PID {
-						t.Errorf("process %d serves a connection that has moved; want %d", pid, u.PID)
-					}
+					expectEqual(t, "process that serves a connection that has moved", servingPID(t, c), u.PID)
 					c.Conn.(*tls.Conn).CloseWrite()
 				}
 				c.ExpectEOF("") // a close-notify
@@ -433,9 +423,7 @@ func TestUpgradeTLS(t *testing.T) {
 			}
 			expectNoError(t, s.waitResult(t))
 			next := connect(true)
-			if pid := servingPID(t, next); pid != u.PID {
-				t.Errorf("process %d serves; want %d", pid, u.PID)
-			}
+			expectEqual(t, "process that serves", servingPID(t, next), u.PID)
 			next.Send("upgrade\n")
 			if isCompact {
 				testkit.WaitFor(t, "the connection moves again", func() bool { return servingPID(t, next) != u.PID })
@@ -473,9 +461,7 @@ func TestUpgradeDescriptors(t *testing.T) {
 				client.ExchangeLine(" line", "half line 2")
 			}
 			expectNoError(t, s.waitResult(t)) // the others have been drained
-			if served := countServed(t, clients, "b 3"); served != u.Moved {
-				t.Errorf("%d are served by the new process, %d have moved", served, u.Moved)
-			}
+			expectEqual(t, "served by the new process", countServed(t, clients, "b 3"), u.Moved)
 			for _, client := range clients { // one that is served is enough; the new process may refuse another one
 				_, _ = io.WriteString(client, "stop\n")
 			}

@@ -323,9 +323,7 @@ func TestTicketsOfWorkers(t *testing.T) {
 		c := testkit.DialTLS(t, s.addr, client)
 		defer c.Close()
 		pid = servingPID(t, c) // the answer comes behind the server's tickets
-		if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
-			t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
-		}
+		expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
 		return pid
 	}
 	seen := map[int]bool{connect(false): true}

@@ -70,7 +70,5 @@ func TestPoolOfGoroutines(t *testing.T) {
 	p := newPool(t, singleWorker)
 	s := startServer(t, &Server{Model: Goroutine, Workers: p})
 	dial(t, s.addr).ExchangeLine("hello", "hello")
-	if st := p.Stats(); st.Accepted != 0 {
-		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
-	}
+	expectEqual(t, "jobs of the goroutine model in the pool", p.Stats().Accepted, 0)
 }
