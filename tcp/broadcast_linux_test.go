@@ -143,10 +143,7 @@ func TestUpgradePublishes(t *testing.T) {
 			}
 			boss := dial(t, s.addr)
 			waitFor(t, "nothing is published", func() bool { return s.Stats().Broadcasts > 3 })
-			u, err := s.Upgrade(t.Context())
-			if requireNoError(t, err); u.Moved != n+1 {
-				t.Errorf("%+v; want %d moved", u, n+1)
-			}
+			u := s.upgradeMoving(t, n+1, nil)
 			expectNoError(t, s.waitResult(t))
 			boss.Send("upgrade\n")
 			waitProcessEnd(t, u.PID)
@@ -255,10 +252,7 @@ func TestStateLost(t *testing.T) {
 			s, h := startUpgradable(t, successorConfig{}, successorConfig{}, func(srv *Server) { srv.Log = log.newLogger() })
 			h.state = state
 			dialManyWithPartialLine(t, s.addr, 3, "")
-			u, err := s.Upgrade(t.Context())
-			if requireNoError(t, err); u.Moved != 3 {
-				t.Errorf("%+v; want 3 moved", u)
-			}
+			s.upgradeMoving(t, 3, nil)
 			if says != "" {
 				log.waitForLine(t, "handler state was lost", says)
 			}

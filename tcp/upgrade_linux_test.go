@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -98,11 +97,8 @@ func TestUpgrade(t *testing.T) {
 					<-h.closed
 				}
 			}
-			u, err := s.Upgrade(t.Context())
-			if err != nil || u.Moved != n || u.Lost != 0 || !maps.Equal(u.Stayed, map[string]int{"not saved": 1}) {
-				t.Fatalf("Upgrade: %+v, %v; want %d connections moved, and one not saved", u, err, n)
-			}
-			_, err = s.Upgrade(t.Context())
+			u := s.upgradeMoving(t, n, map[string]int{"not saved": 1})
+			_, err := s.Upgrade(t.Context())
 			expectError(t, "Upgrade after an upgrade", err, ErrServerClosed)
 			stays.ExpectClosed()
 			expectNoError(t, s.waitResult(t))
@@ -347,10 +343,7 @@ func TestUpgradeStayReasons(t *testing.T) {
 	for _, says := range []string{"keep", "keep", "keep", "go"} {
 		dial(t, s.addr).ExchangeLine(says, says)
 	}
-	u, err := s.Upgrade(t.Context())
-	if err != nil || u.Moved != 1 || !maps.Equal(u.Stayed, map[string]int{"value without Migrator": 3}) {
-		t.Fatalf("Upgrade: %+v, %v; want one moved, and three with a value", u, err)
-	}
+	u := s.upgradeMoving(t, 1, map[string]int{"value without Migrator": 3})
 	if want := "3 stay until they are drained (value without Migrator: 3)"; !u.Done || !strings.Contains(u.String(), want) {
 		t.Errorf("it says %q; want %q", u, want)
 	}
@@ -367,10 +360,7 @@ func TestUpgradeStayReasons(t *testing.T) {
 	s, _, accept := startNetListener(t, &Server{Log: netLog.newLogger(), Successor: next})
 	_, n := accept()
 	defer n.Close()
-	u, err = s.Upgrade(t.Context())
-	if err != nil || u.Moved != 0 || !maps.Equal(u.Stayed, map[string]int{"NetConn": 1}) {
-		t.Fatalf("Upgrade: %+v, %v; want one that stays as a NetConn", u, err)
-	}
+	s.upgradeMoving(t, 0, map[string]int{"NetConn": 1})
 	netLog.waitForLine(t, "level=WARN msg=\"connections of a NetListener")
 	if text := netLog.String(); strings.Contains(text, "Save and Restore") {
 		t.Errorf("the log has\n%s", text)
@@ -401,15 +391,12 @@ func TestUpgradeTLS(t *testing.T) {
 				clients = append(clients, connect(true))
 			}
 			begin := time.Now()
-			u, err := s.Upgrade(t.Context())
 			isCompact := version == tls.VersionTLS13
-			want := 0
+			moved, stayed := 0, map[string]int{"TLS": n}
 			if isCompact {
-				want = n
+				moved, stayed = n, nil
 			}
-			if err != nil || u.Moved != want || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want %d moved", u, err, want)
-			}
+			u := s.upgradeMoving(t, moved, stayed)
 			for _, c := range clients {
 				if isCompact {
 					expectEqual(t, "process that serves a connection that has moved", servingPID(t, c), u.PID)

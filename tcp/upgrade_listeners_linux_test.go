@@ -67,10 +67,7 @@ func TestUpgradeListenerHandlers(t *testing.T) {
 			onB.ExchangeLine("x", "b[] x 1")
 			onC.ExchangeLine("x", "c[] x 1")
 			onGone.ExchangeLine("x", "gone[] x 1")
-			u, err := s.Upgrade(t.Context())
-			if err != nil || u.Moved != 5 || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want 5 connections moved", u, err)
-			}
+			u := s.upgradeMoving(t, 5, nil)
 			expectNoError(t, s.waitResult(t))
 			state := func(tag string) string {
 				if c.workers > 0 { // workers have none

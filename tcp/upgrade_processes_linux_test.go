@@ -38,10 +38,7 @@ func TestUpgradeProcesses(t *testing.T) {
 			s, _ := startUpgradable(t, c.from, c.to)
 			clients := dialManyWithPartialLine(t, s.addr, n, half)
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*9 })
-			u, err := s.Upgrade(t.Context())
-			if err != nil || u.Moved != n || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
-			}
+			u := s.upgradeMoving(t, n, nil)
 			expectNoError(t, s.waitResult(t))
 			for _, client := range clients {
 				client.ExchangeLine("line", "half a line 2")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -344,6 +345,16 @@ func startUpgradable(t *testing.T, from, to successorConfig, changes ...func(*Se
 		change(srv)
 	}
 	return startServer(t, srv), h
+}
+
+// upgradeMoving upgrades a server, of whose connections the given number moves, and others stay for the given reasons.
+func (s *started) upgradeMoving(t *testing.T, moved int, stayed map[string]int) Upgraded {
+	t.Helper()
+	u, err := s.Upgrade(t.Context())
+	if err != nil || u.Moved != moved || u.Lost != 0 || !maps.Equal(u.Stayed, stayed) {
+		t.Fatalf("Upgrade: %+v, %v; want %d connections moved, none lost, and these staying: %v", u, err, moved, stayed)
+	}
+	return u
 }
 
 // dialManyWithPartialLine connects n clients that have sent one line and half of another.

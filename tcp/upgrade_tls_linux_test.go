@@ -92,9 +92,13 @@ func dialCompact(addr string, cfg *tls.Config, limiter *secure.HandshakeLimiter)
 	return c, nil
 }
 
+func (c *compactClient) send(line string) error {
+	return errors.Join(c.records.Write(c, []byte(line+"\n")), c.flush())
+}
+
 // exchangeLine sends a line and returns the next line that it receives.
 func (c *compactClient) exchangeLine(line string) (string, error) {
-	if err := errors.Join(c.records.Write(c, []byte(line+"\n")), c.flush()); err != nil {
+	if err := c.send(line); err != nil {
 		return "", err
 	}
 	for {
@@ -274,12 +278,9 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 			for i := range upgrades {
 				others.exchange()
 				if i == 0 {
-					u, err := s.Upgrade(t.Context())
-					if err != nil || u.Moved != clients+1 || u.Lost != 0 || len(u.Stayed) != 0 {
-						t.Fatalf("Upgrade: %+v, %v; want %d moved", u, err, clients+1)
-					}
-				} else if _, err := io.WriteString(lineWriter{control}, "upgrade\n"); err != nil {
-					t.Fatal(err)
+					s.upgradeMoving(t, clients+1, nil)
+				} else {
+					requireNoError(t, control.send("upgrade"))
 				}
 				old := pid
 				testkit.WaitFor(t, "another process serves", func() bool {
@@ -296,19 +297,11 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 			}
 			others.exchange()
 			others.stop()
-			_, err = io.WriteString(lineWriter{control}, "stop\n")
-			requireNoError(t, err)
+			requireNoError(t, control.send("stop"))
 			waitProcessEnd(t, pid)
 			expectNoError(t, s.waitResult(t))
 		})
 	}
-}
-
-// lineWriter writes without waiting for an answer.
-type lineWriter struct{ *compactClient }
-
-func (w lineWriter) Write(p []byte) (int, error) {
-	return len(p), errors.Join(w.records.Write(w.compactClient, p), w.flush())
 }
 
 // TestTicketsOfWorkers checks that clients resume their sessions at any worker process, also after an upgrade.
