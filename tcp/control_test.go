@@ -44,10 +44,6 @@ func TestCloseConns(t *testing.T) {
 		for _, nobody := range []string{"127.0.0.1:1", "198.51.100.7:4445"} {
 			s.CloseConns(netip.MustParseAddrPort(nobody))
 		}
-		for range 10 {
-			byTold.ExchangeLine("still there", "still there")
-			bySocket.ExchangeLine("still there", "still there")
-		}
 		bySelf.Send("close me\n")
 		expectReason(t, "by itself", reasons, ErrClosedByOperator)
 		for conn, at := range map[*testkit.Conn]netip.AddrPort{

@@ -149,69 +149,6 @@ func TestDialBadConfig(t *testing.T) {
 	}
 }
 
-// TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading
-// is paused but everything afterwards, and that a connection still receives after CloseWrite.
-func TestDo(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		refs, got := make(chan Ref, 1), make(chan string, 10)
-		received := func(_ *Conn, in []byte) int {
-			got <- string(in)
-			return len(in)
-		}
-		h := hooks{opened: func(c *Conn) { refs <- c.Ref() }, received: received}
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
-		c := dial(t, s.addr)
-		r := <-refs
-		do := func(f func(*Conn)) {
-			t.Helper()
-			done := make(chan bool, 1)
-			requireNoError(t, r.Do(func(c *Conn) { f(c); done <- true }))
-			testkit.Receive(t, done, "Do")
-		}
-		expectReceived := func(want string) {
-			t.Helper()
-			expectEqual(t, "received", testkit.Receive(t, got, want), want)
-		}
-		r.Send([]byte("first, "))
-		do(func(c *Conn) { c.WriteString("second, ") })
-		r.Send([]byte("third\n"))
-		c.Expect("first, second, third\n")
-		do((*Conn).Pause)
-		c.Send("paused")
-		do(func(c *Conn) {
-			if !c.Paused() || len(got) > 0 {
-				t.Errorf("paused: %v, and %d inputs have come", c.Paused(), len(got))
-			}
-		})
-		do((*Conn).Resume)
-		expectReceived("paused")
-		do(func(c *Conn) {
-			c.WriteString("last")
-			c.CloseWrite()
-			expectError(t, "a write after CloseWrite", errorOf(c.WriteString("later")), ErrClosed)
-		})
-		c.ExpectEOF("last")
-		c.Send("after the end")
-		expectReceived("after the end")
-		other := hooks{received: func(_ *Conn, in []byte) int {
-			got <- "another " + string(in)
-			return len(in)
-		}}
-		do(func(c *Conn) {
-			c.SetValue("value")
-			expectError(t, "SetHandler(nil)", c.SetHandler(nil), ErrBadUse, "SetHandler is nil; expected")
-			c.SetHandler(other)
-			if c.Value() != "value" || c.Server() != s.Server {
-				t.Errorf("with another handler its value is %v and its server %p", c.Value(), c.Server())
-			}
-		})
-		c.Send("handler")
-		expectReceived("another handler")
-		c.Close()
-		waitFor(t, "Do does not fail on a closed connection", func() bool { return r.Do(func(*Conn) {}) == ErrClosed })
-	})
-}
-
 // TestEach checks that Each calls its function once for each open connection.
 func TestEach(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {

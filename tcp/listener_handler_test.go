@@ -126,14 +126,6 @@ func TestListenerHandlers(t *testing.T) {
 		_, plainClient := identity()
 		encrypted := testkit.NewConn(t, tls.Client(secured.Conn, plainClient))
 		encrypted.Expect("a is secured\n")
-		answers := make(chan string, 1)
-		requireNoError(t, s.Dial(Dial{Addr: at[2], Handler: Lines(hooks{
-			opened:  func(c *Conn) { c.WriteString("dialed\n") },
-			message: func(_ *Conn, line []byte) { answers <- string(line) },
-		})}))
-		if got := testkit.Receive(t, answers, "an answer to a dialed connection"); got != "a dialed" {
-			t.Errorf("the dialed connection got %q, want that of its own handler", got)
-		}
 		encrypted.Close()
 
 		own := dial(t, at[2])
@@ -142,14 +134,9 @@ func TestListenerHandlers(t *testing.T) {
 
 		shared.Send("panic\n")
 		shared.ExpectClosed()
-		eventually(t, func() bool {
-			var reasons []error
-			for len(a.closed) > 0 {
-				reasons = append(reasons, <-a.closed)
-			}
-			_, ok := errors.AsType[*PanicError](errors.Join(reasons...))
-			return ok
-		}, func() string { return "the panic is not the reason that its handler gets" })
+		waitFor(t, "the panic is not the reason that its handler gets", func() bool {
+			return errors.As(testkit.Receive(t, a.closed, "Closed"), new(*PanicError))
+		})
 		if len(b.closed) > 0 || s.Stats().Panics != 1 {
 			t.Errorf("%d panics, and the other handler has %d closed connections", s.Stats().Panics, len(b.closed))
 		}

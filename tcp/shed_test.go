@@ -37,8 +37,7 @@ func (g *gatedHandler) Message(c *Conn, msg []byte) {
 
 func (g *gatedHandler) Closed(_ *Conn, why error) { g.closed <- why }
 
-// sheddingHandler is a gatedHandler that answers shed messages with "busy", closes for "close"
-// and panics for "panic".
+// sheddingHandler is a gatedHandler that answers shed messages with "busy".
 type sheddingHandler struct{ *gatedHandler }
 
 func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
@@ -49,14 +48,7 @@ func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
 	default:
 		s.sheds <- why
 	}
-	switch string(msg) {
-	case "close":
-		c.CloseWith(why)
-	case "panic":
-		panic("in Shed")
-	default:
-		fmt.Fprintf(c, "busy %s\n", msg)
-	}
+	fmt.Fprintf(c, "busy %s\n", msg)
 }
 
 // rawSheddingHandler is a sheddingHandler without a framer.
@@ -185,29 +177,5 @@ func TestShedAfterAcceptance(t *testing.T) {
 		a.Expect("block\n")
 		conns[2].Expect("2\n")
 		g.expectShedReasons(t, pool.ErrShed)
-	})
-}
-
-// Shed may close its connection, and its panic affects no other one.
-func TestShedCloses(t *testing.T) {
-	t.Parallel() // mostly waits
-	forEachLoopModel(t, func(t *testing.T, model string) {
-		g := newGatedHandler()
-		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Handler: Lines(sheddingHandler{g})})
-		conns := dialManyUntilServed(t, s.addr, 3)
-		g.blockWorker(t, s.addr)
-		for i, word := range []string{"close\n", "panic\n", "stay\n"} {
-			conns[i].Send(word)
-		}
-		conns[2].Expect("busy stay\n")
-		waitFor(t, "not all three are shed", func() bool { return len(g.sheds) == 3 })
-		close(g.gate)
-		conns[0].ExpectClosed()
-		conns[1].ExpectClosed()
-		closed := errors.Join(testkit.Receive(t, g.closed, "an end"), testkit.Receive(t, g.closed, "the other's end"))
-		_, panicked := errors.AsType[*PanicError](closed)
-		if !panicked || !errors.Is(closed, ErrOverloaded) || s.Stats().Panics != 1 {
-			t.Errorf("closed because of %v; want ErrOverloaded and a *PanicError", closed)
-		}
 	})
 }

@@ -171,23 +171,49 @@ func TestHeld(t *testing.T) {
 	expectOutput(t, p, string(make([]byte, 100)))
 }
 
-// TestEach checks that Each visits open connections only, not closed or rejected ones.
-func TestEach(t *testing.T) {
-	s, srv, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
-	a, b := s.Dial(), s.Dial()
-	s.Dial().ExpectClosed(tcp.ErrTooManyConns)
-	a.Reset()
-	var seen []string
-	done := make(chan error, 1)
-	go func() {
-		done <- srv.Each(context.Background(), func(c *tcp.Conn) {
-			seen = append(seen, c.RemoteAddr().String())
-			c.WriteString("seen\n")
-		})
-	}()
-	b.Expect("seen\n")
-	if err := <-done; err != nil || !slices.Equal(seen, []string{b.Addr().String()}) {
-		t.Errorf("Each: %v, has seen %v, expected %v", err, seen, b.Addr())
+// TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading is paused but
+// everything afterwards, also by another handler, and that nothing is written after CloseWrite.
+func TestDo(t *testing.T) {
+	s, srv, d := startRecorded(t, nil)
+	p := s.Dial()
+	r := d.refs[0]
+	do := func(f func(*tcp.Conn)) {
+		t.Helper()
+		testkit.RequireNoError(t, r.Do(f))
+		s.Advance(0)
+	}
+	r.Send([]byte("first, "))
+	do(func(c *tcp.Conn) { c.WriteString("second, ") })
+	r.Send([]byte("third\n"))
+	p.Expect("first, second, third\n")
+	do((*tcp.Conn).Pause)
+	d.events = nil
+	p.Send("paused\n")
+	d.expectCalls(t)
+	do((*tcp.Conn).Resume)
+	d.expectCalls(t, "line paused")
+	other := &callRecorder{}
+	do(func(c *tcp.Conn) {
+		if err := c.SetHandler(nil); !errors.Is(err, tcp.ErrBadUse) {
+			t.Errorf("SetHandler(nil): %v", err)
+		}
+		c.SetValue("value")
+		c.SetHandler(tcp.Lines(other))
+		if c.Value() != "value" || c.Server() != srv {
+			t.Errorf("with another handler its value is %v and its server %p", c.Value(), c.Server())
+		}
+	})
+	p.Send("another handler\n")
+	other.expectCalls(t, "line another handler")
+	do(func(c *tcp.Conn) {
+		c.CloseWrite()
+		if _, err := c.WriteString("later"); !errors.Is(err, tcp.ErrClosed) {
+			t.Errorf("a write after CloseWrite: %v", err)
+		}
+	})
+	p.Reset()
+	if err := r.Do(func(*tcp.Conn) {}); err != tcp.ErrClosed {
+		t.Errorf("Do on a closed connection: %v", err)
 	}
 }
 
