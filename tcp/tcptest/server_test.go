@@ -158,19 +158,6 @@ func TestMissed(t *testing.T) {
 	d.expectCalls(t, "missed 3")
 }
 
-// TestHeld sends more output than a peer buffers.
-func TestHeld(t *testing.T) {
-	const held = 16 << 20
-	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = held })
-	p := s.Dial()
-	for _, size := range []int{held, 100} {
-		testkit.RequireNoError(t, d.refs[0].Send(make([]byte, size)))
-		s.Advance(0)
-	}
-	expectOutput(t, p, string(make([]byte, held)))
-	expectOutput(t, p, string(make([]byte, 100)))
-}
-
 // TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading is paused but
 // everything afterwards, also by another handler, and that nothing is written after CloseWrite.
 func TestDo(t *testing.T) {
@@ -235,6 +222,12 @@ func TestGroupAndBroadcast(t *testing.T) {
 	}
 	ann.Expect("all\n")
 	bob.Expect("all\n")
+	if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: make([]byte, 1<<20+1)}); !errors.Is(err, tcp.ErrTooLarge) {
+		t.Errorf("Broadcast of too much: %v", err)
+	}
+	if n := srv.Stats().Broadcasts; n != 1 {
+		t.Errorf("counted %d broadcasts, expected 1", n)
+	}
 	if n := srv.Stats().Open; n != 3 {
 		t.Errorf("Stats has %d connections", n)
 	}
