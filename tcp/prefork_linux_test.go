@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,18 +15,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// startWithProcesses starts a Server whose workers are this test binary.
-func startWithProcesses(t *testing.T, srv *Server) *started {
+// startWithProcesses starts a server whose workers are this test binary.
+func startWithProcesses(t *testing.T, cfg successorConfig, changes ...func(*Server)) *started {
 	t.Helper()
-	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
+	cfg.Processes = 2
 	t.Cleanup(func() { expectNoChildren(t) }) // after the end of the server
-	settings, err := json.Marshal(map[string]any{
-		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
-	})
-	requireNoError(t, err)
-	t.Setenv(workerSettings, string(settings))
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
-	return startServer(t, srv)
+	s, _ := startUpgradable(t, cfg, successorConfig{}, changes...)
+	return s
 }
 
 // parentPID returns the parent of a process, or 0 if it has ended.
@@ -107,7 +101,7 @@ func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	t.Helper()
 	p := dialWorker(t, addr)
 	p.Send("whole\nhalf")
-	p.Expect("whole\n")
+	p.Expect("whole 2\n")
 	return p
 }
 
@@ -128,8 +122,8 @@ func TestProcessesSettings(t *testing.T) {
 // a broadcast from any process reaches all connections once and in the same order.
 func TestProcesses(t *testing.T) {
 	const workers = 2
-	s := startWithProcesses(t, &Server{
-		Processes: workers, Handler: Base{}, Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
+	s := startWithProcesses(t, successorConfig{
+		Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
 	})
 	if st := s.Stats(); st.Processes != workers || st.MaxConns != 1001 || st.Model == "" || st.Loops != workers {
 		t.Errorf("at the start %+v", st)
@@ -178,7 +172,7 @@ func TestProcesses(t *testing.T) {
 	}
 	longest := strings.Repeat("x", 60000)
 	peers[0].ExchangeLine("cast "+longest, longest)
-	peers[0].ExchangeLine("collect", "collect")
+	peers[0].ExchangeLine("collect", "collected")
 	sent += int64(len("cast " + longest + "\ncollect\n"))
 	waitCounted(conns)
 	waitFor(t, "the runtimes of the workers are not counted", func() bool {
@@ -205,13 +199,13 @@ func TestProcesses(t *testing.T) {
 // in the workers. It accepts nothing, ends idle connections and waits for a message that has begun.
 func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
-	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	s := startWithProcesses(t, successorConfig{Limits: Limits{ShutdownTimeout: bound}})
 	dialWithHalfMessage(t, s.addr)
 	s.waitOpen(t, 1)
 	s.stop()
 	expectError(t, "the drain", s.waitResult(t), context.DeadlineExceeded, "1 connections were closed")
 
-	s = startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	s = startWithProcesses(t, successorConfig{Limits: Limits{ShutdownTimeout: bound}})
 	idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
@@ -227,18 +221,18 @@ func TestProcessesShutdown(t *testing.T) {
 	_, err := half.R.ReadByte()
 	expectError(t, "five times the bound after the signal", err, os.ErrDeadlineExceeded)
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
-	half.ExchangeLine("", "half")
+	half.ExchangeLine("", "half 3")
 	expectNoError(t, <-shut)
 	expectNoError(t, s.waitResult(t))
 }
 
 // TestSignalToWorker checks that SIGTERM drains a worker, which is restarted, and that SIGINT has no effect.
 func TestSignalToWorker(t *testing.T) {
-	s := startWithProcesses(t, &Server{Processes: 2})
+	s := startWithProcesses(t, successorConfig{})
 	peers, of := dialAllWorkers(t, s.addr, 2)
 	p := peers[0]
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGINT))
-	p.ExchangeLine("after SIGINT", "after SIGINT")
+	p.ExchangeLine("after SIGINT", "after SIGINT 2")
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGTERM))
 	_ = syscall.Kill(p.pid, syscall.SIGTERM) // it may have ended
 	p.ExpectEOF("")
@@ -248,7 +242,7 @@ func TestSignalToWorker(t *testing.T) {
 // TestProcessesLeaveNothing checks that neither workers nor servers leak descriptors.
 func TestProcessesLeaveNothing(t *testing.T) {
 	once := func(kills int) {
-		s := startWithProcesses(t, &Server{Processes: 2})
+		s := startWithProcesses(t, successorConfig{})
 		for n := range kills {
 			for _, pid := range childPIDs(t) {
 				requireNoError(t, syscall.Kill(pid, syscall.SIGKILL))

@@ -2,56 +2,13 @@ package tcp
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"math"
 	"net"
-	"os"
-	"runtime"
 	"runtime/debug"
-	"strings"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
-
-// workerSettings is the environment variable with the Server of a worker in these tests, as JSON.
-const workerSettings = "MYRIAD_TEST_WORKER"
-
-// workerMain is the main function of workers in these tests.
-func workerMain() int {
-	var srv Server
-	if err := json.Unmarshal([]byte(os.Getenv(workerSettings)), &srv); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-		switch word, rest, _ := strings.Cut(string(line), " "); word {
-		case "cast":
-			if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte(rest + "\n")}); err != nil {
-				fmt.Fprintln(c, err)
-			}
-		case "pid":
-			fmt.Fprintln(c, os.Getpid())
-		case "pause":
-			fmt.Fprintln(c, srv.PauseAccepting())
-		case "resume":
-			fmt.Fprintln(c, srv.ResumeAccepting())
-		case "listener":
-			fmt.Fprintln(c, c.Listener())
-		case "collect":
-			runtime.GC()
-			echoLine(c, line)
-		default:
-			echoLine(c, line)
-		}
-	}))
-	if err := srv.ListenAndServe(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
 
 func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -25,8 +25,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// successorSettings is the environment variable with the settings of a successor process in these
-// tests; successorMain is its main function, where upgrades are supported.
+// successorSettings is the environment variable with the settings of a worker or successor process in these
+// tests; successorMain is its main function, where such processes are supported.
 const successorSettings = "MYRIAD_TEST_SUCCESSOR"
 
 var successorMain func(settings string) int
@@ -34,9 +34,6 @@ var successorMain func(settings string) int
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(successorSettings); settings != "" && successorMain != nil {
 		os.Exit(successorMain(settings))
-	}
-	if _, ok := WorkerProcess(); ok {
-		os.Exit(workerMain())
 	}
 	testkit.Main(m)
 }

@@ -42,7 +42,8 @@ func TestUpgrade(t *testing.T) {
 		{"goroutine to uring", successorConfig{Model: Goroutine}, successorConfig{Model: Uring, Loops: 3}, 7},
 		{"3 loops to 2, with more than a message of the processes takes",
 			successorConfig{Model: Epoll, Loops: 3}, successorConfig{Model: Uring, Loops: 2}, 60 << 10},
-		{"shards", successorConfig{Model: Uring, MaxConns: shardConns}, successorConfig{Model: Epoll, MaxConns: shardConns}, 7},
+		{"shards", successorConfig{Model: Uring, Limits: Limits{MaxConns: shardConns}},
+			successorConfig{Model: Epoll, Limits: Limits{MaxConns: shardConns}}, 7},
 		{"unix socket", successorConfig{Network: "unix", Model: Epoll, Loops: 1}, successorConfig{Model: Epoll, Loops: 1}, 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -282,7 +283,8 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			clients["go later"].ExchangeLine("x", "own x 6")
 			clients["be plain"].ExchangeLine("a line", "half a line 2")
 			late := dial(t, s.addr)
-			clients["be plain"].ExchangeLine("resume", "true <nil>")
+			clients["be plain"].ExchangeLine("paused", "true")
+			clients["be plain"].ExchangeLine("resume", "<nil>")
 			late.ExchangeLine("b", "b 1")
 			clients["stay"].ExchangeLine("a line", "own half a line 4") // then it is drained
 			expectClosedWithoutOutput(t, clients["forget"], clients["panic"], clients["stay"])

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,8 +28,9 @@ func init() { successorMain = runSuccessor }
 // successorConfig configures a server of these tests, in this process or another one.
 type successorConfig struct {
 	Addr, Network, Model string
-	Loops, MaxConns      int
-	Processes            int
+	Loops, Processes     int
+	Limits               Limits
+	Listeners            []Listener
 	Does                 string // instead of serving, or in Save or Restore
 	After                int    // which call of those that is
 	TLS, Publishes       bool
@@ -43,7 +45,8 @@ type successorConfig struct {
 // newServer returns a server with this configuration.
 func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, DisableCompactTLS: cfg.DisableCompactTLS}
-	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
+	srv.Limits, srv.Listeners = cfg.Limits, cfg.Listeners
+	srv.Limits.Linger = 50 * time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
 	}
@@ -107,8 +110,21 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, os.Getpid())
 	case "stop":
 		go h.srv.Close()
+	case "pause":
+		fmt.Fprintln(c, h.srv.PauseAccepting())
+	case "paused":
+		fmt.Fprintln(c, h.srv.Stats().AcceptingPaused)
 	case "resume":
-		fmt.Fprintln(c, h.srv.Stats().AcceptingPaused, h.srv.ResumeAccepting())
+		fmt.Fprintln(c, h.srv.ResumeAccepting())
+	case "listener":
+		fmt.Fprintln(c, c.Listener())
+	case "cast":
+		if _, err := h.srv.Broadcast(Broadcast{All: true, Message: []byte(rest + "\n")}); err != nil {
+			fmt.Fprintln(c, err)
+		}
+	case "collect":
+		runtime.GC()
+		fmt.Fprintln(c, "collected")
 	case "upgrade":
 		srv, ref := h.srv, c.Ref()
 		go func() {
@@ -337,7 +353,7 @@ func startUpgradable(t *testing.T, from, to successorConfig, changes ...func(*Se
 		settings, err := json.Marshal(from)
 		requireNoError(t, err)
 		t.Setenv(successorSettings, string(settings))
-		t.Setenv("GORACE", "atexit_sleep_ms=0")
+		t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
 	}
 	srv, h := from.newServer()
 	srv.Successor = newSuccessorFunc(t, to)

@@ -167,8 +167,9 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 	for from, to := range map[string]string{Epoll: Uring, Uring: Epoll} {
 		t.Run(from+" to "+to, func(t *testing.T) {
 			_, cfg := identity()
-			maxConns := clients + 100
-			s, _ := startUpgradable(t, successorConfig{Model: from, TLS: true, MaxConns: maxConns}, successorConfig{Model: to, TLS: true, MaxConns: maxConns, DisableCompactTLS: true})
+			limits := Limits{MaxConns: clients + 100}
+			s, _ := startUpgradable(t, successorConfig{Model: from, TLS: true, Limits: limits},
+				successorConfig{Model: to, TLS: true, Limits: limits, DisableCompactTLS: true})
 			others := clientProcesses{t: t}
 			for range processes {
 				others.start(s.addr, each)
