@@ -68,6 +68,9 @@ func (h *upgradeHandler) SaveState(w io.Writer) error {
 		_, err := io.WriteString(w, "wrong")
 		return err
 	}
+	if h.tag != "" {
+		h.newest["tag"] = h.tag
+	}
 	return json.NewEncoder(w).Encode(h.newest)
 }
 

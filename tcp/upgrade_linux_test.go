@@ -348,16 +348,9 @@ func TestUpgradeTLS(t *testing.T) {
 			client.MaxVersion, client.ClientSessionCache = version, tls.NewLRUClientSessionCache(0)
 			cfg := successorConfig{Model: model, TLS: true}
 			s, _ := startUpgradable(t, cfg, cfg)
-			connect := func(resumes bool) *testkit.Conn {
-				t.Helper()
-				c := testkit.DialTLS(t, s.addr, client)
-				c.ExchangeLine("a", "a 1") // the answer comes behind the server's tickets
-				expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
-				return c
-			}
-			clients := []*testkit.Conn{connect(false)}
-			for range n - 1 {
-				clients = append(clients, connect(true))
+			clients := make([]*testkit.Conn, n)
+			for i := range clients {
+				clients[i], _ = dialResuming(t, s.addr, client, i > 0)
 			}
 			isCompact := version == tls.VersionTLS13
 			moved, stayed := 0, map[string]int{"TLS": n}
@@ -374,8 +367,8 @@ func TestUpgradeTLS(t *testing.T) {
 				c.Close()
 			}
 			expectNoError(t, s.waitResult(t))
-			next := connect(true)
-			expectEqual(t, "process that serves", servingPID(t, next), u.PID)
+			next, pid := dialResuming(t, s.addr, client, true)
+			expectEqual(t, "process that serves", pid, u.PID)
 			next.Send("upgrade\n")
 			if isCompact {
 				testkit.WaitFor(t, "the connection moves again", func() bool { return servingPID(t, next) != u.PID })
@@ -383,8 +376,7 @@ func TestUpgradeTLS(t *testing.T) {
 				next.ExpectEOF("")
 			}
 			waitProcessEnd(t, u.PID)
-			last := connect(true)
-			pid := servingPID(t, last)
+			last, pid := dialResuming(t, s.addr, client, true)
 			last.Send("stop\n")
 			waitProcessEnd(t, pid)
 		})

@@ -3,6 +3,7 @@ package tcp
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,13 +51,17 @@ func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
 	}
-	h := &upgradeHandler{
-		srv: srv, config: cfg, closed: make(chan error, 1000), retained: make(chan func(), 1), quiet: make(chan struct{}),
-		members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
+	newHandler := func(tag string) *upgradeHandler {
+		return &upgradeHandler{
+			srv: srv, config: cfg, tag: tag,
+			closed: make(chan error, 1000), retained: make(chan func(), 1), quiet: make(chan struct{}),
+			members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
+		}
 	}
+	h := newHandler("")
 	srv.Handler = Lines(h)
 	for _, l := range cfg.Tagged {
-		srv.Listeners = append(srv.Listeners, Listener{Name: l.Name, Addr: l.Addr, Handler: Lines(&taggedHandler{tag: l.Tag})})
+		srv.Listeners = append(srv.Listeners, Listener{Name: l.Name, Addr: l.Addr, Handler: Lines(newHandler(l.Tag))})
 	}
 	if cfg.Ticks {
 		srv.TickInterval = time.Millisecond
@@ -77,14 +82,16 @@ func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 type note struct {
 	Lines      int    // that it has sent
 	Room, Does string // where it is a member, and what Save does
+	Tag        string // of the handler that has saved it
 }
 
-// upgradeHandler is the handler of these tests. It answers a line with the line and its number,
-// or executes a command.
+// upgradeHandler is the handler of these tests. It answers a line with the line and its number, behind its tag and the
+// tag of the handler whose state it has, or executes a command.
 type upgradeHandler struct {
 	MessageFunc // for Opened
 	srv         *Server
 	config      successorConfig
+	tag         string
 	closed      chan error  // close reasons, as long as there is room
 	saving      func()      // called in SaveState, if it is set
 	state       string      // what SaveState does instead
@@ -155,6 +162,11 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 	case "quiet":
 		go h.srv.Stopping()
 	default:
+		if h.tag != "" {
+			h.mu.Lock()
+			fmt.Fprintf(c, "%s[%s] ", h.tag, h.newest["tag"])
+			h.mu.Unlock()
+		}
 		fmt.Fprintf(c, "%s %d\n", line, n.Lines)
 	}
 }
@@ -209,14 +221,15 @@ func (h *upgradeHandler) Save(c *Conn, to []byte) ([]byte, error) {
 	case "panic":
 		panic("in Save")
 	}
+	n.Tag = h.tag
 	p, err := json.Marshal(n)
 	return append(to, p...), err
 }
 
 func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	n := new(note)
-	if err := json.Unmarshal(state, n); err != nil {
-		return err
+	if err := json.Unmarshal(state, n); err != nil || n.Tag != h.tag {
+		return fmt.Errorf("state %s for the handler %q: %w", state, h.tag, err)
 	}
 	c.SetValue(n)
 	if g := h.members[n.Room]; g != nil {
@@ -371,6 +384,15 @@ func (s *started) upgradeMoving(t *testing.T, moved int, stayed map[string]int) 
 		t.Fatalf("Upgrade: %+v, %v; want %d connections moved, none lost, and these staying: %v", u, err, moved, stayed)
 	}
 	return u
+}
+
+// dialResuming connects with TLS and asks for the serving process. It checks whether the session is resumed.
+func dialResuming(t *testing.T, addr string, client *tls.Config, resumes bool) (c *testkit.Conn, pid int) {
+	t.Helper()
+	c = testkit.DialTLS(t, addr, client)
+	pid = servingPID(t, c) // the answer comes behind the server's tickets
+	expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
+	return c, pid
 }
 
 // dialManyWithPartialLine connects n clients that have sent one line and half of another.

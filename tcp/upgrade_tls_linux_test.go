@@ -208,10 +208,8 @@ func TestTicketsOfWorkers(t *testing.T) {
 	s, _ := startUpgradable(t, cfg, cfg)
 	connect := func(resumes bool) (pid int) {
 		t.Helper()
-		c := testkit.DialTLS(t, s.addr, client)
-		defer c.Close()
-		pid = servingPID(t, c) // the answer comes behind the server's tickets
-		expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
+		c, pid := dialResuming(t, s.addr, client, resumes)
+		c.Close()
 		return pid
 	}
 	seen := map[int]bool{connect(false): true}
