@@ -203,39 +203,6 @@ func TestBlockingDrain(t *testing.T) {
 	})
 }
 
-// TestBlockingIsCutOff checks that Server.Close ends blocked Reads and Writes with the reason.
-func TestBlockingIsCutOff(t *testing.T) {
-	t.Parallel() // mostly waits
-	forEachSetup(t, func(t *testing.T, srv *Server) {
-		errs, entered := make(chan error, 2), make(chan bool, 2)
-		srv.Handler = &Blocking{Serve: func(n *NetConn) error {
-			kind := make([]byte, 1)
-			n.Read(kind)
-			entered <- true
-			var err error
-			for err == nil {
-				if kind[0] == 'r' {
-					_, err = n.Read(kind)
-				} else {
-					_, err = n.Write(make([]byte, 100<<10))
-				}
-			}
-			errs <- err
-			return err
-		}}
-		s := startServer(t, srv)
-		for _, kind := range []string{"r", "w"} {
-			dial(t, s.addr).Send(kind)
-			<-entered
-		}
-		s.Close()
-		for range 2 {
-			expectReason(t, "a blocked call", errs, ErrServerClosed)
-		}
-		s.waitResult(t)
-	})
-}
-
 // startNetListener starts a server with a NetListener. accept dials it and accepts the connection.
 func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
 	l = NewNetListener()

@@ -158,6 +158,42 @@ func TestMissed(t *testing.T) {
 	d.expectCalls(t, "missed 3")
 }
 
+// Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many; others get every message.
+func TestGroupSlowMember(t *testing.T) {
+	const message, messages = 1000, 5
+	for _, members := range []int{1, 4, 21} {
+		for _, policy := range []tcp.SlowConsumer{tcp.CloseConn, tcp.DropMessage} {
+			s, srv, d := startRecorded(t, func(srv *tcp.Server) {
+				srv.SlowConsumer, srv.Limits.MaxUnsent, srv.Limits.HighWater = policy, 3*message, 2*message
+			})
+			var peers []*tcptest.Peer
+			var g tcp.Group
+			for i := range members {
+				peers = append(peers, s.Dial())
+				g.Add(d.refs[i])
+			}
+			slow := peers[0]
+			slow.StopReading()
+			for range messages {
+				g.Broadcast(make([]byte, message))
+				s.Advance(0)
+			}
+			for _, p := range peers[1:] {
+				expectOutput(t, p, string(make([]byte, messages*message)))
+			}
+			st := srv.Stats()
+			if policy == tcp.DropMessage {
+				expectOpen(t, slow)
+			} else if slow.ExpectClosed(tcp.ErrSlowConsumer); st.Closed.SlowConsumer != 1 {
+				t.Errorf("%d are counted as closed, expected 1", st.Closed.SlowConsumer)
+			}
+			if want := int64(2 * policy); st.Dropped != want {
+				t.Errorf("group of %d, policy %v: %d dropped, expected %d", members, policy, st.Dropped, want)
+			}
+		}
+	}
+}
+
 // TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading is paused but
 // everything afterwards, also by another handler, and that nothing is written after CloseWrite.
 func TestDo(t *testing.T) {
