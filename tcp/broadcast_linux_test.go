@@ -129,7 +129,6 @@ func askForReply(c *testkit.Conn, question, word string) string {
 	}
 }
 
-// TestUpgradePublishes broadcasts to rooms and to all during two upgrades.
 func TestUpgradePublishes(t *testing.T) {
 	const n = 60
 	for _, models := range [][2]string{{Epoll, Uring}, {Goroutine, Epoll}} {
@@ -264,7 +263,6 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestBroadcastToGroup tests Broadcast to a group without an upgrade.
 func TestBroadcastToGroup(t *testing.T) {
 	_, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{})
 	expectError(t, "without a BroadcastHandler", err, ErrBadUse)

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// waitAcceptPaused waits until Stats.AcceptingPaused is want.
 func (s *started) waitAcceptPaused(t *testing.T, want bool) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("AcceptingPaused is %v", !want), func() bool { return s.Stats().AcceptingPaused == want })

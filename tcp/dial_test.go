@@ -106,7 +106,6 @@ func TestDial(t *testing.T) {
 	})
 }
 
-// TestRun checks that a server can dial without listening.
 func TestRun(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		echo := startServer(t, &Server{})
@@ -149,7 +148,6 @@ func TestDialBadConfig(t *testing.T) {
 	}
 }
 
-// TestEach checks that Each calls its function once for each open connection.
 func TestEach(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})

@@ -16,14 +16,12 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// framing is a framer of a table.
 type framing func(tcp.MessageHandler) tcp.Handler
 
 func splitBy(split bufio.SplitFunc) framing {
 	return func(h tcp.MessageHandler) tcp.Handler { return tcp.Split(split, h) }
 }
 
-// received is what a server has done with its input.
 type received struct {
 	messages []string
 	why      error // the close reason

@@ -38,7 +38,6 @@ func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
 // shardConns is the number of connections that makes loops shards, or 0 if there are no shards.
 var shardConns int
 
-// serveOneLine answers one line.
 func serveOneLine(n *NetConn) error {
 	var line []byte
 	for one := make([]byte, 1); one[0] != '\n'; line = append(line, one...) {
@@ -67,7 +66,6 @@ func newBlocking(ends chan<- error, serve func(*NetConn) error) *Blocking {
 	return &Blocking{Serve: serve, End: func(_ *NetConn, why error) { ends <- why }}
 }
 
-// waitNoCalls waits until no callback runs.
 func waitNoCalls(t *testing.T, b *Blocking) {
 	t.Helper()
 	waitFor(t, "goroutines are left", func() bool { under, _ := callCounts(b); return under == 0 })

@@ -70,7 +70,6 @@ func TestOverloadShedsQueuedInput(t *testing.T) {
 	})
 }
 
-// shouldShedHandler answers "busy" to lines if ShouldShed says so.
 func shouldShedHandler(c *Conn, msg []byte) {
 	if string(msg) == "critical" {
 		c.SetCritical(true)

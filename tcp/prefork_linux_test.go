@@ -48,7 +48,6 @@ func childPIDs(t *testing.T) (pids []int) {
 	return pids
 }
 
-// expectNoChildren checks that an ended server has left no processes.
 func expectNoChildren(t *testing.T) {
 	t.Helper()
 	if left := childPIDs(t); len(left) > 0 {
@@ -63,13 +62,11 @@ func countDescriptors(t testing.TB) int {
 	return len(entries)
 }
 
-// workerClient is a client of a worker process.
 type workerClient struct {
 	*testkit.Conn
 	pid int
 }
 
-// dialWorker connects and asks for the PID of the worker.
 func dialWorker(t *testing.T, addr string) workerClient {
 	t.Helper()
 	c := dial(t, addr)

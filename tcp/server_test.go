@@ -74,7 +74,6 @@ func (h hooks) Closed(_ *Conn, why error) {
 	}
 }
 
-// started is a running server.
 type started struct {
 	*Server
 	addr string
@@ -140,13 +139,11 @@ func startServer(t testing.TB, srv *Server) *started {
 	return s
 }
 
-// waitResult waits for ListenAndServe to return.
 func (s *started) waitResult(t *testing.T) error {
 	t.Helper()
 	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
-// waitOpen waits until n connections are open.
 func (s *started) waitOpen(t *testing.T, n int64) {
 	t.Helper()
 	eventually(t, func() bool { return s.Stats().Open == n }, func() string {
@@ -210,7 +207,6 @@ func forEachModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	forEachLoopModel(t, func(t *testing.T, model string) { f(t, model, 2) })
 }
 
-// forEachLoopModel runs a test under each model that has loops.
 func forEachLoopModel(t *testing.T, f func(t *testing.T, model string)) {
 	for _, m := range Models()[1:] {
 		t.Run(m, func(t *testing.T) { f(t, m) })
@@ -338,7 +334,6 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// A handler may close its server.
 func TestCloseFromHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()

@@ -84,7 +84,6 @@ func dialUntilServed(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// dialManyUntilServed is dialUntilServed for n connections.
 func dialManyUntilServed(t *testing.T, addr string, n int) (conns []*testkit.Conn) {
 	t.Helper()
 	for range n {
@@ -93,7 +92,6 @@ func dialManyUntilServed(t *testing.T, addr string, n int) (conns []*testkit.Con
 	return conns
 }
 
-// blockWorker occupies a worker with a new connection.
 func (g *gatedHandler) blockWorker(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dialUntilServed(t, addr)

@@ -48,7 +48,6 @@ func (h *startTLSHandler) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TL
 
 func (h *startTLSHandler) Closed(_ *Conn, why error) { h.closed <- why }
 
-// startStartTLS starts a server with a startTLSHandler.
 func startStartTLS(t *testing.T, srv *Server) (*started, *startTLSHandler) {
 	t.Helper()
 	shared, _ := identity()
@@ -57,7 +56,6 @@ func startStartTLS(t *testing.T, srv *Server) (*started, *startTLSHandler) {
 	return startServer(t, srv), h
 }
 
-// requestTLS asks for TLS and waits for the answer.
 func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)

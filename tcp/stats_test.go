@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// countersOnlyEngine is an engine with nothing but counters.
 type countersOnlyEngine struct {
 	engine.Engine
 	counts engine.Counts

@@ -183,7 +183,6 @@ func TestUpgradeFails(t *testing.T) {
 	}
 }
 
-// TestUpgradeRefused checks when Upgrade is rejected.
 func TestUpgradeRefused(t *testing.T) {
 	s, _ := startUpgradable(t, successorConfig{}, successorConfig{Does: "hang"})
 	ctx, cancel := context.WithCancel(t.Context())

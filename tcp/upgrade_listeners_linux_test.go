@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// taggedListener has an upgradeHandler with a tag.
 type taggedListener struct{ Tag, Name, Addr string }
 
 // In an upgrade, connections and states continue with the handler of their listener, wherever that is in the new

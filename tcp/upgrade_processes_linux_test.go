@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// servingPIDs returns the PIDs of the processes that serve clients.
 func servingPIDs(t *testing.T, clients []*testkit.Conn) []int {
 	t.Helper()
 	pids := make(map[int]bool)
@@ -73,7 +72,6 @@ func TestUpgradeProcesses(t *testing.T) {
 	}
 }
 
-// readPIDs returns the PIDs in a file.
 func readPIDs(t *testing.T, file string) (pids []int) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -159,7 +157,6 @@ func TestUpgradeWorkerKilled(t *testing.T) {
 	}
 }
 
-// trySend reports whether it could connect to an address and send text.
 func trySend(addr, text string) bool {
 	network := "tcp"
 	if filepath.IsAbs(addr) {

@@ -43,7 +43,6 @@ type successorConfig struct {
 	Clients              int // instead of serving, that many clients of Addr
 }
 
-// newServer returns a server with this configuration.
 func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, DisableCompactTLS: cfg.DisableCompactTLS}
 	srv.Limits, srv.Listeners = cfg.Limits, cfg.Listeners
@@ -239,7 +238,6 @@ func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	return nil
 }
 
-// ownHandler is the handler of connections that have sent "own".
 type ownHandler struct{ *upgradeHandler }
 
 func (h ownHandler) Message(c *Conn, line []byte) {
@@ -265,7 +263,6 @@ func (h *upgradeHandler) RestoreHandler(c *Conn, state []byte) error {
 	return c.SetHandler(Lines(ownHandler{h}))
 }
 
-// runSuccessor is the main function of a successor process.
 func runSuccessor(settings string) int {
 	var cfg successorConfig
 	err := json.Unmarshal([]byte(settings), &cfg)
@@ -423,7 +420,6 @@ func countServed(t *testing.T, clients []*testkit.Conn, want string) (served int
 	return served
 }
 
-// servingPID returns the PID of the process that serves a client.
 func servingPID(t testing.TB, c *testkit.Conn) int {
 	t.Helper()
 	c.Send("pid\n")
@@ -432,7 +428,6 @@ func servingPID(t testing.TB, c *testkit.Conn) int {
 	return pid
 }
 
-// stopServerAt stops the process that serves an address, and waits for its end.
 func stopServerAt(t testing.TB, addr string) {
 	t.Helper()
 	c := dial(t, addr)

@@ -45,7 +45,6 @@ func exchangeLines(c *tls.Conn, round *atomic.Int64, inFlight chan struct{}, don
 	}
 }
 
-// exchangeNumbered sends the i-th message of a client.
 func exchangeNumbered(c *tls.Conn, r *bufio.Reader, i int) error {
 	_, err := io.WriteString(c, "x\n")
 	if err != nil {
@@ -102,7 +101,6 @@ func runClients(addr string, n int) int {
 	return 0
 }
 
-// clientProcesses are processes with clients.
 type clientProcesses struct {
 	t         *testing.T
 	processes []*testkit.Process

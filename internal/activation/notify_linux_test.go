@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newFakeManager listens like a service manager.
 func newFakeManager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})

@@ -209,7 +209,6 @@ func TestGateRecovers(t *testing.T) {
 	}
 }
 
-// TestGateDoesNotOscillate compares the throughput of short periods.
 func TestGateDoesNotOscillate(t *testing.T) {
 	for _, h := range handlers {
 		capacity := float64(h.workers) / h.service.Seconds()

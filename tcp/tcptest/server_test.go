@@ -53,7 +53,6 @@ func (d *callRecorder) Missed(_ *tcp.Conn, n int64) { d.record("missed %d", n) }
 func (d *callRecorder) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
 func (d *callRecorder) Closed(_ *tcp.Conn, w error) { d.record("closed %v", w) }
 
-// startRecorded serves a callRecorder.
 func startRecorded(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, *callRecorder) {
 	t.Helper()
 	d := &callRecorder{}
@@ -72,7 +71,6 @@ func (d *callRecorder) expectCalls(t *testing.T, want ...string) {
 	d.events = nil
 }
 
-// expectOutput checks the output since the last call.
 func expectOutput(t *testing.T, p *tcptest.Peer, want string) {
 	t.Helper()
 	if got := p.Output(); got != want {
@@ -314,7 +312,6 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestShutdown shuts the server down directly, from the test and from a handler.
 func TestShutdown(t *testing.T) {
 	for _, fromHandler := range []bool{false, true} {
 		ended := make(chan error, 1)
