@@ -41,9 +41,6 @@ func (h *namedHandler) Message(c *Conn, line []byte) {
 		cfg, _ := identity()
 		h.answer(c, "starts")
 		_ = c.StartTLS(cfg)
-	case "other":
-		_ = c.SetHandler(Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintf(c, "own handler %s\n", line) })))
-		h.answer(c, "leaves")
 	default:
 		h.answer(c, string(line))
 	}
@@ -127,10 +124,6 @@ func TestListenerHandlers(t *testing.T) {
 		encrypted := testkit.NewConn(t, tls.Client(secured.Conn, plainClient))
 		encrypted.Expect("a is secured\n")
 		encrypted.Close()
-
-		own := dial(t, at[2])
-		own.ExchangeLine("other", "a leaves")
-		own.ExchangeLine("1", "own handler 1")
 
 		shared.Send("panic\n")
 		shared.ExpectClosed()
