@@ -182,6 +182,11 @@ func TestGroupSlowMember(t *testing.T) {
 			st := srv.Stats()
 			if policy == tcp.DropMessage {
 				expectOpen(t, slow)
+				var dropped int64
+				testkit.RequireNoError(t, d.refs[0].Do(func(c *tcp.Conn) { dropped = c.Dropped() }))
+				if s.Advance(0); dropped != st.Dropped {
+					t.Errorf("the connection has missed %d messages, %d are counted", dropped, st.Dropped)
+				}
 			} else if slow.ExpectClosed(tcp.ErrSlowConsumer); st.Closed.SlowConsumer != 1 {
 				t.Errorf("%d are counted as closed, expected 1", st.Closed.SlowConsumer)
 			}
@@ -207,6 +212,11 @@ func TestDo(t *testing.T) {
 	do(func(c *tcp.Conn) { c.WriteString("second, ") })
 	r.Send([]byte("third\n"))
 	p.Expect("first, second, third\n")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := srv.Each(ctx, func(*tcp.Conn) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Each, whose context has ended: %v", err)
+	}
 	do((*tcp.Conn).Pause)
 	d.events = nil
 	p.Send("paused\n")
@@ -262,8 +272,9 @@ func TestGroupAndBroadcast(t *testing.T) {
 	if n := srv.Stats().Broadcasts; n != 1 {
 		t.Errorf("counted %d broadcasts, expected 1", n)
 	}
-	if n := srv.Stats().Open; n != 3 {
-		t.Errorf("Stats has %d connections", n)
+	g.Remove(d.refs[2])
+	if n := srv.Stats().Open; n != 3 || g.Len() != 1 {
+		t.Errorf("Stats has %d connections, and the group %d; expected 3 and 1", n, g.Len())
 	}
 	testkit.RequireNoError(t, srv.CloseConns(bob.Addr()))
 	bob.ExpectClosed(tcp.ErrClosedByOperator)
