@@ -162,7 +162,7 @@ func TestUpgradeFails(t *testing.T) {
 				t.Errorf("a failed upgrade says %q", text)
 			}
 			expectEqual(t, "connections that are served or said to be lost", countServed(t, clients, "b 2")+u.Lost, n)
-			if receivers, err := s.Broadcast(Broadcast{Group: "0", All: c.from > 0}); receivers > 0 || err != nil {
+			if receivers, err := s.Broadcast(Broadcast{Group: "0", All: c.from > 0}); receivers != 0 || err != nil {
 				t.Errorf("broadcasting after a failed upgrade: %d receivers, %v; want it delivered to nobody", receivers, err)
 			}
 			if c.paused {
