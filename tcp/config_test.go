@@ -31,7 +31,7 @@ func expectBadConfig(t *testing.T, s *Server, words ...string) {
 
 func TestBadConfig(t *testing.T) {
 	const addr = "127.0.0.1:0"
-	own := Listener{Addr: addr, Handler: Base{}}
+	own, beats := Listener{Addr: addr, Handler: Base{}}, Lines(newNamedHandler("a"))
 	ping, send := []byte("ping"), func(*Conn) {}
 	prefix := netip.MustParsePrefix("10.0.0.0/8")
 	limits := func(l Limits) *Server { return &Server{Limits: l} }
@@ -97,9 +97,9 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{Addr: addr, TrustedProxies: make([]netip.Prefix, 1)}), []string{"Listeners[0].TrustedProxies[0] is"}},
 		{listeners(Listener{Listener: struct{ net.Listener }{}}), []string{"Listeners[0].Listener: listener of type"}},
 		{&Server{Addr: addr, Listeners: make([]Listener, 32)}, []string{"33 listeners; expected at most 32"}},
-		{listeners(own, Listener{Addr: addr, Handler: Lines(nil)}), []string{"Server.Listeners[1].Handler: the MessageHandler"}},
-		{listeners(Listener{Addr: addr, Handler: &embedsShed{}}), []string{"Listeners[0].Handler: the Shed method of *tcp.embedsShed"}},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: Lines(newNamedHandler("a"))}, own}, Heartbeat: Heartbeat{Interval: time.Second}},
+		{listeners(own, Listener{Addr: addr, Handler: Lines(nil)}), []string{"Listeners[1].Handler: the MessageHandler"}},
+		{listeners(Listener{Addr: addr, Handler: &embedsShed{}}), []string{"Listeners[0].Handler: the Shed method"}},
+		{&Server{Heartbeat: Heartbeat{Interval: time.Second}, Listeners: []Listener{{Addr: addr, Handler: beats}, own}},
 			[]string{"or Server.Listeners[1].Handler to be a HeartbeatHandler"}},
 		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected these settings in each"}},
 	} {
@@ -108,7 +108,7 @@ func TestBadConfig(t *testing.T) {
 	for _, srv := range []*Server{
 		{Addr: addr}, {Addr: addr, Listeners: []Listener{own}}, {Listeners: []Listener{own, {Addr: addr}}},
 	} {
-		expectError(t, "without a handler", srv.ListenAndServe(t.Context()), ErrBadConfig, "Server.Handler is nil; expected")
+		expectError(t, "no handler", srv.ListenAndServe(t.Context()), ErrBadConfig, "Server.Handler is nil; expected")
 	}
 	expectError(t, "Serve on no listener", (&Server{Handler: Base{}}).Serve(t.Context(), nil), ErrBadConfig)
 	odd := struct{ net.Listener }{&net.TCPListener{}}

@@ -26,7 +26,8 @@ func readTotals(srv *Server) totals {
 	s := srv.Stats()
 	return totals{
 		Accepted: s.Accepted, OfListener: srv.ListenerStats()[0].Accepted, HandedOver: s.HandedOver, TakenOver: s.TakenOver,
-		Closed: s.Closed.Peer + s.Closed.Handler + s.Closed.Other + s.Closed.Reset + s.Closed.Shutdown, Messages: s.Messages,
+		Closed:   s.Closed.Peer + s.Closed.Handler + s.Closed.Other + s.Closed.Reset + s.Closed.Shutdown,
+		Messages: s.Messages,
 	}
 }
 
@@ -91,7 +92,8 @@ func TestUpgrade(t *testing.T) {
 			for range n { // whichever socket of the listener they come to
 				dial(t, s.addr).ExchangeLine("b", "b 1")
 			}
-			all := totals{Accepted: 3*n + 1, OfListener: 3*n + 1, HandedOver: 2 * n, TakenOver: 2 * n, Closed: n + 1, Messages: 5*n + 2}
+			all := totals{Accepted: 3*n + 1, OfListener: 3*n + 1, HandedOver: 2 * n, TakenOver: 2 * n,
+				Closed: n + 1, Messages: 5*n + 2}
 			var got, want string
 			eventually(t, func() bool {
 				clients[0].Send("totals\n")
@@ -163,7 +165,7 @@ func TestUpgradeFails(t *testing.T) {
 			}
 			expectEqual(t, "connections that are served or said to be lost", countServed(t, clients, "b 2")+u.Lost, n)
 			if receivers, err := s.Broadcast(Broadcast{Group: "0", All: c.from > 0}); receivers != 0 || err != nil {
-				t.Errorf("broadcasting after a failed upgrade: %d receivers, %v; want it delivered to nobody", receivers, err)
+				t.Errorf("a broadcast after a failed upgrade: %d receivers, %v; want none", receivers, err)
 			}
 			if c.paused {
 				s.waitAcceptPaused(t, true)
@@ -234,8 +236,8 @@ func TestUpgradeTicks(t *testing.T) {
 	}
 }
 
-// TestUpgradeOwnHandlers hands over connections with their own handlers and half a line; one as
-// soon as it can be saved. Those that are not saved stay, and one that gets no handler is closed. Accepting stays paused.
+// TestUpgradeOwnHandlers hands over connections with their own handlers and half a line; one as soon as it can be
+// saved. Those that are not saved stay, and one that gets no handler is closed. Accepting stays paused.
 func TestUpgradeOwnHandlers(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
@@ -337,7 +339,8 @@ func TestUpgradeStayReasons(t *testing.T) {
 	stopServerAt(t, s.addr)
 }
 
-// TestUpgradeTLS checks that compact TLS connections move, that others are closed properly, and that clients resume their sessions in the new process and the one after that.
+// TestUpgradeTLS checks that compact TLS connections move, that others are closed properly, and that clients resume
+// their sessions in the new process and the one after that.
 func TestUpgradeTLS(t *testing.T) {
 	const n = 4
 	for version, model := range map[uint16]string{tls.VersionTLS12: Epoll, tls.VersionTLS13: Uring} {

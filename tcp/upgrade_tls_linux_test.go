@@ -148,8 +148,9 @@ func (p *clientProcesses) stop() {
 	}
 }
 
-// TestUpgradeTLSInFlight upgrades while clients in other processes exchange messages. With MYRIAD_TEST_FULL it upgrades ten times, with 20,000 clients or 5,000 under the race detector. Connections that move
-// stay compact, although new ones would not.
+// TestUpgradeTLSInFlight upgrades while clients in other processes exchange messages. With MYRIAD_TEST_FULL it upgrades
+// ten times, with 20,000 clients or 5,000 under the race detector. Connections that move stay compact, although new
+// ones would not.
 func TestUpgradeTLSInFlight(t *testing.T) {
 	processes, each, upgrades := 1, 50, 3
 	if os.Getenv("MYRIAD_TEST_FULL") != "" {

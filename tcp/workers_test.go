@@ -51,7 +51,8 @@ func TestPoolClosedEarly(t *testing.T) {
 		expectClosedWithoutOutput(t, idle, late, a)
 		s.waitOpen(t, 0)
 		for range 7 {
-			if why := testkit.Receive(t, g.closed, "Closed"); why != ErrWorkersClosed && !errors.Is(why, syscall.ECONNRESET) {
+			why := testkit.Receive(t, g.closed, "Closed")
+			if why != ErrWorkersClosed && !errors.Is(why, syscall.ECONNRESET) {
 				t.Errorf("closed because of %v; want ErrWorkersClosed or a reset", why)
 			}
 		}

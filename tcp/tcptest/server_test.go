@@ -156,7 +156,8 @@ func TestMissed(t *testing.T) {
 	d.expectCalls(t, "missed 3")
 }
 
-// Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many; others get every message.
+// Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many; others get every
+// message.
 func TestGroupSlowMember(t *testing.T) {
 	const message, messages = 1000, 5
 	for _, members := range []int{1, 4, 21} {
@@ -266,7 +267,8 @@ func TestGroupAndBroadcast(t *testing.T) {
 	}
 	ann.Expect("all\n")
 	bob.Expect("all\n")
-	if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: make([]byte, 1<<20+1)}); !errors.Is(err, tcp.ErrTooLarge) {
+	large := make([]byte, 1<<20+1)
+	if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: large}); !errors.Is(err, tcp.ErrTooLarge) {
 		t.Errorf("Broadcast of too much: %v", err)
 	}
 	if n := srv.Stats().Broadcasts; n != 1 {

@@ -105,7 +105,8 @@ func TestReadRate(t *testing.T) {
 	}
 
 	config, roots := testkit.Identity()
-	s = tcptest.NewServer(t, &tcp.Server{Handler: srv.Handler, TLSConfig: config, Limits: tcp.Limits{MessageRate: 10, ReadRate: 1000}})
+	limits := tcp.Limits{MessageRate: 10, ReadRate: 1000}
+	s = tcptest.NewServer(t, &tcp.Server{Handler: srv.Handler, TLSConfig: config, Limits: limits})
 	p = s.Dial()
 	testkit.RequireNoError(t, p.StartTLS(roots))
 	s.Advance(10 * time.Second) // for the bytes of the handshake
