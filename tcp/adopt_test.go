@@ -3,7 +3,6 @@ package tcp
 import (
 	"bytes"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,58 +94,36 @@ func TestAdoptBadUse(t *testing.T) {
 	expectError(t, "Adopt with too much", s.Adopt(accepted, make([]byte, 64<<10+1)), ErrTooLarge)
 }
 
-// detachingHandler detaches a connection after the line "go".
-type detachingHandler struct {
-	Base
-	opened func(*Conn)
-	taken  chan net.Conn
-	unread chan string
-	closed chan error
-	errs   chan error
-}
-
-func newDetachingHandler(opened func(*Conn)) *detachingHandler {
-	return &detachingHandler{opened: opened, taken: make(chan net.Conn, 10), unread: make(chan string, 10),
-		closed: make(chan error, 10), errs: make(chan error, 10)}
-}
-
-func (d *detachingHandler) Opened(c *Conn) { d.opened(c) }
-
-func (d *detachingHandler) Received(c *Conn, in []byte) int {
-	i := bytes.Index(in, []byte("go\n"))
-	if i < 0 {
-		return 0
-	}
-	c.Write(in[:i+3])
-	if err := c.Detach(func(nc net.Conn, unread []byte) {
-		d.unread <- string(unread)
-		d.taken <- nc
-	}); err != nil {
-		d.errs <- err
-		return len(in)
-	}
-	if err := c.Detach(nil); !errors.Is(err, ErrBadUse) {
-		d.errs <- fmt.Errorf("a second Detach: %w", err)
-	}
-	return i + 3
-}
-
-func (d *detachingHandler) Closed(_ *Conn, why error) { d.closed <- why }
-
-// A detached connection works with package net, and can be adopted again.
+// A connection is detached after the line "go". It works with package net, and can be adopted again.
 func TestDetach(t *testing.T) {
 	const size = 16 << 20
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		var opens atomic.Int64
-		d := newDetachingHandler(func(c *Conn) {
+		taken, unread := make(chan net.Conn, 10), make(chan string, 10)
+		closed, errs := make(chan error, 10), make(chan error, 10)
+		srv.Handler = hooks{closed: func(why error) { closed <- why }, opened: func(c *Conn) {
 			if opens.Add(1) <= 2 { // not when it is adopted
 				c.Write(make([]byte, size))
 			}
-		})
-		srv.Handler = d
+		}, received: func(c *Conn, in []byte) int {
+			i := bytes.Index(in, []byte("go\n"))
+			if i < 0 {
+				return 0
+			}
+			c.Write(in[:i+3])
+			if err := c.Detach(func(nc net.Conn, rest []byte) {
+				unread <- string(rest)
+				taken <- nc
+			}); err != nil {
+				errs <- err
+				return len(in)
+			}
+			expectError(t, "a second Detach", c.Detach(nil), ErrBadUse)
+			return i + 3
+		}}
 		if srv.Limits.MaxConns > 0 {
 			dial(t, startServer(t, srv).addr).Send("go\n")
-			expectReason(t, "Detach with shards", d.errs, ErrShard)
+			expectReason(t, "Detach with shards", errs, ErrShard)
 			return
 		}
 		srv.Limits.MaxUnsent, srv.Limits.HighWater, srv.Limits.MaxMessage = 2*size, 2*size, 1<<20
@@ -162,21 +139,21 @@ func TestDetach(t *testing.T) {
 				requireNoError(t, err)
 			}
 			c.Expect(large + "go\n")
-			unread, nc := <-d.unread, <-d.taken
-			expectReason(t, "detached", d.closed, ErrDetached)
+			rest, nc := <-unread, <-taken
+			expectReason(t, "detached", closed, ErrDetached)
 			c.Send(", late")
-			testkit.NewConn(t, nc).Expect(strings.TrimPrefix("unread, late", unread))
+			testkit.NewConn(t, nc).Expect(strings.TrimPrefix("unread, late", rest))
 			io.WriteString(nc, "by net\n")
 			c.Expect("by net\n")
 			requireNoError(t, s.Adopt(nc, nil))
 		}
 		gone.Reset()
-		expectReason(t, "one that has gone before", d.closed, syscall.ECONNRESET)
-		if len(d.taken) > 0 {
+		expectReason(t, "one that has gone before", closed, syscall.ECONNRESET)
+		if len(taken) > 0 {
 			t.Error("it was given up all the same")
 		}
-		if len(d.errs) > 0 {
-			t.Error(<-d.errs)
+		if len(errs) > 0 {
+			t.Error(<-errs)
 		}
 	})
 }

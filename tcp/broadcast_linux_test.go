@@ -68,6 +68,9 @@ func (h *upgradeHandler) SaveState(w io.Writer) error {
 		_, err := io.WriteString(w, "wrong")
 		return err
 	}
+	if h.tag != "" {
+		h.newest["tag"] = h.tag
+	}
 	return json.NewEncoder(w).Encode(h.newest)
 }
 
@@ -126,7 +129,6 @@ func askForReply(c *testkit.Conn, question, word string) string {
 	}
 }
 
-// TestUpgradePublishes broadcasts to rooms and to all during two upgrades.
 func TestUpgradePublishes(t *testing.T) {
 	const n = 60
 	for _, models := range [][2]string{{Epoll, Uring}, {Goroutine, Epoll}} {
@@ -143,10 +145,7 @@ func TestUpgradePublishes(t *testing.T) {
 			}
 			boss := dial(t, s.addr)
 			waitFor(t, "nothing is published", func() bool { return s.Stats().Broadcasts > 3 })
-			u, err := s.Upgrade(t.Context())
-			if requireNoError(t, err); u.Moved != n+1 {
-				t.Errorf("%+v; want %d moved", u, n+1)
-			}
+			u := s.upgradeMoving(t, n+1, nil)
 			expectNoError(t, s.waitResult(t))
 			boss.Send("upgrade\n")
 			waitProcessEnd(t, u.PID)
@@ -163,37 +162,6 @@ func TestUpgradePublishes(t *testing.T) {
 			boss.Send("stop\n")
 			boss.ExpectClosed()
 		})
-	}
-}
-
-// TestBroadcastUpgradeFails kills the new process during the transfer.
-func TestBroadcastUpgradeFails(t *testing.T) {
-	const n, after = 200, 50
-	s, h := startUpgradable(t, successorConfig{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
-	members := joinRooms(t, s.addr, n)
-	results := make(chan error, n)
-	for _, m := range members {
-		go func() { results <- checkBroadcastNumbers(m, 2) }()
-	}
-	u, err := s.Upgrade(t.Context())
-	if err == nil || u.Lost < after {
-		t.Fatalf("Upgrade: %+v, %v; want an error, and at least %d lost", u, err, after)
-	}
-	if receivers, err := s.Broadcast(Broadcast{Group: "none"}); receivers != 0 || err != nil || s.HandedOver() {
-		t.Errorf("published to nobody: %d receivers, %v; handed over: %v", receivers, err, s.HandedOver())
-	}
-	h.srv.Stopping() // and with it the numbers end
-	whole := 0
-	for range n {
-		switch err := testkit.Receive(t, results, "a member's end"); {
-		case err == nil:
-			whole++
-		case err != io.EOF && !testkit.IsReset(err):
-			t.Error(err)
-		}
-	}
-	if whole != n-u.Lost {
-		t.Errorf("%d have got all, want %d", whole, n-u.Lost)
 	}
 }
 
@@ -286,10 +254,7 @@ func TestStateLost(t *testing.T) {
 			s, h := startUpgradable(t, successorConfig{}, successorConfig{}, func(srv *Server) { srv.Log = log.newLogger() })
 			h.state = state
 			dialManyWithPartialLine(t, s.addr, 3, "")
-			u, err := s.Upgrade(t.Context())
-			if requireNoError(t, err); u.Moved != 3 {
-				t.Errorf("%+v; want 3 moved", u)
-			}
+			s.upgradeMoving(t, 3, nil)
 			if says != "" {
 				log.waitForLine(t, "handler state was lost", says)
 			}
@@ -298,7 +263,6 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestBroadcastToGroup tests Broadcast to a group without an upgrade.
 func TestBroadcastToGroup(t *testing.T) {
 	_, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{})
 	expectError(t, "without a BroadcastHandler", err, ErrBadUse)

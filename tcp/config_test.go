@@ -1,10 +1,8 @@
 package tcp
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -33,6 +31,7 @@ func expectBadConfig(t *testing.T, s *Server, words ...string) {
 
 func TestBadConfig(t *testing.T) {
 	const addr = "127.0.0.1:0"
+	own, beats := Listener{Addr: addr, Handler: Base{}}, Lines(newNamedHandler("a"))
 	ping, send := []byte("ping"), func(*Conn) {}
 	prefix := netip.MustParsePrefix("10.0.0.0/8")
 	limits := func(l Limits) *Server { return &Server{Limits: l} }
@@ -50,7 +49,6 @@ func TestBadConfig(t *testing.T) {
 		{&Server{Loops: 2000}, []string{"Loops is 2000"}},
 		{&Server{Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
 		{&Server{WriteDelay: time.Minute}, []string{"WriteDelay is 1m0s", "1s"}},
-		{&Server{WriteDelay: -1}, []string{"WriteDelay is -1ns", "1s"}},
 		{&Server{SlowConsumer: 2}, []string{"Server.SlowConsumer", "2"}},
 		{&Server{TLSConfig: &tls.Config{}}, []string{"Server.TLSConfig", "certificate"}},
 		{&Server{Allow: []netip.Prefix{prefix, {}}}, []string{"Server.Allow[1]", "prefix"}},
@@ -65,30 +63,21 @@ func TestBadConfig(t *testing.T) {
 
 		{handler(Lines(nil)), []string{"Server.Handler", "MessageHandler", "is nil"}},
 		{handler(Lines(MessageFunc(nil))), []string{"MessageHandler", "is nil"}},
-		{handler(Split(bufio.ScanWords, nil)), []string{"MessageHandler", "is nil"}},
 		{handler(Split(nil, MessageFunc(echoLine))), []string{"SplitFunc", "bufio.ScanWords"}},
 		{handler((*Blocking)(nil)), []string{"nil *Blocking", "Serve"}},
 		{handler(&Blocking{}), []string{"Serve is nil"}},
 		{handler(&Blocking{Serve: serveOneLine, MaxCalls: -1}), []string{"MaxCalls is -1"}},
 		{handler(new(NetListener)), []string{"NewNetListener"}},
 		{handler(Lines(oddShedding{})), []string{"expected that of MessageShedHandler"}},
-		{handler(Split(bufio.ScanLines, oddShedding{})), []string{"expected that of MessageShedHandler"}},
 		{handler(&embedsShed{}), []string{"expected that of ShedHandler"}},
 
 		{limits(Limits{SourcePrefix: 129}), []string{"Limits.SourcePrefix", "129", "128"}},
 		{limits(Limits{MaxMessage: 1<<30 + 1}), []string{"Limits.MaxMessage", "1073741825", "1073741824"}},
-		{limits(Limits{MaxMail: 1<<28 + 1}), []string{"Limits.MaxMail", "268435457", "268435456"}},
-		{limits(Limits{AcceptRate: 1_000_000_001}), []string{"Limits.AcceptRate"}},
-		{limits(Limits{ReadRate: -1}), []string{"Limits.ReadRate"}},
-		{limits(Limits{MessageRate: 1_000_000_001}), []string{"Limits.MessageRate"}},
 		{limits(Limits{MaxUnsent: 100, HighWater: 101}), []string{"Limits.HighWater", "101", "MaxUnsent", "100"}},
 		{limits(Limits{HighWater: 100, LowWater: 101}), []string{"Limits.LowWater", "101", "HighWater", "100"}},
-		{limits(Limits{MaxUnsent: 100, LowWater: 101}), []string{"101", "100"}},
 
 		{heartbeat(Heartbeat{Message: ping}), []string{"Heartbeat"}},
-		{heartbeat(Heartbeat{Send: send}), []string{"Heartbeat"}},
 		{heartbeat(Heartbeat{MaxMissed: 1}), []string{"Heartbeat"}},
-		{heartbeat(Heartbeat{Interval: -1, Message: ping}), []string{"Heartbeat"}},
 		{heartbeat(Heartbeat{Interval: minHeartbeat - 1, Message: ping}), []string{"Heartbeat"}},
 		{heartbeat(Heartbeat{Interval: time.Second}), []string{"Heartbeat"}},
 		{heartbeat(Heartbeat{Interval: time.Second, Message: ping, Send: send}), []string{"Heartbeat"}},
@@ -108,11 +97,19 @@ func TestBadConfig(t *testing.T) {
 		{listeners(Listener{Addr: addr, TrustedProxies: make([]netip.Prefix, 1)}), []string{"Listeners[0].TrustedProxies[0] is"}},
 		{listeners(Listener{Listener: struct{ net.Listener }{}}), []string{"Listeners[0].Listener: listener of type"}},
 		{&Server{Addr: addr, Listeners: make([]Listener, 32)}, []string{"33 listeners; expected at most 32"}},
+		{listeners(own, Listener{Addr: addr, Handler: Lines(nil)}), []string{"Listeners[1].Handler: the MessageHandler"}},
+		{listeners(Listener{Addr: addr, Handler: &embedsShed{}}), []string{"Listeners[0].Handler: the Shed method"}},
+		{&Server{Heartbeat: Heartbeat{Interval: time.Second}, Listeners: []Listener{{Addr: addr, Handler: beats}, own}},
+			[]string{"or Server.Listeners[1].Handler to be a HeartbeatHandler"}},
 		{&Server{TrustedProxies: []netip.Prefix{prefix}, Listeners: []Listener{{Addr: addr}}}, []string{"Addr is empty; expected these settings in each"}},
 	} {
 		expectBadConfig(t, c.srv, c.says...)
 	}
-	expectError(t, "without a handler", (&Server{Addr: addr}).ListenAndServe(t.Context()), ErrBadConfig, "Handler is nil; expected")
+	for _, srv := range []*Server{
+		{Addr: addr}, {Addr: addr, Listeners: []Listener{own}}, {Listeners: []Listener{own, {Addr: addr}}},
+	} {
+		expectError(t, "no handler", srv.ListenAndServe(t.Context()), ErrBadConfig, "Server.Handler is nil; expected")
+	}
 	expectError(t, "Serve on no listener", (&Server{Handler: Base{}}).Serve(t.Context(), nil), ErrBadConfig)
 	odd := struct{ net.Listener }{&net.TCPListener{}}
 	expectError(t, "Serve on an odd listener", (&Server{Handler: Base{}}).Serve(t.Context(), odd), ErrBadConfig, "struct")
@@ -187,9 +184,7 @@ func TestNever(t *testing.T) {
 	if e := (Heartbeat{Interval: time.Second}).toEngine(nil); e.MaxMissed != defaultMissed || e.Every != time.Second {
 		t.Errorf("a heartbeat each second is %+v", e)
 	}
-	if e := (Heartbeat{Interval: Never}).toEngine(nil); e.Every != 0 {
-		t.Errorf("an interval of Never is %v", e.Every)
-	}
+	expectEqual(t, "an interval of Never", (Heartbeat{Interval: Never}).toEngine(nil).Every, 0)
 }
 
 func TestTrustedProxies(t *testing.T) {
@@ -199,9 +194,7 @@ func TestTrustedProxies(t *testing.T) {
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {
-		if got := cfg.IsProxy(1, netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s: %v, want %v", text, got, want)
-		}
+		expectEqual(t, text, cfg.IsProxy(1, netip.MustParseAddr(text)), want)
 	}
 	if !cfg.IsProxy(1, netip.Addr{}) || cfg.IsProxy(0, netip.MustParseAddr("10.1.2.3")) {
 		t.Error("a unix socket is not trusted, or a proxy at another listener is")
@@ -214,27 +207,4 @@ func TestReloadCertificateWithoutFiles(t *testing.T) {
 	if err == nil || get != nil || !strings.Contains(err.Error(), "missing.pem") {
 		t.Errorf("ReloadCertificate without files: %v", err)
 	}
-}
-
-// FuzzLimits checks that any limits are either resolved consistently or rejected with an error that names the field.
-func FuzzLimits(f *testing.F) {
-	f.Add(0, 0, 0, 0, 0, int64(0), int64(0))
-	f.Add(10, 1<<20, 5, 9, -1, int64(-1), int64(Never))
-	f.Add(1, 16, 16, 0, 1, int64(time.Second), int64(1))
-	f.Fuzz(func(t *testing.T, conns, unsent, high, low, buffered int, idle, write int64) {
-		l, err := Limits{
-			MaxConns: conns, MaxUnsent: unsent, HighWater: high, LowWater: low, MaxBuffered: buffered,
-			IdleTimeout: time.Duration(idle), WriteTimeout: time.Duration(write),
-		}.withDefaults()
-		if err != nil {
-			if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Limits.") || !strings.Contains(err.Error(), "expected") {
-				t.Errorf("the error %q; want ErrBadConfig that names the field and what was expected", err)
-			}
-			return
-		}
-		e := l.toEngine()
-		if l.LowWater > l.HighWater || l.HighWater > l.MaxUnsent || l.MaxConns < 1 || l.MaxBuffered < 1 || e.IdleTimeout < 0 || e.WriteTimeout < 0 {
-			t.Errorf("resolved to %+v, for the engines %+v", l, e)
-		}
-	})
 }

@@ -11,7 +11,7 @@ import (
 // TestControlOfProcesses checks that operator commands from the supervisor and from workers reach
 // all workers, also restarted ones.
 func TestControlOfProcesses(t *testing.T) {
-	s := startWithProcesses(t, &Server{Processes: 2})
+	s := startWithProcesses(t, successorConfig{})
 	peers, _ := dialAllWorkers(t, s.addr, 2)
 	expectNoError(t, s.PauseAccepting())
 	s.waitAcceptPaused(t, true)
@@ -20,7 +20,7 @@ func TestControlOfProcesses(t *testing.T) {
 	s.waitAcceptPaused(t, true)
 	late := dial(t, s.addr)
 	expectNoError(t, s.ResumeAccepting())
-	late.ExchangeLine("let in", "let in")
+	late.ExchangeLine("let in", "let in 1")
 	s.waitAcceptPaused(t, false)
 	late.ExchangeLine("pause", "<nil>")
 	s.waitAcceptPaused(t, true)
@@ -66,7 +66,7 @@ func TestSocketControl(t *testing.T) {
 		expectInherited(t, startServer(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
 	})
 	t.Run("processes", func(t *testing.T) {
-		expectInherited(t, startWithProcesses(t, &Server{Processes: 2, Socket: socket}).addr, 2)
+		expectInherited(t, startWithProcesses(t, successorConfig{}, func(srv *Server) { srv.Socket = socket }).addr, 2)
 	})
 	no := errors.New("no")
 	srv := &Server{Addr: "127.0.0.1:0", Handler: Base{}, Socket: Socket{Control: func(string, string, syscall.RawConn) error { return no }}}

@@ -1,4 +1,4 @@
-package tcp
+package tcp_test
 
 import (
 	"bufio"
@@ -8,104 +8,57 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// fakeConn is a connection without a socket, driven by the test.
-type fakeConn struct {
-	*engine.Conn
-	host *engine.Runtime
-	why  error
-	done bool
+type framing func(tcp.MessageHandler) tcp.Handler
+
+func splitBy(split bufio.SplitFunc) framing {
+	return func(h tcp.MessageHandler) tcp.Handler { return tcp.Split(split, h) }
 }
 
-func newFakeConn(t testing.TB, h Handler, limits Limits) *fakeConn {
+type received struct {
+	messages []string
+	why      error // the close reason
+	log      string
+}
+
+// receiveInPieces has a server receive data in pieces of the given sizes, repeatedly, followed by the end of the input.
+func receiveInPieces(t *testing.T, frame framing, maxMessage int, data []byte, sizes ...int) (r received) {
 	t.Helper()
-	limits, err := limits.withDefaults()
-	requireNoError(t, err)
-	w := &fakeConn{Conn: new(engine.Conn)}
-	w.host = &engine.Runtime{
-		Admission: engine.NewAdmission(&engine.Config{}),
-		Config:    engine.Config{Handler: handlerAdapter{closeWatcher{h, w}}, Limits: limits.toEngine(), Log: slog.New(slog.DiscardHandler)},
-		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
-		Now: func() time.Duration { return 0 },
-	}
-	w.Bind(w.host, 0, 0)
-	w.OnOpen(netip.MustParseAddrPort("127.0.0.1:1"), false)
-	w.runUntilWait()
-	return w
-}
-
-// closeWatcher records the close reason.
-type closeWatcher struct {
-	Handler
-	w *fakeConn
-}
-
-func (h closeWatcher) Closed(c *Conn, why error) {
-	h.w.why, h.w.done = why, true
-	h.Handler.Closed(c, why)
-}
-
-func (w *fakeConn) runUntilWait() {
-	for !w.done {
-		switch w.AdvanceToNextAction() {
-		case engine.Send:
-			w.OnSent(len(w.Output()))
-		case engine.FeedHandler:
-			w.MakeDeferredHandlerCalls()
-		case engine.ShutWrite:
-			w.MarkWriteShutAndStartLinger()
-		case engine.Close:
-			w.OnClosed()
-		case engine.Wait:
-			return
-		}
-	}
-}
-
-// feedInput passes data in pieces of the given sizes, repeatedly, followed by the end of the input.
-func (w *fakeConn) feedInput(data []byte, sizes ...int) {
-	for i := 0; len(data) > 0 && !w.done && w.WantsInput(); i++ {
+	var log bytes.Buffer
+	s := tcptest.NewServer(t, &tcp.Server{
+		Limits: tcp.Limits{MaxMessage: maxMessage}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Handler: frame(tcp.MessageFunc(func(_ *tcp.Conn, msg []byte) { r.messages = append(r.messages, string(msg)) })),
+	})
+	p := s.Dial()
+	for i := 0; len(data) > 0; i++ {
 		n := min(max(sizes[i%len(sizes)], 1), len(data))
-		w.OnRead(slices.Clone(data[:n]))
-		w.runUntilWait()
+		p.Write(data[:n]) // fails when the server has closed
 		data = data[n:]
 	}
-	w.OnEOF()
-	w.runUntilWait()
+	p.CloseWrite()
+	r.why, _ = p.Closed()
+	r.log = log.String()
+	return r
 }
 
-func newMessageCollector(into *[]string) MessageFunc {
-	return func(_ *Conn, msg []byte) { *into = append(*into, string(msg)) }
-}
-
-// scanTokens returns the tokens that bufio.Scanner finds.
+// scanTokens returns the tokens that bufio.Scanner finds. Errors by which split requests more input are ignored.
 func scanTokens(data []byte, split bufio.SplitFunc) (tokens []string) {
 	s := bufio.NewScanner(bytes.NewReader(data))
-	s.Split(split)
+	s.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		advance, token, _ := split(data, atEOF)
+		return advance, token, nil
+	})
 	for s.Scan() {
 		tokens = append(tokens, s.Text())
 	}
 	return tokens
-}
-
-// hideIncompleteError adapts a split function of this package to bufio.Scanner: it requests more
-// input without a size.
-func hideIncompleteError(split bufio.SplitFunc) bufio.SplitFunc {
-	return func(data []byte, atEOF bool) (int, []byte, error) {
-		advance, token, err := split(data, atEOF)
-		if _, ok := err.(incompleteError); ok {
-			err = nil
-		}
-		return advance, token, err
-	}
 }
 
 func FuzzSplit(f *testing.F) {
@@ -116,105 +69,67 @@ func FuzzSplit(f *testing.F) {
 		if len(data) > 1<<12 {
 			return
 		}
-		prefixed := LengthPrefixed(2, binary.BigEndian)
-		for _, c := range []struct {
-			name  string
+		prefixed := tcp.LengthPrefixed(2, binary.BigEndian)
+		for name, c := range map[string]struct {
 			split bufio.SplitFunc
-			make  func(MessageHandler) Handler
+			frame framing
 		}{
-			{"Lines", bufio.ScanLines, Lines},
-			{"ScanLines", bufio.ScanLines, func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }},
-			{"ScanWords", bufio.ScanWords, func(h MessageHandler) Handler { return Split(bufio.ScanWords, h) }},
-			{"LengthPrefixed", hideIncompleteError(prefixed), func(h MessageHandler) Handler { return Split(prefixed, h) }},
+			"Lines":          {bufio.ScanLines, tcp.Lines},
+			"ScanLines":      {bufio.ScanLines, splitBy(bufio.ScanLines)},
+			"ScanWords":      {bufio.ScanWords, splitBy(bufio.ScanWords)},
+			"LengthPrefixed": {prefixed, splitBy(prefixed)},
 		} {
-			var got []string
-			newFakeConn(t, c.make(newMessageCollector(&got)), Limits{MaxMessage: 1 << 17}).feedInput(data, int(size), 1, 7)
+			got := receiveInPieces(t, c.frame, 1<<17, data, int(size), 1, 7).messages
 			if want := scanTokens(data, c.split); !slices.Equal(got, want) {
-				t.Errorf("%s of %q in pieces of %d: got %q, bufio.Scanner has %q", c.name, data, size, got, want)
+				t.Errorf("%s of %q in pieces of %d: got %q, bufio.Scanner has %q", name, data, size, got, want)
 			}
 		}
 	})
 }
 
-func TestMaxMessage(t *testing.T) {
-	prefixed := LengthPrefixed(1, binary.BigEndian)
+// A message above the limit closes the connection at once, for example when a client speaks another protocol, and is
+// logged with its announced length. Errors of a split function are close reasons.
+func TestSplitRules(t *testing.T) {
+	token, big, little := []byte("x"), binary.BigEndian, binary.LittleEndian
+	returns := func(advance int, token []byte, err error) framing {
+		return splitBy(func([]byte, bool) (int, []byte, error) { return advance, token, err })
+	}
 	for _, c := range []struct {
-		name   string
-		h      func(MessageHandler) Handler
-		in     string
-		tokens int
-		why    error
+		name     string
+		frame    framing
+		in       string
+		messages int
+		why      error
+		seen     string // in the log
 	}{
-		{"a line of just the limit", Lines, "1234567\n", 1, io.EOF},
-		{"a line beyond it", Lines, "ok\n12345678\nnever\n", 1, ErrMessageTooLong},
-		{"no end in sight", Lines, "ok\n12345678", 1, ErrMessageTooLong},
-		{"a token beyond it", func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }, "ok\n12345678\n", 1, ErrMessageTooLong},
-		{"a length beyond it", func(h MessageHandler) Handler { return Split(prefixed, h) }, "\x02ok\x0812345678", 1, ErrMessageTooLong},
+		{"a line of just the limit", tcp.Lines, "1234567\n", 1, io.EOF, ""},
+		{"a line beyond it", tcp.Lines, "ok\n12345678\nnever\n", 1, tcp.ErrMessageTooLong, ""},
+		{"no end in sight", tcp.Lines, "ok\n12345678", 1, tcp.ErrMessageTooLong, ""},
+		{"a token beyond it", splitBy(bufio.ScanLines), "ok\n12345678\n", 1, tcp.ErrMessageTooLong, ""},
+		{"a length within it", splitBy(tcp.LengthPrefixed(2, big)), "\x00\x06abcdef", 1, io.EOF, ""},
+		{"a length beyond it", splitBy(tcp.LengthPrefixed(1, big)), "\x02ok\x08", 1, tcp.ErrMessageTooLong, "9"},
+		{"HTTP", splitBy(tcp.LengthPrefixed(4, big)), "GET /", 0, tcp.ErrMessageTooLong, "1195725860"},
+		{"beyond all numbers", splitBy(tcp.LengthPrefixed(8, little)), strings.Repeat("\xff", 8), 0, tcp.ErrMessageTooLong,
+			"18446744073709551615"},
+		{"the end within a message", splitBy(tcp.LengthPrefixed(4, little)), "abc", 0, io.ErrUnexpectedEOF, ""},
+		{"negative advance", returns(-1, nil, nil), "abc", 0, bufio.ErrNegativeAdvance, ""},
+		{"advance too far", returns(1000, nil, nil), "abc", 0, bufio.ErrAdvanceTooFar, ""},
+		{"no progress", returns(0, token, nil), "abc", 101, io.ErrNoProgress, ""},
+		{"its own error", returns(0, nil, io.ErrShortBuffer), "abc", 0, io.ErrShortBuffer, ""},
+		{"final token", returns(1, token, bufio.ErrFinalToken), "abc", 1, nil, ""},
+		{"final, no token", returns(1, nil, bufio.ErrFinalToken), "abc", 0, nil, ""},
 	} {
 		for _, piece := range []int{1, 3, 1000} {
-			var got []string
-			w := newFakeConn(t, c.h(newMessageCollector(&got)), Limits{MaxMessage: 8})
-			w.feedInput([]byte(c.in), piece)
-			if len(got) != c.tokens || !errors.Is(w.why, c.why) {
-				t.Errorf("%s, in pieces of %d: %d messages, closed with %v; want %d and %v", c.name, piece, len(got), w.why, c.tokens, c.why)
+			got := receiveInPieces(t, c.frame, 8, []byte(c.in), piece)
+			if len(got.messages) != c.messages || !errors.Is(got.why, c.why) {
+				t.Errorf("%s, in pieces of %d: %d messages, closed with %v; want %d and %v",
+					c.name, piece, len(got.messages), got.why, c.messages, c.why)
 			}
-		}
-	}
-}
-
-// A length above the limit closes the connection at once and is logged, for example when a client
-// speaks another protocol.
-func TestAbsurdLength(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		split     bufio.SplitFunc
-		in        string
-		announced string // "" if it is not above the limit
-	}{
-		{"HTTP", LengthPrefixed(4, binary.BigEndian), "GET / HTTP/1.1\r\n\r\n", "1195725860"},
-		{"just within", LengthPrefixed(2, binary.BigEndian), "\x03\xe6" + strings.Repeat("a", 998), ""},
-		{"just beyond", LengthPrefixed(2, binary.BigEndian), "\x03\xe7", "1001"},
-		{"beyond all numbers", LengthPrefixed(8, binary.LittleEndian), "\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615"},
-	} {
-		var log logRecorder
-		var got []string
-		w := newFakeConn(t, Split(test.split, newMessageCollector(&got)), Limits{MaxMessage: 1000})
-		w.host.Log = log.newLogger()
-		w.feedInput([]byte(test.in), 500)
-		if test.announced == "" {
-			if len(got) != 1 || w.why != io.EOF {
-				t.Errorf("%s: %d messages, closed with %v; want 1 and EOF", test.name, len(got), w.why)
+			for _, word := range []string{"limit=Limits.MaxMessage", "value=8", "seen=" + c.seen + " "} {
+				if c.seen != "" && !strings.Contains(got.log, word) {
+					t.Errorf("%s, in pieces of %d: the log has no %q:\n%s", c.name, piece, word, got.log)
+				}
 			}
-			continue
-		}
-		if len(got) > 0 || w.why != ErrMessageTooLong {
-			t.Errorf("%s: %d messages, closed with %v, want ErrMessageTooLong", test.name, len(got), w.why)
-		}
-		log.waitForLine(t, "limit=Limits.MaxMessage", "value=1000", "seen="+test.announced, "peer=127.0.0.1:1")
-	}
-}
-
-func TestSplitRules(t *testing.T) {
-	token := []byte("x")
-	for _, c := range []struct {
-		name  string
-		split bufio.SplitFunc
-		want  int
-		why   error
-	}{
-		{"negative advance", func([]byte, bool) (int, []byte, error) { return -1, nil, nil }, 0, bufio.ErrNegativeAdvance},
-		{"advance too far", func(d []byte, _ bool) (int, []byte, error) { return len(d) + 1, nil, nil }, 0, bufio.ErrAdvanceTooFar},
-		{"no progress", func([]byte, bool) (int, []byte, error) { return 0, token, nil }, maxEmptyTokens + 1, io.ErrNoProgress},
-		{"its own error", func([]byte, bool) (int, []byte, error) { return 0, nil, io.ErrShortBuffer }, 0, io.ErrShortBuffer},
-		{"final token", func([]byte, bool) (int, []byte, error) { return 1, token, bufio.ErrFinalToken }, 1, nil},
-		{"final, no token", func([]byte, bool) (int, []byte, error) { return 1, nil, bufio.ErrFinalToken }, 0, nil},
-		{"peer ends within a message", LengthPrefixed(4, binary.LittleEndian), 0, io.ErrUnexpectedEOF},
-	} {
-		var got []string
-		w := newFakeConn(t, Split(c.split, newMessageCollector(&got)), Limits{})
-		w.feedInput([]byte("abc"), 3)
-		if len(got) != c.want || w.why != c.why {
-			t.Errorf("%s: %d messages, closed with %v; want %d and %v", c.name, len(got), w.why, c.want, c.why)
 		}
 	}
 }
@@ -224,10 +139,10 @@ func TestLengthPrefixedPanics(t *testing.T) {
 		func() {
 			defer func() {
 				if text := fmt.Sprint(recover()); !strings.Contains(text, "expected") {
-					t.Errorf("LengthPrefixed(%d, %v) gives %q; want a panic that names what is possible", size, order, text)
+					t.Errorf("LengthPrefixed(%d, %v): panic %q; want what is possible", size, order, text)
 				}
 			}()
-			LengthPrefixed(size, order)
+			tcp.LengthPrefixed(size, order)
 		}()
 	}
 }

@@ -78,23 +78,23 @@ func TestLimitsAreLogged(t *testing.T) {
 // wrongCountHandler returns one byte more than it was given or, when it sheds, a negative number.
 type wrongCountHandler struct {
 	Base
-	opened chan struct{}
+	opened chan uint64 // IDs
 }
 
-func (g wrongCountHandler) Opened(*Conn) { g.opened <- struct{}{} }
+func (g wrongCountHandler) Opened(c *Conn) { g.opened <- c.Ref().ID() }
 
 func (wrongCountHandler) Received(_ *Conn, in []byte) int { return len(in) + 1 }
 
 func (wrongCountHandler) Shed(*Conn, []byte, error) int { return -1 }
 
-// An invalid count of used bytes is logged with the handler's type, the numbers and a remedy.
+// An invalid count of used bytes is logged with the handler's type, the connection's ID, the numbers and a remedy.
 func TestBadCountIsLogged(t *testing.T) {
 	test := func(t *testing.T, srv *Server, occupyPool func(), words ...string) {
 		var log logRecorder
-		g := wrongCountHandler{opened: make(chan struct{}, 1)}
+		g := wrongCountHandler{opened: make(chan uint64, 1)}
 		srv.Log, srv.Handler = log.newLogger(), g
 		c := dial(t, startServer(t, srv).addr)
-		<-g.opened
+		words = append(words, fmt.Sprintf("conn=%d", <-g.opened))
 		occupyPool()
 		c.Send("hello")
 		expectClosedWithoutOutput(t, c)

@@ -49,9 +49,7 @@ func TestServeListenerOptions(t *testing.T) {
 				t.Errorf("an accepted socket has TCP_NODELAY %d, SO_KEEPALIVE %d; want both", noDelay, keepAlive)
 			}
 		}
-		if accepted != 1 {
-			t.Errorf("%d accepted sockets are found, want 1", accepted)
-		}
+		expectEqual(t, "accepted sockets", accepted, 1)
 		srv.Close()
 		expectNoError(t, <-ended)
 	})

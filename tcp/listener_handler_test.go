@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -42,9 +41,6 @@ func (h *namedHandler) Message(c *Conn, line []byte) {
 		cfg, _ := identity()
 		h.answer(c, "starts")
 		_ = c.StartTLS(cfg)
-	case "other":
-		_ = c.SetHandler(Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintf(c, "own handler %s\n", line) })))
-		h.answer(c, "leaves")
 	default:
 		h.answer(c, string(line))
 	}
@@ -93,9 +89,7 @@ func TestListenerHandlers(t *testing.T) {
 		if n, m := a.starts.Load(), b.starts.Load(); n != 1 || m != 1 {
 			t.Errorf("Starting was called %d and %d times, want once for each handler", n, m)
 		}
-		if got := accepts.Addr().String(); got != at[4] {
-			t.Errorf("the NetListener's address is %s, want %s", got, at[4])
-		}
+		expectEqual(t, "the NetListener's address", accepts.Addr().String(), at[4])
 		client = client.Clone()
 		client.NextProtos = []string{"a", "b"}
 		onA, onB, shared, onPlain := dial(t, at[0]), testkit.DialTLS(t, at[1], client), dial(t, at[2]), dial(t, at[3])
@@ -129,30 +123,13 @@ func TestListenerHandlers(t *testing.T) {
 		_, plainClient := identity()
 		encrypted := testkit.NewConn(t, tls.Client(secured.Conn, plainClient))
 		encrypted.Expect("a is secured\n")
-		answers := make(chan string, 1)
-		requireNoError(t, s.Dial(Dial{Addr: at[2], Handler: Lines(hooks{
-			opened:  func(c *Conn) { c.WriteString("dialed\n") },
-			message: func(_ *Conn, line []byte) { answers <- string(line) },
-		})}))
-		if got := testkit.Receive(t, answers, "an answer to a dialed connection"); got != "a dialed" {
-			t.Errorf("the dialed connection got %q, want that of its own handler", got)
-		}
 		encrypted.Close()
-
-		own := dial(t, at[2])
-		own.ExchangeLine("other", "a leaves")
-		own.ExchangeLine("1", "own handler 1")
 
 		shared.Send("panic\n")
 		shared.ExpectClosed()
-		eventually(t, func() bool {
-			var reasons []error
-			for len(a.closed) > 0 {
-				reasons = append(reasons, <-a.closed)
-			}
-			_, ok := errors.AsType[*PanicError](errors.Join(reasons...))
-			return ok
-		}, func() string { return "the panic is not the reason that its handler gets" })
+		waitFor(t, "the panic is not the reason that its handler gets", func() bool {
+			return errors.As(testkit.Receive(t, a.closed, "Closed"), new(*PanicError))
+		})
 		if len(b.closed) > 0 || s.Stats().Panics != 1 {
 			t.Errorf("%d panics, and the other handler has %d closed connections", s.Stats().Panics, len(b.closed))
 		}
@@ -204,22 +181,4 @@ func TestListenerHandlerSheds(t *testing.T) {
 		blocks.Expect("block\n")
 		waits.Expect("patient\n")
 	})
-}
-
-// Server.Handler is needed only for listeners without their own handler.
-func TestListenerHandlerConfig(t *testing.T) {
-	const addr = "127.0.0.1:0"
-	own := Listener{Addr: addr, Handler: Base{}}
-	for _, c := range []struct {
-		srv  *Server
-		says string
-	}{
-		{&Server{Addr: addr, Listeners: []Listener{own}}, "Server.Handler is nil"},
-		{&Server{Listeners: []Listener{own, {Addr: addr}}}, "Server.Handler is nil"},
-		{&Server{Listeners: []Listener{own, {Addr: addr, Handler: Lines(nil)}}}, "Server.Listeners[1].Handler: the MessageHandler"},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: &embedsShed{}}}}, "Server.Listeners[0].Handler: the Shed method of *tcp.embedsShed"},
-		{&Server{Listeners: []Listener{{Addr: addr, Handler: Lines(newNamedHandler("a"))}, own}, Heartbeat: Heartbeat{Interval: time.Second}}, "or Server.Listeners[1].Handler to be a HeartbeatHandler"},
-	} {
-		expectError(t, "ListenAndServe", c.srv.ListenAndServe(t.Context()), ErrBadConfig, strings.Fields(c.says)[0], c.says, "expected")
-	}
 }

@@ -53,12 +53,9 @@ func TestListeners(t *testing.T) {
 		for _, l := range s.ListenerStats() {
 			got = append(got, fmt.Sprintf("%s %s %d %d %d", l.Name, l.Addr.Network(), l.Open, l.Accepted, l.Refused))
 		}
-		if want := "127.0.0.1:0 tcp 1 1 0, secure tcp 1 1 0, local unix 1 1 1, proxied tcp 1 1 0"; strings.Join(got, ", ") != want {
-			t.Errorf("ListenerStats: %s, want %s", strings.Join(got, ", "), want)
-		}
-		if n := s.Stats().Refused.Full; n != 1 {
-			t.Errorf("%d are counted as refused, want 1", n)
-		}
+		expectEqual(t, "ListenerStats", strings.Join(got, ", "),
+			"127.0.0.1:0 tcp 1 1 0, secure tcp 1 1 0, local unix 1 1 1, proxied tcp 1 1 0")
+		expectEqual(t, "counted as refused", s.Stats().Refused.Full, 1)
 		local.Close() // which makes room
 		waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
 		dial(t, path).ExchangeLine("e", "e by local, tls false")
@@ -115,14 +112,10 @@ func TestWildcard(t *testing.T) {
 		}{"0.0.0.0:0": {"0.0.0.0", false}, ":0": {"::", true}, "[::]:0": {"::", true}} {
 			s := startServer(t, &Server{Addr: addr, Model: model, Loops: loops})
 			host, port, _ := net.SplitHostPort(s.addr)
-			if host != want.host {
-				t.Errorf("%s is announced as %s, want %s", addr, s.addr, want.host)
-			}
+			expectEqual(t, addr+" is announced with the host", host, want.host)
 			for at, takes := range map[string]bool{"127.0.0.1": true, "::1": want.v6} {
 				c, err := net.Dial("tcp", net.JoinHostPort(at, port))
-				if (err == nil) != takes {
-					t.Errorf("%s: dialling %s: %v; want it taken: %v", addr, at, err, takes)
-				}
+				expectEqual(t, addr+" takes connections to "+at, err == nil, takes)
 				if err == nil {
 					c.Close()
 				}

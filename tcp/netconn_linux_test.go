@@ -5,8 +5,6 @@ import (
 	"io"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -59,7 +57,7 @@ func TestStackOfGoroutineModel(t *testing.T) {
 		return int64(m.StackInuse)
 	}
 	most := int64(3 << 10)
-	if raceEnabled() {
+	if testkit.RaceEnabled {
 		most *= 4 // its frames are larger
 	}
 	runWithOwnDescriptors(t, func() error {
@@ -89,12 +87,6 @@ func runWithOwnDescriptors(t *testing.T, f func() error) {
 		}
 	})
 	requireNoError(t, err)
-}
-
-// raceEnabled reports whether the race detector is enabled.
-func raceEnabled() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // userMemoryBytes returns the size of heap and stacks after garbage collection.

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"runtime"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/overload"
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/pool"
 )
@@ -63,9 +61,7 @@ func TestOverloadShedsQueuedInput(t *testing.T) {
 				shed++
 			}
 		}
-		if n := s.Stats().Overload.ShedQueueDelay; n != int64(shed) {
-			t.Errorf("%d are counted as shed; expected %d", n, shed)
-		}
+		expectEqual(t, "counted as shed", s.Stats().Overload.ShedQueueDelay, int64(shed))
 		waitFor(t, "it does not recover", func() bool {
 			conns[0].Send("again\n")
 			return conns[0].ReadLine() == "again"
@@ -74,24 +70,6 @@ func TestOverloadShedsQueuedInput(t *testing.T) {
 	})
 }
 
-// TestOverloadOff has the same overload without a manager.
-func TestOverloadOff(t *testing.T) {
-	g := newGatedHandler()
-	p := newPool(t, pool.Config{Max: 1, Queue: 100, FixedLimit: true, KeepQueued: true, FIFO: true})
-	s := startServer(t, &Server{Overload: Overload{Off: true}, Model: Epoll, Workers: p, Handler: Lines(sheddingHandler{g})})
-	c := dialUntilServed(t, s.addr)
-	a := g.blockWorker(t, s.addr)
-	c.Send("0\n")
-	waitFor(t, "it is not queued", func() bool { return p.Stats().Queued == 1 })
-	if s.overload != nil {
-		t.Error("a manager was made")
-	}
-	close(g.gate)
-	a.Expect("block\n")
-	c.Expect("0\n")
-}
-
-// shouldShedHandler answers "busy" to lines if ShouldShed says so.
 func shouldShedHandler(c *Conn, msg []byte) {
 	if string(msg) == "critical" {
 		c.SetCritical(true)
@@ -131,22 +109,16 @@ func TestOverloadOfMemory(t *testing.T) {
 		if why := testkit.Receive(t, refused, "Refuse is not called"); !errors.Is(why, ErrOverloaded) {
 			t.Errorf("refused because of %v; expected ErrOverloaded", why)
 		}
-		if n := s.Stats().Refused.Overload; n != 1 {
-			t.Errorf("%d are counted as refused because of overload; expected 1", n)
-		}
+		expectEqual(t, "counted as refused because of overload", s.Stats().Refused.Overload, 1)
 	})
 }
 
-func TestOverloadStatsNamesActions(t *testing.T) {
-	if got := (OverloadStats{PauseAccepts: 1, ShedRequests: 2}).String(); got != fmt.Sprintf("%v, %v", overload.PauseAccepts, overload.ShedRequests) {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestOverloadTargetOfSingleProcessor(t *testing.T) {
+func TestOverloadManager(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	if got := new(Server).initOverloadManagerOrNil().MinTarget; got != singleProcessorMinTarget {
-		t.Errorf("the least target of the queue delay is %v; want %v", got, singleProcessorMinTarget)
+	target := new(Server).initOverloadManagerOrNil().MinTarget
+	expectEqual(t, "the least target of the queue delay", target, singleProcessorMinTarget)
+	if (&Server{Overload: Overload{Off: true}}).initOverloadManagerOrNil() != nil {
+		t.Error("a manager was made although Overload.Off is set")
 	}
 }
 

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,18 +15,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// startWithProcesses starts a Server whose workers are this test binary.
-func startWithProcesses(t *testing.T, srv *Server) *started {
+// startWithProcesses starts a server whose workers are this test binary.
+func startWithProcesses(t *testing.T, cfg successorConfig, changes ...func(*Server)) *started {
 	t.Helper()
-	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
+	cfg.Processes = 2
 	t.Cleanup(func() { expectNoChildren(t) }) // after the end of the server
-	settings, err := json.Marshal(map[string]any{
-		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
-	})
-	requireNoError(t, err)
-	t.Setenv(workerSettings, string(settings))
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
-	return startServer(t, srv)
+	s, _ := startUpgradable(t, cfg, successorConfig{}, changes...)
+	return s
 }
 
 // parentPID returns the parent of a process, or 0 if it has ended.
@@ -54,7 +48,6 @@ func childPIDs(t *testing.T) (pids []int) {
 	return pids
 }
 
-// expectNoChildren checks that an ended server has left no processes.
 func expectNoChildren(t *testing.T) {
 	t.Helper()
 	if left := childPIDs(t); len(left) > 0 {
@@ -69,13 +62,11 @@ func countDescriptors(t testing.TB) int {
 	return len(entries)
 }
 
-// workerClient is a client of a worker process.
 type workerClient struct {
 	*testkit.Conn
 	pid int
 }
 
-// dialWorker connects and asks for the PID of the worker.
 func dialWorker(t *testing.T, addr string) workerClient {
 	t.Helper()
 	c := dial(t, addr)
@@ -107,7 +98,7 @@ func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	t.Helper()
 	p := dialWorker(t, addr)
 	p.Send("whole\nhalf")
-	p.Expect("whole\n")
+	p.Expect("whole 2\n")
 	return p
 }
 
@@ -128,8 +119,8 @@ func TestProcessesSettings(t *testing.T) {
 // a broadcast from any process reaches all connections once and in the same order.
 func TestProcesses(t *testing.T) {
 	const workers = 2
-	s := startWithProcesses(t, &Server{
-		Processes: workers, Handler: Base{}, Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
+	s := startWithProcesses(t, successorConfig{
+		Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
 	})
 	if st := s.Stats(); st.Processes != workers || st.MaxConns != 1001 || st.Model == "" || st.Loops != workers {
 		t.Errorf("at the start %+v", st)
@@ -153,9 +144,7 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	waitCounted(conns)
-	if n := s.ListenerStats()[1].Accepted; n != int64(len(others)) {
-		t.Errorf("%d accepted by the second listener, want %d", n, len(others))
-	}
+	expectEqual(t, "accepted by the second listener", s.ListenerStats()[1].Accepted, int64(len(others)))
 
 	var order string
 	for i, p := range peers {
@@ -171,9 +160,7 @@ func TestProcesses(t *testing.T) {
 		if i == 0 {
 			order = got
 		}
-		if got != order {
-			t.Errorf("connection %d got %q, and the first one %q", i, got, order)
-		}
+		expectEqual(t, fmt.Sprintf("the order at connection %d", i), got, order)
 	}
 	_, err := s.Broadcast(Broadcast{All: true, Message: []byte("from above\n")})
 	requireNoError(t, err)
@@ -182,7 +169,7 @@ func TestProcesses(t *testing.T) {
 	}
 	longest := strings.Repeat("x", 60000)
 	peers[0].ExchangeLine("cast "+longest, longest)
-	peers[0].ExchangeLine("collect", "collect")
+	peers[0].ExchangeLine("collect", "collected")
 	sent += int64(len("cast " + longest + "\ncollect\n"))
 	waitCounted(conns)
 	waitFor(t, "the runtimes of the workers are not counted", func() bool {
@@ -202,64 +189,47 @@ func TestProcesses(t *testing.T) {
 	s.stop()
 	expectNoError(t, s.waitResult(t))
 	waitCounted(0)
-	if st := s.Stats(); st.Processes != 0 {
-		t.Errorf("%d processes at the end", st.Processes)
-	}
+	expectEqual(t, "processes at the end", s.Stats().Processes, 0)
 }
 
-// TestProcessesDrain checks that a drain accepts nothing, ends idle connections and waits for a
-// message that has begun.
-func TestProcessesDrain(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, _ int) {
-		s := startWithProcesses(t, &Server{Model: model, Processes: 2})
-		idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
-		s.stop()
-		idle.ExpectEOF("")
-		waitFor(t, "connections are still taken", func() bool {
-			c, err := net.Dial("tcp", s.addr)
-			if err == nil {
-				c.Close()
-			}
-			return errors.Is(err, syscall.ECONNREFUSED)
-		})
-		if len(s.err) > 0 {
-			t.Fatalf("it ended before the message: %v", <-s.err)
-		}
-		half.ExchangeLine(" and half", "half and half")
-		expectNoError(t, s.waitResult(t))
-	})
-}
-
-// TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context
-// limits Shutdown, also in the workers.
+// TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context limits Shutdown, also
+// in the workers. It accepts nothing, ends idle connections and waits for a message that has begun.
 func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
-	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	s := startWithProcesses(t, successorConfig{Limits: Limits{ShutdownTimeout: bound}})
 	dialWithHalfMessage(t, s.addr)
 	s.waitOpen(t, 1)
 	s.stop()
 	expectError(t, "the drain", s.waitResult(t), context.DeadlineExceeded, "1 connections were closed")
 
-	s = startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
-	half := dialWithHalfMessage(t, s.addr)
+	s = startWithProcesses(t, successorConfig{Limits: Limits{ShutdownTimeout: bound}})
+	idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
+	idle.ExpectEOF("")
+	waitFor(t, "connections are still taken", func() bool {
+		c, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(5*bound)))
 	_, err := half.R.ReadByte()
 	expectError(t, "five times the bound after the signal", err, os.ErrDeadlineExceeded)
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
-	half.ExchangeLine("", "half")
+	half.ExchangeLine("", "half 3")
 	expectNoError(t, <-shut)
 	expectNoError(t, s.waitResult(t))
 }
 
 // TestSignalToWorker checks that SIGTERM drains a worker, which is restarted, and that SIGINT has no effect.
 func TestSignalToWorker(t *testing.T) {
-	s := startWithProcesses(t, &Server{Processes: 2})
+	s := startWithProcesses(t, successorConfig{})
 	peers, of := dialAllWorkers(t, s.addr, 2)
 	p := peers[0]
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGINT))
-	p.ExchangeLine("after SIGINT", "after SIGINT")
+	p.ExchangeLine("after SIGINT", "after SIGINT 2")
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGTERM))
 	_ = syscall.Kill(p.pid, syscall.SIGTERM) // it may have ended
 	p.ExpectEOF("")
@@ -269,7 +239,7 @@ func TestSignalToWorker(t *testing.T) {
 // TestProcessesLeaveNothing checks that neither workers nor servers leak descriptors.
 func TestProcessesLeaveNothing(t *testing.T) {
 	once := func(kills int) {
-		s := startWithProcesses(t, &Server{Processes: 2})
+		s := startWithProcesses(t, successorConfig{})
 		for n := range kills {
 			for _, pid := range childPIDs(t) {
 				requireNoError(t, syscall.Kill(pid, syscall.SIGKILL))

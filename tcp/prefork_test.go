@@ -2,56 +2,13 @@ package tcp
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"math"
 	"net"
-	"os"
-	"runtime"
 	"runtime/debug"
-	"strings"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
-
-// workerSettings is the environment variable with the Server of a worker in these tests, as JSON.
-const workerSettings = "MYRIAD_TEST_WORKER"
-
-// workerMain is the main function of workers in these tests.
-func workerMain() int {
-	var srv Server
-	if err := json.Unmarshal([]byte(os.Getenv(workerSettings)), &srv); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-		switch word, rest, _ := strings.Cut(string(line), " "); word {
-		case "cast":
-			if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte(rest + "\n")}); err != nil {
-				fmt.Fprintln(c, err)
-			}
-		case "pid":
-			fmt.Fprintln(c, os.Getpid())
-		case "pause":
-			fmt.Fprintln(c, srv.PauseAccepting())
-		case "resume":
-			fmt.Fprintln(c, srv.ResumeAccepting())
-		case "listener":
-			fmt.Fprintln(c, c.Listener())
-		case "collect":
-			runtime.GC()
-			echoLine(c, line)
-		default:
-			echoLine(c, line)
-		}
-	}))
-	if err := srv.ListenAndServe(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
 
 func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,16 +20,10 @@ func TestServeWithProcesses(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	srv := Server{Processes: 4, Limits: Limits{MaxConns: 10}}
-	if got := srv.limitsPerProcess().MaxConns; got != 3 {
-		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
-	}
-	if got := srv.configuredOrSummedMaxConns(3); got != 10 {
-		t.Errorf("all together have %d, want 10", got)
-	}
+	expectEqual(t, "MaxConns of the first of 4 processes with 10 connections", srv.limitsPerProcess().MaxConns, 3)
+	expectEqual(t, "connections of all together", srv.configuredOrSummedMaxConns(3), 10)
 	srv.Limits.MaxConns = 0
-	if got := srv.configuredOrSummedMaxConns(100); got != 400 {
-		t.Errorf("4 processes with 100 connections each have %d", got)
-	}
+	expectEqual(t, "connections of 4 processes with 100 each", srv.configuredOrSummedMaxConns(100), 400)
 	if got, shard, err := srv.resolveLoops(engine.Model{HasLoops: true}, 100); got != 1 || shard != 0 || err != nil {
 		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
 	}
@@ -85,13 +36,9 @@ func TestShareOfMemory(t *testing.T) {
 	all, share := Server{}, Server{Processes: 4}
 	l, err := all.limitsPerProcess().withDefaults()
 	requireNoError(t, err)
-	if got := share.limitsPerProcess().MaxBuffered; got != l.MaxBuffered/4 {
-		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
-	}
+	expectEqual(t, "MaxBuffered of one of 4 processes", share.limitsPerProcess().MaxBuffered, l.MaxBuffered/4)
 	debug.SetMemoryLimit(4 << 20)
-	if got := share.limitsPerProcess().MaxBuffered; got != 1<<20 {
-		t.Errorf("with a GOMEMLIMIT of 4 MiB in each of 4 processes each gets %d bytes, want a MiB", got)
-	}
+	expectEqual(t, "MaxBuffered of a process with a GOMEMLIMIT of 4 MiB", share.limitsPerProcess().MaxBuffered, 1<<20)
 	share.Limits = Limits{MaxBuffered: 8 << 20, AcceptRate: 9}
 	if got := share.limitsPerProcess(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
 		t.Errorf("one of 4 processes gets %d of 8 MiB and %d of 9 accepts a second, want 2 MiB and 2", got.MaxBuffered, got.AcceptRate)

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -61,9 +60,7 @@ func TestOutsideCall(t *testing.T) {
 					use(kept)
 				}
 			}
-			if kept.Value() != nil {
-				t.Errorf("the value is %v", kept.Value())
-			}
+			expectEqual(t, "the value", kept.Value(), nil)
 			echoLine(c, line)
 		}))})
 		first := dial(t, s.addr)
@@ -81,18 +78,6 @@ func TestOutsideCall(t *testing.T) {
 	})
 }
 
-// Log messages about a connection contain its ID.
-func TestIDInLog(t *testing.T) {
-	var log logRecorder
-	ids := make(chan uint64, 1)
-	s := startServer(t, &Server{Log: log.newLogger(), Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
-		ids <- c.Ref().ID()
-		panic("wrong")
-	}))})
-	dial(t, s.addr).Send("x\n")
-	log.waitForLine(t, "handler panicked", fmt.Sprintf("conn=%d ", <-ids))
-}
-
 // A handler on a loop may use SendWait as long as it does not have to wait.
 func TestSendWaitOnLoop(t *testing.T) {
 	forEachLoopModel(t, func(t *testing.T, model string) {
@@ -107,14 +92,4 @@ func TestSendWaitOnLoop(t *testing.T) {
 		dial(t, s.addr).Send("x\n")
 		expectError(t, "SendWait", testkit.Receive(t, answer, "SendWait waits on a loop"), ErrBadUse, "expected")
 	})
-}
-
-func TestSetHandlerNil(t *testing.T) {
-	answer := make(chan error, 1)
-	s := startServer(t, &Server{Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-		answer <- c.SetHandler(nil)
-		echoLine(c, line)
-	}))})
-	dial(t, s.addr).ExchangeLine("still here", "still here")
-	expectError(t, "SetHandler(nil)", <-answer, ErrBadUse, "SetHandler is nil; expected")
 }

@@ -57,8 +57,6 @@ func TestIdleRelayMemory(t *testing.T) {
 		if pair > most {
 			t.Errorf("a pair takes %d bytes, want at most %d", pair, most)
 		}
-		if n := s.Stats().Open; n != 2*many {
-			t.Errorf("%d connections are open, want %d", n, 2*many)
-		}
+		expectEqual(t, "open connections", s.Stats().Open, 2*many)
 	})
 }

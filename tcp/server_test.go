@@ -25,8 +25,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// successorSettings is the environment variable with the settings of a successor process in these
-// tests; successorMain is its main function, where upgrades are supported.
+// successorSettings is the environment variable with the settings of a worker or successor process in these
+// tests; successorMain is its main function, where such processes are supported.
 const successorSettings = "MYRIAD_TEST_SUCCESSOR"
 
 var successorMain func(settings string) int
@@ -34,9 +34,6 @@ var successorMain func(settings string) int
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(successorSettings); settings != "" && successorMain != nil {
 		os.Exit(successorMain(settings))
-	}
-	if _, ok := WorkerProcess(); ok {
-		os.Exit(workerMain())
 	}
 	testkit.Main(m)
 }
@@ -77,7 +74,6 @@ func (h hooks) Closed(_ *Conn, why error) {
 	}
 }
 
-// started is a running server.
 type started struct {
 	*Server
 	addr string
@@ -143,13 +139,11 @@ func startServer(t testing.TB, srv *Server) *started {
 	return s
 }
 
-// waitResult waits for ListenAndServe to return.
 func (s *started) waitResult(t *testing.T) error {
 	t.Helper()
 	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
-// waitOpen waits until n connections are open.
 func (s *started) waitOpen(t *testing.T, n int64) {
 	t.Helper()
 	eventually(t, func() bool { return s.Stats().Open == n }, func() string {
@@ -168,6 +162,13 @@ func expectError(t testing.TB, what string, err, want error, words ...string) {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v; want an error that says %q", what, err, word)
 		}
+	}
+}
+
+func expectEqual[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v; want %v", what, got, want)
 	}
 }
 
@@ -206,7 +207,6 @@ func forEachModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	forEachLoopModel(t, func(t *testing.T, model string) { f(t, model, 2) })
 }
 
-// forEachLoopModel runs a test under each model that has loops.
 func forEachLoopModel(t *testing.T, f func(t *testing.T, model string)) {
 	for _, m := range Models()[1:] {
 		t.Run(m, func(t *testing.T) { f(t, m) })
@@ -287,28 +287,13 @@ func TestBeforeStartAndAfterEnd(t *testing.T) {
 	expectError(t, "after Shutdown", srv.ListenAndServe(t.Context()), ErrServerClosed, "closed before it was started")
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
-		if addr := s.ListenAddr(); addr.String() != s.addr {
-			t.Errorf("it listens on %v, want %s", addr, s.addr)
-		}
+		expectEqual(t, "ListenAddr", s.ListenAddr().String(), s.addr)
 		expectNoError(t, s.Drain())
 		expectNoError(t, s.waitResult(t))
 		for name, err := range s.callMethods(t) {
 			expectError(t, name+" after the end", err, ErrServerClosed)
 		}
 	})
-}
-
-// A second ListenAndServe returns an error and leaves the first one's NetListener alone.
-func TestServeTwiceOneListener(t *testing.T) {
-	l := NewNetListener()
-	s := startServer(t, &Server{Handler: l})
-	if err := s.ListenAndServe(t.Context()); err == nil || !strings.Contains(err.Error(), "is already serving") {
-		t.Errorf("a second ListenAndServe: %v", err)
-	}
-	dial(t, s.addr)
-	n, err := l.Accept()
-	requireNoError(t, err)
-	n.Close()
 }
 
 // Opened and killed connections leave no memory behind.
@@ -349,7 +334,6 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// A handler may close its server.
 func TestCloseFromHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()

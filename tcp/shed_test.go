@@ -5,11 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,27 +13,19 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// gatedHandler echoes lines and records its calls. "block" first waits until the gate is closed.
+// gatedHandler echoes lines. "block" first waits until the gate is closed.
 type gatedHandler struct {
 	gate    chan struct{}
-	blocked chan bool // for each "block": true if it waits, false if it was shed
-
-	mu     sync.Mutex
-	opened int
-	closed []error // close reasons
-	sheds  []error // reasons of shed messages other than "hello" and "block"
-	shed   int64   // calls of Shed
+	blocked chan bool  // for each "block": true if it waits, false if it was shed
+	closed  chan error // close reasons
+	sheds   chan error // reasons of shed messages other than "hello" and "block"
 }
 
 func newGatedHandler() *gatedHandler {
-	return &gatedHandler{gate: make(chan struct{}), blocked: make(chan bool, 10)}
+	return &gatedHandler{make(chan struct{}), make(chan bool, 10), make(chan error, 100), make(chan error, 100)}
 }
 
-func (g *gatedHandler) Opened(*Conn) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.opened++
-}
+func (*gatedHandler) Opened(*Conn) {}
 
 func (g *gatedHandler) Message(c *Conn, msg []byte) {
 	if string(msg) == "block" {
@@ -47,56 +35,20 @@ func (g *gatedHandler) Message(c *Conn, msg []byte) {
 	echoLine(c, msg)
 }
 
-func (g *gatedHandler) Closed(_ *Conn, why error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = append(g.closed, why)
-}
+func (g *gatedHandler) Closed(_ *Conn, why error) { g.closed <- why }
 
-// calls returns the number of connections opened, the close reasons, and the reasons of sheds so far.
-func (g *gatedHandler) calls() (opened int, closed, sheds []error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.opened, slices.Clone(g.closed), slices.Clone(g.sheds)
-}
-
-// expectClosed checks that n connections were opened and closed for one of these reasons.
-func (g *gatedHandler) expectClosed(t *testing.T, n int, reasons ...error) {
-	t.Helper()
-	opened, closed, _ := g.calls()
-	if opened != n || len(closed) != n {
-		t.Errorf("%d Opened and %d Closed for %d connections", opened, len(closed), n)
-	}
-	for _, why := range closed {
-		if !slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(why, reason) }) {
-			t.Errorf("closed because of %v, want one of %v", why, reasons)
-		}
-	}
-}
-
-// sheddingHandler is a gatedHandler that answers shed messages with "busy", closes for "close"
-// and panics for "panic".
+// sheddingHandler is a gatedHandler that answers shed messages with "busy".
 type sheddingHandler struct{ *gatedHandler }
 
 func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
-	s.mu.Lock()
-	s.shed++
 	switch string(msg) {
 	case "hello": // it is only to get through
 	case "block":
 		defer func() { s.blocked <- false }()
 	default:
-		s.sheds = append(s.sheds, why)
+		s.sheds <- why
 	}
-	s.mu.Unlock()
-	switch string(msg) {
-	case "close":
-		c.CloseWith(why)
-	case "panic":
-		panic("in Shed")
-	default:
-		fmt.Fprintf(c, "busy %s\n", msg)
-	}
+	fmt.Fprintf(c, "busy %s\n", msg)
 }
 
 // rawSheddingHandler is a sheddingHandler without a framer.
@@ -132,7 +84,6 @@ func dialUntilServed(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// dialManyUntilServed is dialUntilServed for n connections.
 func dialManyUntilServed(t *testing.T, addr string, n int) (conns []*testkit.Conn) {
 	t.Helper()
 	for range n {
@@ -141,7 +92,6 @@ func dialManyUntilServed(t *testing.T, addr string, n int) (conns []*testkit.Con
 	return conns
 }
 
-// blockWorker occupies a worker with a new connection.
 func (g *gatedHandler) blockWorker(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dialUntilServed(t, addr)
@@ -197,13 +147,14 @@ func TestShedWhenFull(t *testing.T) {
 // expectShedReasons checks the reasons of sheds, and returns their number.
 func (g *gatedHandler) expectShedReasons(t *testing.T, want error) int {
 	t.Helper()
-	_, _, sheds := g.calls()
-	for _, why := range sheds {
+	n := len(g.sheds)
+	for range n {
+		why := <-g.sheds
 		if !errors.Is(why, ErrOverloaded) || errors.Is(why, pool.ErrFull) == errors.Is(why, pool.ErrShed) || !errors.Is(why, want) {
 			t.Errorf("shed because of %v; want ErrOverloaded and %v", why, want)
 		}
 	}
-	return len(sheds)
+	return n
 }
 
 // Jobs that the pool sheds after it has queued them are answered on their loop while the worker is busy.
@@ -224,70 +175,5 @@ func TestShedAfterAcceptance(t *testing.T) {
 		a.Expect("block\n")
 		conns[2].Expect("2\n")
 		g.expectShedReasons(t, pool.ErrShed)
-	})
-}
-
-// Only input is shed: Opened, Closed and the end wait for a worker.
-func TestEventsAreNotShed(t *testing.T) {
-	for name, cfg := range map[string]pool.Config{"full": singleWorker, "shed": quickSheddingConfig} {
-		t.Run(name, func(t *testing.T) {
-			forEachLoopModel(t, func(t *testing.T, model string) {
-				g := newGatedHandler()
-				s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, cfg), Handler: Lines(sheddingHandler{g})})
-				old := dialUntilServed(t, s.addr)
-				a := g.blockWorker(t, s.addr)
-				c := dial(t, s.addr)
-				c.Send("last words")
-				c.CloseWrite()
-				old.Send("busy?\ntail")
-				old.CloseWrite()
-				s.waitOpen(t, 3)
-				if n, _, _ := g.calls(); n != 2 {
-					t.Errorf("Opened was called %d times while the only worker is busy, want 2", n)
-				}
-				if name == "full" { // otherwise the pool keeps the last one
-					old.Expect("busy ")
-				}
-				close(g.gate)
-				c.ExpectEOF("last words\n")
-				if text := strings.TrimPrefix(old.ExpectClosed(), "busy "); text != "busy?\ntail\n" {
-					t.Errorf("got %q; want the first line served or busy, and then the last", text)
-				}
-				for _, c := range []*testkit.Conn{a, c, old} {
-					c.Close()
-				}
-				s.waitOpen(t, 0)
-				// What is shed of the last words is no message yet.
-				if st := s.Stats(); st.Shed > g.shed+1 {
-					t.Errorf("Stats.Shed is %d after %d calls of Shed: something else was shed", st.Shed, g.shed)
-				}
-				g.expectClosed(t, 3, io.EOF, syscall.ECONNRESET)
-			})
-		})
-	}
-}
-
-// Shed may close its connection, and its panic affects no other one.
-func TestShedCloses(t *testing.T) {
-	t.Parallel() // mostly waits
-	forEachLoopModel(t, func(t *testing.T, model string) {
-		g := newGatedHandler()
-		s := startServer(t, &Server{Model: model, Loops: 1, Workers: newPool(t, singleWorker), Handler: Lines(sheddingHandler{g})})
-		conns := dialManyUntilServed(t, s.addr, 3)
-		g.blockWorker(t, s.addr)
-		for i, word := range []string{"close\n", "panic\n", "stay\n"} {
-			conns[i].Send(word)
-		}
-		conns[2].Expect("busy stay\n")
-		waitFor(t, "not all three are shed", func() bool { _, _, sheds := g.calls(); return len(sheds) == 3 })
-		close(g.gate)
-		conns[0].ExpectClosed()
-		conns[1].ExpectClosed()
-		waitFor(t, "not both are closed", func() bool { _, closed, _ := g.calls(); return len(closed) == 2 })
-		_, closed, _ := g.calls()
-		_, panicked := errors.AsType[*PanicError](errors.Join(closed...))
-		if !panicked || !errors.Is(errors.Join(closed...), ErrOverloaded) || s.Stats().Panics != 1 {
-			t.Errorf("closed because of %v; want ErrOverloaded and a *PanicError", closed)
-		}
 	})
 }

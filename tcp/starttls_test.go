@@ -18,6 +18,7 @@ import (
 
 // startTLSHandler starts TLS at the line STARTTLS and echoes other lines.
 type startTLSHandler struct {
+	config *tls.Config
 	refs   chan Ref
 	closed chan error
 }
@@ -29,16 +30,15 @@ func (h *startTLSHandler) Message(c *Conn, line []byte) {
 		echoLine(c, line)
 		return
 	}
-	cfg, _ := identity()
 	c.WriteString("220 go\n")
-	if err := c.StartTLS(cfg); err != nil {
+	if err := c.StartTLS(h.config); err != nil {
 		c.CloseWith(err)
 		return
 	}
 	if _, err := c.WriteString("too early"); !errors.Is(err, ErrBadUse) {
 		c.CloseWith(fmt.Errorf("Write before the handshake: %w", err))
 	}
-	if err := c.StartTLS(cfg); !errors.Is(err, ErrBadUse) {
+	if err := c.StartTLS(h.config); !errors.Is(err, ErrBadUse) {
 		c.CloseWith(fmt.Errorf("StartTLS twice: %w", err))
 	}
 	h.refs <- c.Ref()
@@ -48,15 +48,14 @@ func (h *startTLSHandler) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TL
 
 func (h *startTLSHandler) Closed(_ *Conn, why error) { h.closed <- why }
 
-// startStartTLS starts a server with a startTLSHandler.
 func startStartTLS(t *testing.T, srv *Server) (*started, *startTLSHandler) {
 	t.Helper()
-	h := &startTLSHandler{make(chan Ref, 100), make(chan error, 100)}
+	shared, _ := identity()
+	h := &startTLSHandler{shared.Clone(), make(chan Ref, 100), make(chan error, 100)} // without ticket keys
 	srv.Handler = Lines(h)
 	return startServer(t, srv), h
 }
 
-// requestTLS asks for TLS and waits for the answer.
 func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
@@ -107,6 +106,13 @@ func TestStartTLS(t *testing.T) {
 		s.waitOpen(t, 0)
 		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
 			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
+		}
+		client = client.Clone()
+		client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+		for i := range 2 {
+			tc := tls.Client(h.requestTLS(t, s.addr), client)
+			testkit.NewConn(t, tc).ExchangeLine("hello", "secured true")
+			expectEqual(t, fmt.Sprintf("connection %d: resumed", i), tc.ConnectionState().DidResume, i > 0)
 		}
 	})
 }
@@ -170,73 +176,34 @@ func TestStartTLSFails(t *testing.T) {
 	})
 }
 
-// TestStartTLSResumes checks that sessions are resumed from the second connection on.
-func TestStartTLSResumes(t *testing.T) {
-	forEachSetup(t, func(t *testing.T, srv *Server) {
-		shared, client := identity()
-		server := shared.Clone() // without ticket keys
-		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-			if echoLine(c, line); c.TLS() == nil {
-				expectNoError(t, c.StartTLS(server))
-			}
-		}))
-		s := startServer(t, srv)
-		client = client.Clone()
-		client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-		for i := range 3 {
-			c := dial(t, s.addr)
-			c.ExchangeLine("STARTTLS", "STARTTLS")
-			tc := tls.Client(c, client)
-			testkit.NewConn(t, tc).ExchangeLine("hello", "hello")
-			if resumed := tc.ConnectionState().DidResume; resumed != (i > 0) {
-				t.Errorf("connection %d: resumed is %v", i, resumed)
-			}
-		}
-	})
-}
+// startTLSClient is a handler that sends a line when it has started TLS.
+type startTLSClient struct{ hooks }
 
-// startTLSClient is the handler of a client that starts TLS.
-type startTLSClient struct {
-	Base
-	heard chan string
-	cfg   *tls.Config
-}
-
-func (h *startTLSClient) Opened(c *Conn) { c.WriteString("STARTTLS\n") }
-
-func (h *startTLSClient) Received(c *Conn, in []byte) int {
-	if c.TLS() != nil {
-		h.heard <- string(in)
-		return len(in)
-	}
-	if string(in) == "220 go\n" {
-		if err := c.StartTLS(h.cfg); err != nil {
-			h.heard <- err.Error()
-			c.Close()
-		}
-		return len(in)
-	}
-	return 0
-}
-
-func (h *startTLSClient) Secured(c *Conn) { c.WriteString("hello\n") }
+func (startTLSClient) Secured(c *Conn) { c.WriteString("hello\n") }
 
 func TestStartTLSOfClient(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		s, _ := startStartTLS(t, srv)
-		_, client := identity()
-		h := &startTLSClient{heard: make(chan string, 10), cfg: client}
+		_, config := identity()
+		heard := make(chan string, 10)
+		h := Lines(startTLSClient{hooks{
+			opened: func(c *Conn) { c.WriteString("STARTTLS\n") },
+			message: func(c *Conn, line []byte) {
+				if c.TLS() != nil {
+					heard <- string(line)
+				} else if err := c.StartTLS(config); err != nil {
+					heard <- err.Error()
+					c.Close()
+				}
+			},
+		}})
 		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
-		var heard string
-		for !strings.HasSuffix(heard, "hello\n") {
-			heard += testkit.Receive(t, h.heard, "an answer")
+		for _, want := range []string{"secured true", "hello"} {
+			expectEqual(t, "heard", testkit.Receive(t, heard, want), want)
 		}
-		if heard != "secured true\nhello\n" {
-			t.Errorf("heard %q", heard)
-		}
-		h.cfg = &tls.Config{}
+		config = &tls.Config{}
 		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
-		if text := <-h.heard; !strings.Contains(text, "ServerName is empty") {
+		if text := testkit.Receive(t, heard, "an error"); !strings.Contains(text, "ServerName is empty") {
 			t.Errorf("without a name: %q", text)
 		}
 	})

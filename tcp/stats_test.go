@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -8,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// countersOnlyEngine is an engine with nothing but counters.
 type countersOnlyEngine struct {
 	engine.Engine
 	counts engine.Counts
@@ -47,9 +47,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 		if engine.Counter(i) == engine.AcceptPausedCount {
 			want = 0 // AcceptingPaused is no number
 		}
-		if times[v] != want {
-			t.Errorf("counter %d is in %d fields of Stats, want %d", i, times[v], want)
-		}
+		expectEqual(t, fmt.Sprintf("fields of Stats that have counter %d", i), times[v], want)
 	}
 	if stats.Loops != 3 || stats.Model != "counting" {
 		t.Errorf("Loops is %d and Model %q", stats.Loops, stats.Model)
@@ -59,25 +57,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 		for _, b := range h.Buckets {
 			sum += b
 		}
-		if h.Count != sum {
-			t.Errorf("%s.Count is %d, its buckets have %d", name, h.Count, sum)
-		}
-	}
-}
-
-// Each cause is counted in its own field and in the total.
-func TestCausesByName(t *testing.T) {
-	for cause, want := range map[engine.Cause]Refusals{
-		engine.RefusedFull: {Full: 1}, engine.RefusedSource: {Source: 1}, engine.RefusedDenied: {Denied: 1},
-		engine.RefusedProxy: {Proxy: 1}, engine.RefusedHandshake: {Handshake: 1}, engine.RefusedTimeout: {Timeout: 1},
-	} {
-		var c engine.Counters
-		c.CountRefused(cause)
-		var n engine.Counts
-		c.AddToWithMaxAge(&n)
-		if got := (&Server{engine: countersOnlyEngine{counts: n}}).Stats().Refused; got != want || got.Total() != 1 {
-			t.Errorf("counted %+v, want %+v", got, want)
-		}
+		expectEqual(t, name+".Count", h.Count, sum)
 	}
 }
 

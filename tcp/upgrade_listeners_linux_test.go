@@ -2,51 +2,11 @@ package tcp
 
 import (
 	"fmt"
-	"io"
 	"syscall"
 	"testing"
 )
 
-// taggedListener has a taggedHandler.
 type taggedListener struct{ Tag, Name, Addr string }
-
-// taggedHandler answers a line with its tag, the state that it has got, the line, and the number of the line.
-type taggedHandler struct {
-	MessageFunc // for Opened and Closed
-	tag, state  string
-}
-
-func (h *taggedHandler) Message(c *Conn, line []byte) {
-	n, _ := c.Value().(int)
-	c.SetValue(n + 1)
-	fmt.Fprintf(c, "%s[%s] %s %d\n", h.tag, h.state, line, n+1)
-}
-
-func (h *taggedHandler) Save(c *Conn, to []byte) ([]byte, error) {
-	n, _ := c.Value().(int)
-	return fmt.Appendf(to, "%s %d", h.tag, n), nil
-}
-
-func (h *taggedHandler) Restore(c *Conn, state []byte) error {
-	var tag string
-	var n int
-	if _, err := fmt.Sscan(string(state), &tag, &n); err != nil || tag != h.tag {
-		return fmt.Errorf("state %q for handler %s", state, h.tag)
-	}
-	c.SetValue(n)
-	return nil
-}
-
-func (h *taggedHandler) SaveState(w io.Writer) error {
-	_, err := io.WriteString(w, "state of "+h.tag)
-	return err
-}
-
-func (h *taggedHandler) RestoreState(r io.Reader) error {
-	state, err := io.ReadAll(r)
-	h.state = string(state)
-	return err
-}
 
 // In an upgrade, connections and states continue with the handler of their listener, wherever that is in the new
 // process.
@@ -67,16 +27,13 @@ func TestUpgradeListenerHandlers(t *testing.T) {
 			onB.ExchangeLine("x", "b[] x 1")
 			onC.ExchangeLine("x", "c[] x 1")
 			onGone.ExchangeLine("x", "gone[] x 1")
-			u, err := s.Upgrade(t.Context())
-			if err != nil || u.Moved != 5 || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want 5 connections moved", u, err)
-			}
+			u := s.upgradeMoving(t, 5, nil)
 			expectNoError(t, s.waitResult(t))
 			state := func(tag string) string {
 				if c.workers > 0 { // workers have none
 					return ""
 				}
-				return "state of " + tag
+				return tag
 			}
 			onServer.ExchangeLine("x", "x 2")
 			onA.ExchangeLine("x", "a["+state("a")+"] x 2")

@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// servingPIDs returns the PIDs of the processes that serve clients.
 func servingPIDs(t *testing.T, clients []*testkit.Conn) []int {
 	t.Helper()
 	pids := make(map[int]bool)
@@ -38,10 +37,7 @@ func TestUpgradeProcesses(t *testing.T) {
 			s, _ := startUpgradable(t, c.from, c.to)
 			clients := dialManyWithPartialLine(t, s.addr, n, half)
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*9 })
-			u, err := s.Upgrade(t.Context())
-			if err != nil || u.Moved != n || u.Lost != 0 {
-				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
-			}
+			u := s.upgradeMoving(t, n, nil)
 			expectNoError(t, s.waitResult(t))
 			for _, client := range clients {
 				client.ExchangeLine("line", "half a line 2")
@@ -76,7 +72,6 @@ func TestUpgradeProcesses(t *testing.T) {
 	}
 }
 
-// readPIDs returns the PIDs in a file.
 func readPIDs(t *testing.T, file string) (pids []int) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -106,9 +101,7 @@ func TestUpgradeKilled(t *testing.T) {
 			waitFor(t, "the server does not listen", func() bool { return trySend(addr, "") })
 			clients := dialManyWithPartialLine(t, addr, n, "")
 			clients[0].Send("upgrade\n")
-			if code := p.ExitCode(); code != 9 {
-				t.Errorf("the old process ends with %d, want 9", code)
-			}
+			expectEqual(t, "exit code of the old process", p.ExitCode(), 9)
 			if served := countServed(t, clients[1:], "b 2"); served > 0 && !trySend(addr, "") {
 				t.Errorf("%d are served, but nobody who connects", served)
 			}
@@ -164,7 +157,6 @@ func TestUpgradeWorkerKilled(t *testing.T) {
 	}
 }
 
-// trySend reports whether it could connect to an address and send text.
 func trySend(addr, text string) bool {
 	network := "tcp"
 	if filepath.IsAbs(addr) {

@@ -3,14 +3,17 @@ package tcp
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,8 +29,9 @@ func init() { successorMain = runSuccessor }
 // successorConfig configures a server of these tests, in this process or another one.
 type successorConfig struct {
 	Addr, Network, Model string
-	Loops, MaxConns      int
-	Processes            int
+	Loops, Processes     int
+	Limits               Limits
+	Listeners            []Listener
 	Does                 string // instead of serving, or in Save or Restore
 	After                int    // which call of those that is
 	TLS, Publishes       bool
@@ -39,20 +43,24 @@ type successorConfig struct {
 	Clients              int // instead of serving, that many clients of Addr
 }
 
-// newServer returns a server with this configuration.
 func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, DisableCompactTLS: cfg.DisableCompactTLS}
-	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
+	srv.Limits, srv.Listeners = cfg.Limits, cfg.Listeners
+	srv.Limits.Linger = 50 * time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
 	}
-	h := &upgradeHandler{
-		srv: srv, config: cfg, closed: make(chan error, 1000), retained: make(chan func(), 1), quiet: make(chan struct{}),
-		members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
+	newHandler := func(tag string) *upgradeHandler {
+		return &upgradeHandler{
+			srv: srv, config: cfg, tag: tag,
+			closed: make(chan error, 1000), retained: make(chan func(), 1), quiet: make(chan struct{}),
+			members: map[string]*Group{"0": new(Group), "1": new(Group)}, newest: map[string]string{},
+		}
 	}
+	h := newHandler("")
 	srv.Handler = Lines(h)
 	for _, l := range cfg.Tagged {
-		srv.Listeners = append(srv.Listeners, Listener{Name: l.Name, Addr: l.Addr, Handler: Lines(&taggedHandler{tag: l.Tag})})
+		srv.Listeners = append(srv.Listeners, Listener{Name: l.Name, Addr: l.Addr, Handler: Lines(newHandler(l.Tag))})
 	}
 	if cfg.Ticks {
 		srv.TickInterval = time.Millisecond
@@ -73,14 +81,16 @@ func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 type note struct {
 	Lines      int    // that it has sent
 	Room, Does string // where it is a member, and what Save does
+	Tag        string // of the handler that has saved it
 }
 
-// upgradeHandler is the handler of these tests. It answers a line with the line and its number,
-// or executes a command.
+// upgradeHandler is the handler of these tests. It answers a line with the line and its number, behind its tag and the
+// tag of the handler whose state it has, or executes a command.
 type upgradeHandler struct {
 	MessageFunc // for Opened
 	srv         *Server
 	config      successorConfig
+	tag         string
 	closed      chan error  // close reasons, as long as there is room
 	saving      func()      // called in SaveState, if it is set
 	state       string      // what SaveState does instead
@@ -106,8 +116,21 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, os.Getpid())
 	case "stop":
 		go h.srv.Close()
+	case "pause":
+		fmt.Fprintln(c, h.srv.PauseAccepting())
+	case "paused":
+		fmt.Fprintln(c, h.srv.Stats().AcceptingPaused)
 	case "resume":
-		fmt.Fprintln(c, h.srv.Stats().AcceptingPaused, h.srv.ResumeAccepting())
+		fmt.Fprintln(c, h.srv.ResumeAccepting())
+	case "listener":
+		fmt.Fprintln(c, c.Listener())
+	case "cast":
+		if _, err := h.srv.Broadcast(Broadcast{All: true, Message: []byte(rest + "\n")}); err != nil {
+			fmt.Fprintln(c, err)
+		}
+	case "collect":
+		runtime.GC()
+		fmt.Fprintln(c, "collected")
 	case "upgrade":
 		srv, ref := h.srv, c.Ref()
 		go func() {
@@ -138,6 +161,11 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 	case "quiet":
 		go h.srv.Stopping()
 	default:
+		if h.tag != "" {
+			h.mu.Lock()
+			fmt.Fprintf(c, "%s[%s] ", h.tag, h.newest["tag"])
+			h.mu.Unlock()
+		}
 		fmt.Fprintf(c, "%s %d\n", line, n.Lines)
 	}
 }
@@ -192,14 +220,15 @@ func (h *upgradeHandler) Save(c *Conn, to []byte) ([]byte, error) {
 	case "panic":
 		panic("in Save")
 	}
+	n.Tag = h.tag
 	p, err := json.Marshal(n)
 	return append(to, p...), err
 }
 
 func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	n := new(note)
-	if err := json.Unmarshal(state, n); err != nil {
-		return err
+	if err := json.Unmarshal(state, n); err != nil || n.Tag != h.tag {
+		return fmt.Errorf("state %s for the handler %q: %w", state, h.tag, err)
 	}
 	c.SetValue(n)
 	if g := h.members[n.Room]; g != nil {
@@ -209,7 +238,6 @@ func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	return nil
 }
 
-// ownHandler is the handler of connections that have sent "own".
 type ownHandler struct{ *upgradeHandler }
 
 func (h ownHandler) Message(c *Conn, line []byte) {
@@ -235,7 +263,6 @@ func (h *upgradeHandler) RestoreHandler(c *Conn, state []byte) error {
 	return c.SetHandler(Lines(ownHandler{h}))
 }
 
-// runSuccessor is the main function of a successor process.
 func runSuccessor(settings string) int {
 	var cfg successorConfig
 	err := json.Unmarshal([]byte(settings), &cfg)
@@ -336,7 +363,7 @@ func startUpgradable(t *testing.T, from, to successorConfig, changes ...func(*Se
 		settings, err := json.Marshal(from)
 		requireNoError(t, err)
 		t.Setenv(successorSettings, string(settings))
-		t.Setenv("GORACE", "atexit_sleep_ms=0")
+		t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
 	}
 	srv, h := from.newServer()
 	srv.Successor = newSuccessorFunc(t, to)
@@ -344,6 +371,25 @@ func startUpgradable(t *testing.T, from, to successorConfig, changes ...func(*Se
 		change(srv)
 	}
 	return startServer(t, srv), h
+}
+
+// upgradeMoving upgrades a server, of whose connections the given number moves, and others stay for the given reasons.
+func (s *started) upgradeMoving(t *testing.T, moved int, stayed map[string]int) Upgraded {
+	t.Helper()
+	u, err := s.Upgrade(t.Context())
+	if err != nil || u.Moved != moved || u.Lost != 0 || !maps.Equal(u.Stayed, stayed) {
+		t.Fatalf("Upgrade: %+v, %v; want %d connections moved, none lost, and these staying: %v", u, err, moved, stayed)
+	}
+	return u
+}
+
+// dialResuming connects with TLS and asks for the serving process. It checks whether the session is resumed.
+func dialResuming(t *testing.T, addr string, client *tls.Config, resumes bool) (c *testkit.Conn, pid int) {
+	t.Helper()
+	c = testkit.DialTLS(t, addr, client)
+	pid = servingPID(t, c) // the answer comes behind the server's tickets
+	expectEqual(t, "a session is resumed", c.Conn.(*tls.Conn).ConnectionState().DidResume, resumes)
+	return c, pid
 }
 
 // dialManyWithPartialLine connects n clients that have sent one line and half of another.
@@ -374,7 +420,6 @@ func countServed(t *testing.T, clients []*testkit.Conn, want string) (served int
 	return served
 }
 
-// servingPID returns the PID of the process that serves a client.
 func servingPID(t testing.TB, c *testkit.Conn) int {
 	t.Helper()
 	c.Send("pid\n")
@@ -383,7 +428,6 @@ func servingPID(t testing.TB, c *testkit.Conn) int {
 	return pid
 }
 
-// stopServerAt stops the process that serves an address, and waits for its end.
 func stopServerAt(t testing.TB, addr string) {
 	t.Helper()
 	c := dial(t, addr)

@@ -2,128 +2,25 @@ package tcp
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/secure"
-	"github.com/myriad-go/myriad/internal/secure/tls13"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// compactClient is a TLS client that can send a KeyUpdate, which crypto/tls can't.
-type compactClient struct {
-	net.Conn
-	records  tls13.Conn
-	ciphers  tls13.CipherCache
-	awake    chan struct{} // a signal of the handshake
-	out      []byte
-	received []byte // ciphertext that was not decrypted yet
-	line     []byte // plaintext before the end of a line
-}
-
-func (c *compactClient) Emit(p []byte) { c.out = append(c.out, p...) }
-
-func (c *compactClient) Wake() {
-	select {
-	case c.awake <- struct{}{}:
-	default:
-	}
-}
-
-func (c *compactClient) AppendSpace(n int) []byte {
-	c.out = append(c.out, make([]byte, n)...)
-	return c.out[len(c.out)-n:]
-}
-
-func (c *compactClient) flush() error {
-	_, err := c.Conn.Write(c.out)
-	c.out = c.out[:0]
-	return err
-}
-
-func dialCompact(addr string, cfg *tls.Config, limiter *secure.HandshakeLimiter) (*compactClient, error) {
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	c := &compactClient{Conn: conn, awake: make(chan struct{}, 1)}
-	session := secure.NewClientSession(cfg, limiter, c, nil, true)
-	buffer := make([]byte, 1<<10)
-	for {
-		open, err := session.AdvanceHandshake()
-		if err = errors.Join(err, c.flush()); err != nil {
-			return nil, err
-		}
-		if open {
-			break
-		}
-		select {
-		case <-c.awake:
-			continue
-		case <-time.After(time.Millisecond): // it waits for input
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
-		switch n, err := conn.Read(buffer); {
-		case n > 0:
-			if err := session.FeedHandshake(buffer[:n]); err != nil {
-				return nil, err
-			}
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, err
-		}
-	}
-	_ = conn.SetReadDeadline(time.Time{})
-	var reason secure.StayReason
-	if c.records, c.received, reason = session.TakeOver(&c.ciphers); reason != secure.StayNone {
-		return nil, fmt.Errorf("the connection stays in crypto/tls for reason %d", reason)
-	}
-	return c, nil
-}
-
-// exchangeLine sends a line and returns the next line that it receives.
-func (c *compactClient) exchangeLine(line string) (string, error) {
-	if err := errors.Join(c.records.Write(c, []byte(line+"\n")), c.flush()); err != nil {
-		return "", err
-	}
-	for {
-		if before, rest, ok := bytes.Cut(c.line, []byte("\n")); ok {
-			answer := string(before)
-			c.line = bytes.Clone(rest)
-			return answer, nil
-		}
-		plaintext, used, err := c.records.ReadInPlace(c, c.received)
-		c.received = c.received[used:]
-		c.line = append(c.line, plaintext...)
-		switch {
-		case err == nil || len(plaintext) > 0:
-		case !errors.Is(err, tls13.ErrAgain):
-			return "", err
-		default:
-			c.received = make([]byte, 1<<10)
-			n, err := c.Conn.Read(c.received)
-			if c.received = c.received[:n]; err != nil {
-				return "", err
-			}
-		}
-	}
-}
-
-// exchangeLines exchanges messages and updates keys until round is negative, each time in a slot of inFlight. It calls
-// done when it has exchanged two messages since round has changed. The process ends if an answer is wrong.
-func (c *compactClient) exchangeLines(round *atomic.Int64, inFlight chan struct{}, done func()) {
+// exchangeLines exchanges messages until round is negative, each in a slot of inFlight. It calls done when it has
+// exchanged two messages since round has changed. The process ends if an answer is wrong.
+func exchangeLines(c *tls.Conn, round *atomic.Int64, inFlight chan struct{}, done func()) {
 	defer c.Close()
+	r := bufio.NewReader(c)
 	var reported int64
 	exchanged := 0
 	for i := 2; ; i++ {
@@ -133,16 +30,11 @@ func (c *compactClient) exchangeLines(round *atomic.Int64, inFlight chan struct{
 			<-inFlight
 			return
 		}
-		var err error
-		if i%2 == 0 {
-			err = c.records.UpdateKeys(c)
-		}
-		answer, exchangeErr := c.exchangeLine("x")
-		<-inFlight
-		if err = errors.Join(err, exchangeErr); err != nil || answer != "x "+strconv.Itoa(i) {
-			fmt.Fprintf(os.Stderr, "message %d is answered by %q, %v\n", i, answer, err)
+		if err := exchangeNumbered(c, r, i); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		<-inFlight
 		if current == reported {
 			continue
 		}
@@ -153,6 +45,21 @@ func (c *compactClient) exchangeLines(round *atomic.Int64, inFlight chan struct{
 	}
 }
 
+func exchangeNumbered(c *tls.Conn, r *bufio.Reader, i int) error {
+	_, err := io.WriteString(c, "x\n")
+	if err != nil {
+		return err
+	}
+	answer, err := r.ReadString('\n')
+	if err == nil && answer != fmt.Sprintf("x %d\n", i) {
+		err = errors.New("a wrong answer")
+	}
+	if err != nil {
+		return fmt.Errorf("message %d is answered by %q: %w", i, answer, err)
+	}
+	return nil
+}
+
 // connectedEach is the number of new clients after which runClients reports progress.
 const connectedEach = 500
 
@@ -161,18 +68,17 @@ const connectedEach = 500
 // input, when each of them has exchanged two more messages.
 func runClients(addr string, n int) int {
 	_, cfg := identity()
-	limiter := secure.NewHandshakeLimiter(0, 0)
-	all := make([]*compactClient, n)
+	all := make([]*tls.Conn, n)
 	for i := range all {
-		var err error
-		if all[i], err = dialCompact(addr, cfg, limiter); err != nil {
+		c, err := tls.Dial("tcp", addr, cfg)
+		if err == nil {
+			err = exchangeNumbered(c, bufio.NewReader(c), 1) // before Limits.FirstByteTimeout
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		if answer, err := all[i].exchangeLine("x"); err != nil || answer != "x 1" { // before Limits.FirstByteTimeout
-			fmt.Fprintf(os.Stderr, "the first message is answered by %q, %v\n", answer, err)
-			return 1
-		}
+		all[i] = c
 		if (i+1)%connectedEach == 0 {
 			fmt.Println("connected")
 		}
@@ -185,7 +91,7 @@ func runClients(addr string, n int) int {
 		exchanging.Add(n)
 		if round.Add(1) == 1 {
 			for _, c := range all {
-				running.Go(func() { c.exchangeLines(&round, inFlight, exchanging.Done) })
+				running.Go(func() { exchangeLines(c, &round, inFlight, exchanging.Done) })
 			}
 		}
 		exchanging.Wait()
@@ -195,7 +101,6 @@ func runClients(addr string, n int) int {
 	return 0
 }
 
-// clientProcesses are processes with clients.
 type clientProcesses struct {
 	t         *testing.T
 	processes []*testkit.Process
@@ -243,14 +148,14 @@ func (p *clientProcesses) stop() {
 	}
 }
 
-// TestUpgradeTLSInFlight upgrades while clients in other processes exchange messages and update their keys. With
-// MYRIAD_TEST_FULL it upgrades ten times, with 20,000 clients or 5,000 under the race detector. Connections that move
-// stay compact, although new ones would not.
+// TestUpgradeTLSInFlight upgrades while clients in other processes exchange messages. With MYRIAD_TEST_FULL it upgrades
+// ten times, with 20,000 clients or 5,000 under the race detector. Connections that move stay compact, although new
+// ones would not.
 func TestUpgradeTLSInFlight(t *testing.T) {
 	processes, each, upgrades := 1, 50, 3
 	if os.Getenv("MYRIAD_TEST_FULL") != "" {
 		processes, each, upgrades = 4, 5000, 10
-		if raceEnabled() {
+		if testkit.RaceEnabled {
 			processes = 1
 		}
 	}
@@ -261,54 +166,36 @@ func TestUpgradeTLSInFlight(t *testing.T) {
 	for from, to := range map[string]string{Epoll: Uring, Uring: Epoll} {
 		t.Run(from+" to "+to, func(t *testing.T) {
 			_, cfg := identity()
-			maxConns := clients + 100
-			s, _ := startUpgradable(t, successorConfig{Model: from, TLS: true, MaxConns: maxConns}, successorConfig{Model: to, TLS: true, MaxConns: maxConns, DisableCompactTLS: true})
+			limits := Limits{MaxConns: clients + 100}
+			s, _ := startUpgradable(t, successorConfig{Model: from, TLS: true, Limits: limits},
+				successorConfig{Model: to, TLS: true, Limits: limits, DisableCompactTLS: true})
 			others := clientProcesses{t: t}
 			for range processes {
 				others.start(s.addr, each)
 			}
-			control, err := dialCompact(s.addr, cfg, secure.NewHandshakeLimiter(0, 0))
-			requireNoError(t, err)
-			defer control.Close()
+			control := testkit.DialTLS(t, s.addr, cfg)
+			requireNoError(t, control.SetDeadline(time.Time{})) // MYRIAD_TEST_FULL takes longer
 			pid := os.Getpid()
 			for i := range upgrades {
 				others.exchange()
 				if i == 0 {
-					u, err := s.Upgrade(t.Context())
-					if err != nil || u.Moved != clients+1 || u.Lost != 0 || len(u.Stayed) != 0 {
-						t.Fatalf("Upgrade: %+v, %v; want %d moved", u, err, clients+1)
-					}
-				} else if _, err := io.WriteString(lineWriter{control}, "upgrade\n"); err != nil {
-					t.Fatal(err)
+					s.upgradeMoving(t, clients+1, nil)
+				} else {
+					control.Send("upgrade\n")
 				}
 				old := pid
-				testkit.WaitFor(t, "another process serves", func() bool {
-					answer, err := control.exchangeLine("pid")
-					requireNoError(t, err)
-					now, _ := strconv.Atoi(strings.TrimSpace(answer))
-					moved := now != pid
-					pid = now
-					return moved
-				})
+				waitFor(t, "no other process serves", func() bool { pid = servingPID(t, control); return pid != old })
 				if i > 0 {
 					waitProcessEnd(t, old) // otherwise the upgrade is still in progress
 				}
 			}
 			others.exchange()
 			others.stop()
-			_, err = io.WriteString(lineWriter{control}, "stop\n")
-			requireNoError(t, err)
+			control.Send("stop\n")
 			waitProcessEnd(t, pid)
 			expectNoError(t, s.waitResult(t))
 		})
 	}
-}
-
-// lineWriter writes without waiting for an answer.
-type lineWriter struct{ *compactClient }
-
-func (w lineWriter) Write(p []byte) (int, error) {
-	return len(p), errors.Join(w.records.Write(w.compactClient, p), w.flush())
 }
 
 // TestTicketsOfWorkers checks that clients resume their sessions at any worker process, also after an upgrade.
@@ -320,12 +207,8 @@ func TestTicketsOfWorkers(t *testing.T) {
 	s, _ := startUpgradable(t, cfg, cfg)
 	connect := func(resumes bool) (pid int) {
 		t.Helper()
-		c := testkit.DialTLS(t, s.addr, client)
-		defer c.Close()
-		pid = servingPID(t, c) // the answer comes behind the server's tickets
-		if resumed := c.Conn.(*tls.Conn).ConnectionState().DidResume; resumed != resumes {
-			t.Errorf("a session is resumed: %v, want %v", resumed, resumes)
-		}
+		c, pid := dialResuming(t, s.addr, client, resumes)
+		c.Close()
 		return pid
 	}
 	seen := map[int]bool{connect(false): true}

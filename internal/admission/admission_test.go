@@ -11,20 +11,6 @@ import (
 	"testing"
 )
 
-func parseAddrs(s ...string) (a []netip.Addr) {
-	for _, x := range s {
-		a = append(a, netip.MustParseAddr(x))
-	}
-	return a
-}
-
-func parsePrefixes(s ...string) (p []netip.Prefix) {
-	for _, x := range s {
-		p = append(p, netip.MustParsePrefix(x))
-	}
-	return p
-}
-
 // TestReserve checks that reserved slots are not taken by others.
 func TestReserve(t *testing.T) {
 	d := NewController(Config{MaxConns: 5})
@@ -45,13 +31,14 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestAcquireConcurrently checks that the limit is never exceeded, and that no connection is rejected
+// TestAcquireConcurrently checks that the limits are never exceeded, and that no connection is rejected
 // while there are slots for all.
 func TestAcquireConcurrently(t *testing.T) {
-	const threads, turns = 8, 20_000
+	const threads, turns, rate = 8, 20_000, 1000
+	source := netip.IPv6Loopback()
 	for _, room := range []int{3, threads} {
-		d := NewController(Config{MaxConns: room})
-		var in, most, refused atomic.Int64
+		d := NewController(Config{MaxConns: room, MaxPerSource: room, Rate: rate})
+		var in, most, refused, tokens atomic.Int64
 		var wg sync.WaitGroup
 		for range threads {
 			wg.Go(func() {
@@ -60,11 +47,18 @@ func TestAcquireConcurrently(t *testing.T) {
 						refused.Add(1)
 						continue
 					}
+					if !d.AcquireSourceConn(source) {
+						t.Error("the source has too many connections")
+					}
+					if d.TakeRateToken(0) == 0 {
+						tokens.Add(1)
+					}
 					n := in.Add(1)
 					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 					}
 					runtime.Gosched() // so that others find all slots taken
 					in.Add(-1)
+					d.ReleaseSourceConn(source)
 					d.ReleaseConn()
 				}
 			})
@@ -72,6 +66,9 @@ func TestAcquireConcurrently(t *testing.T) {
 		wg.Wait()
 		if most.Load() > int64(room) || d.OpenConns() != 0 || room == threads && refused.Load() != 0 {
 			t.Errorf("room for %d: %d were in at most, %d at the end, %d were refused", room, most.Load(), d.OpenConns(), refused.Load())
+		}
+		if n := tokens.Load(); n != rate || d.countSources() != 0 {
+			t.Errorf("%d tokens were taken, %d sources are left; want %d, 0", n, d.countSources(), rate)
 		}
 	}
 }
@@ -134,11 +131,9 @@ func TestAllowedAgainstPlain(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	for says, c := range map[string]Config{
 		"MaxConns:-1":      {MaxConns: -1},
-		"MaxPerSource:-1":  {MaxPerSource: -1},
-		"SourcePrefix:-1":  {SourcePrefix: -1},
 		"SourcePrefix:129": {SourcePrefix: 129},
 		"Rate:-1":          {Rate: -1},
-		"Allow[1] is not":  {Allow: append(parsePrefixes("::/0"), netip.Prefix{})},
+		"Allow[1] is not":  {Allow: []netip.Prefix{netip.MustParsePrefix("::/0"), {}}},
 		"Deny[0] is not":   {Deny: make([]netip.Prefix, 1)},
 	} {
 		if got := recoverPanic(func() { NewController(c) }); !strings.Contains(got, says) {

@@ -3,8 +3,6 @@ package admission
 import (
 	"math/rand/v2"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -103,33 +101,5 @@ func TestAgainstPlain(t *testing.T) {
 		if d.OpenConns() != 0 || d.countSources() != 0 {
 			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.OpenConns(), d.countSources())
 		}
-	}
-}
-
-// TestSourceConcurrently has threads acquire and release the same sources.
-func TestSourceConcurrently(t *testing.T) {
-	const each = 3
-	d := NewController(Config{MaxPerSource: each})
-	from := parseAddrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
-	var in [3]atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for n := range 3000 {
-				i := n % len(from)
-				if !d.AcquireSourceConn(from[i]) {
-					continue
-				}
-				if got := in[i].Add(1); got > each {
-					t.Errorf("%v: %d connections, want at most %d", from[i], got, each)
-				}
-				in[i].Add(-1)
-				d.ReleaseSourceConn(from[i])
-			}
-		})
-	}
-	wg.Wait()
-	if d.countSources() != 0 {
-		t.Errorf("%d sources at the end, want none", d.countSources())
 	}
 }

@@ -202,22 +202,3 @@ func TestSourceKeyAndWeight(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkAdmit(b *testing.B) {
-	for name, on := range map[string]bool{"idle": false, "shedding": true} {
-		b.Run(name, func(b *testing.B) {
-			m, now := newTestManager()
-			m.mode.Store(0)
-			if on {
-				m.setShedRatio(0.5, ByLoopLag)
-				m.Tick(*now)
-				m.Tick(*now + time.Second)
-			}
-			b.RunParallel(func(p *testing.PB) {
-				for n := 0; p.Next(); n++ {
-					m.Admit(nil, testSource(n&63), Normal)
-				}
-			})
-		})
-	}
-}

@@ -53,6 +53,24 @@ func TestActionsBeginInOrderOfMemoryAndEndInReverse(t *testing.T) {
 	}
 }
 
+// TestActionsOfOtherSignals has too many connections for the descriptors, and a handler that blocks its loop while the
+// CPUs are idle.
+func TestActionsOfOtherSignals(t *testing.T) {
+	for _, c := range []struct {
+		sample Sample
+		want   []Action
+	}{
+		{Sample{Conns: 0.96, CPUPressure: -1}, []Action{ShortenIdle}},
+		{Sample{Lag: time.Second, CPUPressure: 0.01}, nil},
+	} {
+		m, now := newTestManager()
+		m.updateFor(now, 10*time.Second, c.sample)
+		if got := m.activeActions(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v; expected %v", c.sample, got, c.want)
+		}
+	}
+}
+
 func TestActionsLastForEndTime(t *testing.T) {
 	m, now := newTestManager()
 	changes := 0
@@ -96,23 +114,6 @@ func TestLagPausesAcceptsThenRefuses(t *testing.T) {
 	m.updateFor(now, 2500*time.Millisecond, Sample{CPUPressure: 0.9})
 	if got := m.activeActions(); got != nil {
 		t.Errorf("after the lag has ended: %v; expected no action", got)
-	}
-}
-
-// TestLagWithoutCPUPressureIsIgnored has a handler that blocks its loop while the CPUs are idle.
-func TestLagWithoutCPUPressureIsIgnored(t *testing.T) {
-	m, now := newTestManager()
-	m.updateFor(now, 10*time.Second, Sample{Lag: time.Second, CPUPressure: 0.01})
-	if got := m.activeActions(); got != nil {
-		t.Errorf("%v; expected no action", got)
-	}
-}
-
-func TestDescriptorsShortenIdle(t *testing.T) {
-	m, now := newTestManager()
-	m.updateFor(now, time.Second, Sample{Conns: 0.96, CPUPressure: -1})
-	if got := m.activeActions(); !slices.Equal(got, []Action{ShortenIdle}) {
-		t.Errorf("%v; expected shorten_idle", got)
 	}
 }
 

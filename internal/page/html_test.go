@@ -92,8 +92,8 @@ var dataElement = regexp.MustCompile(`(?s)<script type="application/json">(.*?)<
 
 // hostile are texts that would end the element that contains them.
 var hostile = []string{
-	`</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><b>`, `' onload='x`, `]]><!--`, `&lt;b&gt;`,
-	"</title></style></textarea>", "| a | b |\n\n# c", "javascript:alert(1)", "\u2028\u2029\x00\xff",
+	`</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><b>`, `' onload='x`, `]]><!--`,
+	"</title></style></textarea>", "javascript:alert(1)", "\u2028\u2029\x00\xff",
 }
 
 func checkEscaping(t *testing.T, text string) {

@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is a peer of either kind.
 type client interface {
 	Send(text string)
 	Expect(want string)
@@ -58,7 +57,6 @@ func TestAsInProduction(t *testing.T) {
 	}
 }
 
-// playOverSocket plays a script to a server on a socket.
 func playOverSocket(t *testing.T, srv *tcp.Server, play func(client)) {
 	srv.Log = slog.New(slog.DiscardHandler)
 	addr, stop := testserver.Start(t, srv)

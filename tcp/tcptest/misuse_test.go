@@ -163,7 +163,6 @@ func TestPausedFailures(t *testing.T) {
 	}
 }
 
-// pausing is a handler that pauses reading.
 type pausing struct{ tcp.Base }
 
 func (pausing) Opened(c *tcp.Conn) { c.Pause() }
@@ -173,7 +172,6 @@ type lateHandler struct{ tcp.Base }
 
 func (lateHandler) Closed(*tcp.Conn, error) { panic("late") }
 
-// nestedHandler is a handler that uses its own test.
 type nestedHandler struct {
 	tcp.Base
 	p *tcptest.Peer

@@ -53,7 +53,6 @@ func (d *callRecorder) Missed(_ *tcp.Conn, n int64) { d.record("missed %d", n) }
 func (d *callRecorder) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
 func (d *callRecorder) Closed(_ *tcp.Conn, w error) { d.record("closed %v", w) }
 
-// startRecorded serves a callRecorder.
 func startRecorded(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, *callRecorder) {
 	t.Helper()
 	d := &callRecorder{}
@@ -72,7 +71,6 @@ func (d *callRecorder) expectCalls(t *testing.T, want ...string) {
 	d.events = nil
 }
 
-// expectOutput checks the output since the last call.
 func expectOutput(t *testing.T, p *tcptest.Peer, want string) {
 	t.Helper()
 	if got := p.Output(); got != want {
@@ -158,36 +156,96 @@ func TestMissed(t *testing.T) {
 	d.expectCalls(t, "missed 3")
 }
 
-// TestHeld sends more output than a peer buffers.
-func TestHeld(t *testing.T) {
-	const held = 16 << 20
-	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = held })
-	p := s.Dial()
-	for _, size := range []int{held, 100} {
-		testkit.RequireNoError(t, d.refs[0].Send(make([]byte, size)))
-		s.Advance(0)
+// Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many; others get every
+// message.
+func TestGroupSlowMember(t *testing.T) {
+	const message, messages = 1000, 5
+	for _, members := range []int{1, 4, 21} {
+		for _, policy := range []tcp.SlowConsumer{tcp.CloseConn, tcp.DropMessage} {
+			s, srv, d := startRecorded(t, func(srv *tcp.Server) {
+				srv.SlowConsumer, srv.Limits.MaxUnsent, srv.Limits.HighWater = policy, 3*message, 2*message
+			})
+			var peers []*tcptest.Peer
+			var g tcp.Group
+			for i := range members {
+				peers = append(peers, s.Dial())
+				g.Add(d.refs[i])
+			}
+			slow := peers[0]
+			slow.StopReading()
+			for range messages {
+				g.Broadcast(make([]byte, message))
+				s.Advance(0)
+			}
+			for _, p := range peers[1:] {
+				expectOutput(t, p, string(make([]byte, messages*message)))
+			}
+			st := srv.Stats()
+			if policy == tcp.DropMessage {
+				expectOpen(t, slow)
+				var dropped int64
+				testkit.RequireNoError(t, d.refs[0].Do(func(c *tcp.Conn) { dropped = c.Dropped() }))
+				if s.Advance(0); dropped != st.Dropped {
+					t.Errorf("the connection has missed %d messages, %d are counted", dropped, st.Dropped)
+				}
+			} else if slow.ExpectClosed(tcp.ErrSlowConsumer); st.Closed.SlowConsumer != 1 {
+				t.Errorf("%d are counted as closed, expected 1", st.Closed.SlowConsumer)
+			}
+			if want := int64(2 * policy); st.Dropped != want {
+				t.Errorf("group of %d, policy %v: %d dropped, expected %d", members, policy, st.Dropped, want)
+			}
+		}
 	}
-	expectOutput(t, p, string(make([]byte, held)))
-	expectOutput(t, p, string(make([]byte, 100)))
 }
 
-// TestEach checks that Each visits open connections only, not closed or rejected ones.
-func TestEach(t *testing.T) {
-	s, srv, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
-	a, b := s.Dial(), s.Dial()
-	s.Dial().ExpectClosed(tcp.ErrTooManyConns)
-	a.Reset()
-	var seen []string
-	done := make(chan error, 1)
-	go func() {
-		done <- srv.Each(context.Background(), func(c *tcp.Conn) {
-			seen = append(seen, c.RemoteAddr().String())
-			c.WriteString("seen\n")
-		})
-	}()
-	b.Expect("seen\n")
-	if err := <-done; err != nil || !slices.Equal(seen, []string{b.Addr().String()}) {
-		t.Errorf("Each: %v, has seen %v, expected %v", err, seen, b.Addr())
+// TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading is paused but
+// everything afterwards, also by another handler, and that nothing is written after CloseWrite.
+func TestDo(t *testing.T) {
+	s, srv, d := startRecorded(t, nil)
+	p := s.Dial()
+	r := d.refs[0]
+	do := func(f func(*tcp.Conn)) {
+		t.Helper()
+		testkit.RequireNoError(t, r.Do(f))
+		s.Advance(0)
+	}
+	r.Send([]byte("first, "))
+	do(func(c *tcp.Conn) { c.WriteString("second, ") })
+	r.Send([]byte("third\n"))
+	p.Expect("first, second, third\n")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := srv.Each(ctx, func(*tcp.Conn) {}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Each, whose context has ended: %v", err)
+	}
+	do((*tcp.Conn).Pause)
+	d.events = nil
+	p.Send("paused\n")
+	d.expectCalls(t)
+	do((*tcp.Conn).Resume)
+	d.expectCalls(t, "line paused")
+	other := &callRecorder{}
+	do(func(c *tcp.Conn) {
+		if err := c.SetHandler(nil); !errors.Is(err, tcp.ErrBadUse) {
+			t.Errorf("SetHandler(nil): %v", err)
+		}
+		c.SetValue("value")
+		c.SetHandler(tcp.Lines(other))
+		if c.Value() != "value" || c.Server() != srv {
+			t.Errorf("with another handler its value is %v and its server %p", c.Value(), c.Server())
+		}
+	})
+	p.Send("another handler\n")
+	other.expectCalls(t, "line another handler")
+	do(func(c *tcp.Conn) {
+		c.CloseWrite()
+		if _, err := c.WriteString("later"); !errors.Is(err, tcp.ErrClosed) {
+			t.Errorf("a write after CloseWrite: %v", err)
+		}
+	})
+	p.Reset()
+	if err := r.Do(func(*tcp.Conn) {}); err != tcp.ErrClosed {
+		t.Errorf("Do on a closed connection: %v", err)
 	}
 }
 
@@ -209,8 +267,16 @@ func TestGroupAndBroadcast(t *testing.T) {
 	}
 	ann.Expect("all\n")
 	bob.Expect("all\n")
-	if n := srv.Stats().Open; n != 3 {
-		t.Errorf("Stats has %d connections", n)
+	large := make([]byte, 1<<20+1)
+	if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: large}); !errors.Is(err, tcp.ErrTooLarge) {
+		t.Errorf("Broadcast of too much: %v", err)
+	}
+	if n := srv.Stats().Broadcasts; n != 1 {
+		t.Errorf("counted %d broadcasts, expected 1", n)
+	}
+	g.Remove(d.refs[2])
+	if n := srv.Stats().Open; n != 3 || g.Len() != 1 {
+		t.Errorf("Stats has %d connections, and the group %d; expected 3 and 1", n, g.Len())
 	}
 	testkit.RequireNoError(t, srv.CloseConns(bob.Addr()))
 	bob.ExpectClosed(tcp.ErrClosedByOperator)
@@ -259,7 +325,6 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestShutdown shuts the server down directly, from the test and from a handler.
 func TestShutdown(t *testing.T) {
 	for _, fromHandler := range []bool{false, true} {
 		ended := make(chan error, 1)
