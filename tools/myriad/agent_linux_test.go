@@ -32,11 +32,10 @@ func TestLocalAgentsStop(t *testing.T) {
 		sig  syscall.Signal
 		all  int // -1 if the agents get it too, as from a terminal
 		code int
-	}{{"ended", syscall.SIGTERM, 1, 1}, {"Ctrl-C", syscall.SIGINT, -1, 1}, {"killed", syscall.SIGKILL, 1, -1}} {
+	}{{"Ctrl-C", syscall.SIGINT, -1, 1}, {"killed", syscall.SIGKILL, 1, -1}} {
 		cmd := newCommandProcess(t, "load", "--agents", "local:2", "-c", "10", "-T", "1h", "--json", s.addr)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		var stderr testkit.Buffer
-		cmd.Stderr = &stderr
+		cmd.Stderr = new(testkit.Buffer)
 		p := testkit.Start(t, cmd)
 		p.WaitForOutput(`"phase":"measuring"`)
 		agents := childPIDs(t, cmd.Process.Pid)
@@ -45,7 +44,7 @@ func TestLocalAgentsStop(t *testing.T) {
 		}
 		testkit.RequireNoError(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
 		if code := p.ExitCode(); code != how.code {
-			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, &stderr, how.code)
+			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, cmd.Stderr, how.code)
 		}
 		if how.code == 1 {
 			if r := lastResult(t, p.Output.String()); r == nil || !r.Interrupted || r.Connected != 10 {
@@ -60,7 +59,7 @@ func TestLocalAgentsStop(t *testing.T) {
 
 // TestAgentsEncrypted has the coordinator's own server encrypt what is said, and an agent that has the secret and
 // trusts its certificate do the load. One that does not trust it, and one with another secret, say so, and take no
-// part. Then both sides meet at a server of NATS with TLS that is nobody's of the two.
+// part. Then both meet at a separate NATS server with TLS.
 func TestAgentsEncrypted(t *testing.T) {
 	cert, key := testkit.WriteCertificate(t)
 	s := serveLine(t, "serve --app lines")
