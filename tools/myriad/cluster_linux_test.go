@@ -82,6 +82,15 @@ func (y *tally) checkOrder(t *testing.T) (missing int64) {
 	return missing
 }
 
+func checkNoneMissing(t *testing.T, all []*tally) {
+	t.Helper()
+	for _, y := range all {
+		if n := y.checkOrder(t); n > 0 {
+			t.Errorf("%s misses %d messages", y.name, n)
+		}
+	}
+}
+
 // startSubscribers subscribes clients of a node to t, one for each protocol.
 func startSubscribers(t *testing.T, node, addr string) (all []*tally) {
 	t.Helper()
@@ -118,10 +127,9 @@ type publisher struct {
 	stop      func()
 }
 
-// startPublisher publishes numbered messages of the given size at an interval.
-func startPublisher(t *testing.T, addr, from string, every time.Duration, size int) *publisher {
-	t.Helper()
-	c, p, filler := testkit.Dial(t, addr), &publisher{from: from}, strings.Repeat("x", size)
+// startPublisher publishes numbered messages at an interval.
+func startPublisher(t *testing.T, c *testkit.Conn, from string, every time.Duration) *publisher {
+	p := &publisher{from: from}
 	stop, done := make(chan struct{}), make(chan struct{})
 	p.stop = sync.OnceFunc(func() {
 		close(stop)
@@ -138,8 +146,7 @@ func startPublisher(t *testing.T, addr, from string, every time.Duration, size i
 				return
 			case <-tick.C:
 			}
-			m := fmt.Sprintf("%s %d %s", from, p.published.Load()+1, filler)
-			fmt.Fprint(c, testkit.RESPCommand("PUBLISH", "t", m))
+			fmt.Fprint(c, testkit.RESPCommand("PUBLISH", "t", fmt.Sprint(from, " ", p.published.Load()+1, " x")))
 			if line, err := c.R.ReadString('\n'); err != nil || line[0] != ':' {
 				return // the hub is gone
 			}
@@ -149,21 +156,16 @@ func startPublisher(t *testing.T, addr, from string, every time.Duration, size i
 	return p
 }
 
-// waitForDelivery waits until each subscriber receives a message published from now on.
-func waitForDelivery(t *testing.T, what string, p *publisher, all ...*tally) {
-	t.Helper()
-	from := p.published.Load()
-	for _, y := range all {
-		testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) > from }, func() string {
-			return fmt.Sprintf("%s: %s gets nothing of %s behind %d", what, y.name, p.from, y.newestFrom(p.from))
-		})
-	}
-}
-
-func waitForDeliveryOfEach(t *testing.T, what string, publishers []*publisher, all []*tally) {
+// waitForDelivery waits until each subscriber receives a message of each publisher that is published from now on.
+func waitForDelivery(t *testing.T, what string, publishers []*publisher, all []*tally) {
 	t.Helper()
 	for _, p := range publishers {
-		waitForDelivery(t, what, p, all...)
+		from := p.published.Load()
+		for _, y := range all {
+			testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) > from }, func() string {
+				return fmt.Sprintf("%s: %s gets nothing of %s behind %d", what, y.name, p.from, y.newestFrom(p.from))
+			})
+		}
 	}
 }
 
@@ -218,17 +220,12 @@ func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr st
 		}
 	}
 	go func() {
-		for {
-			here, err := l.Accept()
-			if err != nil {
-				return
-			}
+		for here, err := l.Accept(); err == nil; here, err = l.Accept() {
 			there, err := net.Dial("tcp", target)
 			if err != nil {
 				here.Close()
 				continue
 			}
-			_ = there.(*net.TCPConn).SetReadBuffer(64 << 10) // or much waits here
 			go pass(here, there)
 			go pass(there, here)
 		}
@@ -236,55 +233,30 @@ func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr st
 	return l.Addr().String()
 }
 
-// TestClusterFails has two hubs with a server of NATS, to which one of them has a cable that is cut for a while.
-// What is published on one hub is received on both, in order and once, by clients of all protocols; what gets
-// lost is counted by the hub where it is missed: as many as its subscribers miss.
+// TestClusterFails cuts the cable between a hub and its NATS server for a while, without an error on the connection. The
+// hub knows after some seconds, serves its own clients meanwhile, keeps as many messages as --cluster-waiting says,
+// counts the others, and is back when the cable is. What is lost is tested in package cluster.
 func TestClusterFails(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	var cut sync.RWMutex
-	nats := startNATS(t)
-	var hubs []*server
-	var all []*tally
-	var publishers []*publisher
-	for i, url := range []string{nats, startCuttableProxy(t, nats, &cut)} {
-		hubs = append(hubs, startServer(t, "hub", "--node", fmt.Sprint("hub", i+1), "--admin", "127.0.0.1:0",
-			"--nats", "nats://"+url, "--cluster-waiting", "1000"))
-	}
-	for i, h := range hubs {
-		h.waitForPage(t, "/hub", `(?s)"Nodes": \[.*"Here": true`)
-		name := fmt.Sprint("hub", i+1)
-		all = append(all, startSubscribers(t, name, h.addr)...)
-		publishers = append(publishers, startPublisher(t, h.addr, name, time.Millisecond, 0))
-	}
-	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", 5*time.Millisecond, 16<<10))
-	waitForDeliveryOfEach(t, "at first", publishers, all)
-
-	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there is room, and
-	// its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
+	s := startServer(t, "hub", "--node", "far", "--admin", "127.0.0.1:0", "--cluster-waiting", "1000",
+		"--nats", "nats://"+startCuttableProxy(t, startNATS(t), &cut))
+	all := startSubscribers(t, "far", s.addr)
+	publishers := []*publisher{startPublisher(t, testkit.Dial(t, s.addr), "p", time.Millisecond)}
+	waitForDelivery(t, "at first", publishers, all)
 	cut.Lock()
-	waitForDelivery(t, "hub2 alone", publishers[1], all[3:]...)
-	waitForDelivery(t, "without hub2", publishers[0], all[:3]...)
-	testkit.WaitFor(t, "hub2 knows that it is cut off, and has no room for more", func() bool {
-		s := fetchClusterStats(t, hubs[1])
+	waitForDelivery(t, "alone", publishers, all)
+	testkit.WaitFor(t, "it knows that it is cut off, and has no room for more", func() bool {
+		s := fetchClusterStats(t, s)
 		return !s.Connected && s.Unsent > 0 && s.Waiting == 1000
 	})
 	cut.Unlock()
-	testkit.WaitFor(t, "hub2 is back", func() bool { return fetchClusterStats(t, hubs[1]).Connected })
-	waitForDeliveryOfEach(t, "with hub2", publishers, all)
-
+	testkit.WaitFor(t, "it is back", func() bool { s := fetchClusterStats(t, s); return s.Connected && s.Waiting == 0 })
 	stopPublishersAndDrain(t, publishers, all)
-	for i, h := range hubs {
-		s := fetchClusterStats(t, h)
-		for _, y := range all[3*i : 3*i+3] {
-			if missing, own := y.checkOrder(t), y.missing[publishers[i].from]; missing != s.Lost || own > 0 {
-				t.Errorf("%s misses %d messages, %d of its own hub, which counts %d", y.name, missing, own, s.Lost)
-			}
-		}
-		t.Logf("hub%d: %d lost, %d received, %d sent, %d unsent", i+1, s.Lost, s.Received, s.Sent, s.Unsent)
-		h.Signal(syscall.SIGTERM)
-		h.checkStop(t)
-	}
+	checkNoneMissing(t, all)
+	s.Signal(syscall.SIGTERM)
+	s.checkStop(t)
 }
 
 // wanderer subscribes at the next node when its node ends.
@@ -363,15 +335,13 @@ func TestRollingRestart(t *testing.T) {
 		return times
 	}
 	testkit.WaitFor(t, "all have subscribed", func() bool { return len(moves()) == clients })
-	p := startPublisher(t, addrs[2], "a", 5*time.Millisecond, 0) // at a node that goes last
-	waitForDelivery(t, "at first", p, all...)
-	total := int64(0)
+	p := startPublisher(t, testkit.Dial(t, addrs[2]), "a", 5*time.Millisecond) // at a node that goes last
+	waitForDelivery(t, "at first", []*publisher{p}, all)
 	for i, node := range nodes {
 		if i == 2 {
 			p.stop()
-			total = p.published.Load()
-			p = startPublisher(t, addrs[0], "b", 5*time.Millisecond, 0) // at one that has come again
-			waitForDelivery(t, "another publisher", p, all...)
+			p = startPublisher(t, testkit.Dial(t, addrs[0]), "b", 5*time.Millisecond) // at one that has come again
+			waitForDelivery(t, "another publisher", []*publisher{p}, all)
 		}
 		before := len(moves())
 		if code := node.signalAndWait(syscall.SIGTERM); code != 0 {
@@ -389,24 +359,21 @@ func TestRollingRestart(t *testing.T) {
 		if spread < least {
 			t.Errorf("hub%d: all came back within %v; expected %v at least, by the rate of the drain", i+1, spread, least)
 		}
-		waitForDelivery(t, fmt.Sprint("with a new hub", i+1), p, all...)
+		waitForDelivery(t, fmt.Sprint("with a new hub", i+1), []*publisher{p}, all)
 	}
 	p.stop()
 	cancel()
 	wandering.Wait()
 
 	var gaps []time.Duration
-	var missing []int64
 	for _, w := range wanderers {
 		if w.refused > 0 {
 			t.Errorf("%s was refused %d times", w.name, w.refused)
 		}
-		missing, gaps = append(missing, w.checkOrder(t)), append(gaps, w.gaps...)
+		w.checkOrder(t)
+		gaps = append(gaps, w.gaps...)
 	}
 	slices.Sort(gaps)
-	slices.Sort(missing)
 	t.Logf("%d reconnections of %d clients; time from the last message to the next: p50 %v, p99 %v, longest %v",
 		len(gaps), clients, gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
-	t.Logf("messages that a client has missed, of %d: median %d, most %d", total+p.published.Load(),
-		missing[clients/2], missing[clients-1])
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -155,6 +157,13 @@ func TestUpgradeHub(t *testing.T) {
 	s.stopSuccessor(t, next)
 }
 
+// subscribeMany subscribes n clients to u, so that their move takes its time.
+func subscribeMany(t *testing.T, s *server, n int) {
+	for range n {
+		exchangeRESP(testkit.Dial(t, s.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
+	}
+}
+
 // TestUpgradeHubCluster has a new process take over the clients of a node, of all protocols, while messages of
 // its own and of another node come thick and fast: each subscriber gets each message once and in order, here and
 // there.
@@ -162,20 +171,18 @@ func TestUpgradeHubCluster(t *testing.T) {
 	url := "nats://" + startNATS(t)
 	far := serveLine(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
 	near := startUpgradable(t, "hub", "--node", "near", "--nats", url)
-	const idle = 500 // clients, whose move takes its time
-	for range idle {
-		exchangeRESP(testkit.Dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
-	}
+	const idle = 500
+	subscribeMany(t, near, idle)
 	all := append(startSubscribers(t, "near", near.addr), startSubscribers(t, "far", far.addr)...)
 	var publishers []*publisher
 	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
-		publishers = append(publishers, startPublisher(t, addr, fmt.Sprint("p", i), 500*time.Microsecond, 10))
+		publishers = append(publishers, startPublisher(t, testkit.Dial(t, addr), fmt.Sprint("p", i), 500*time.Microsecond))
 	}
-	waitForDeliveryOfEach(t, "before", publishers, all)
+	waitForDelivery(t, "before", publishers, all)
 	next := near.signalUpgrade(t, near.Process.Process, 1, idle+3+2)
-	waitForDeliveryOfEach(t, "with a new process", publishers, all)
+	waitForDelivery(t, "with a new process", publishers, all)
 	near.waitForPage(t, "/hub", `"All": false,`)
-	waitForDeliveryOfEach(t, "with its own topics", publishers, all)
+	waitForDelivery(t, "with its own topics", publishers, all)
 	stopPublishersAndDrain(t, publishers, all)
 	near.waitForPage(t, "/hub", `(?s)"Name": "far",.*"Here": true`)
 	for name, of := range map[string]*server{"near": near, "far": far} {
@@ -183,12 +190,58 @@ func TestUpgradeHubCluster(t *testing.T) {
 			t.Errorf("%s: %d lost, %d unsent; expected none", name, s.Lost, s.Unsent)
 		}
 	}
-	for _, y := range all {
-		if n := y.checkOrder(t); n > 0 {
-			t.Errorf("%s misses %d messages", y.name, n)
-		}
-	}
+	checkNoneMissing(t, all)
 	near.stopSuccessor(t, next)
+}
+
+// startResuming receives the topic t as events, and reconnects with the last id after some of them, until the test ends.
+func startResuming(t *testing.T, name string, dial func() (net.Conn, error)) *tally {
+	y, ctx := newTally(name), t.Context()
+	go func() {
+		for last := ""; ctx.Err() == nil; {
+			nc, err := dial()
+			if err != nil {
+				continue
+			}
+			fmt.Fprintf(nc, "GET /events?topic=t HTTP/1.1\r\nHost: localhost\r\n%s\r\n", last)
+			in := bufio.NewScanner(nc)
+			for events := 0; events < 20 && in.Scan(); {
+				if id, ok := strings.CutPrefix(in.Text(), "id: "); ok {
+					last = "Last-Event-ID: " + id + "\r\n"
+				} else if strings.HasPrefix(in.Text(), "data: ") {
+					events++
+					y.addLine(in.Text())
+				}
+			}
+			nc.Close()
+		}
+	}()
+	return y
+}
+
+// TestUpgradeHubReplay upgrades a hub that keeps messages, while messages are published over connections that move and
+// one that stays. Clients that stay connected, and those that reconnect with an id, of which some are left in the old
+// process, get each message once and in order.
+func TestUpgradeHubReplay(t *testing.T) {
+	cert, key := testkit.WriteCertificate(t)
+	s := startUpgradable(t, "hub", "--replay", "t", "--replay-topic-messages", "100000", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+	secureAddr := s.waitForSecondAddr(t)
+	stays := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12} // can't move
+	subscribeMany(t, s, 300)
+	all := append(startSubscribers(t, "the hub", s.addr),
+		startResuming(t, "a client that reconnects", func() (net.Conn, error) { return net.Dial("tcp", s.addr) }),
+		startResuming(t, "a client that is drained", func() (net.Conn, error) { return tls.Dial("tcp", secureAddr, stays) }))
+	publishers := []*publisher{
+		startPublisher(t, testkit.Dial(t, s.addr), "p0", 500*time.Microsecond),
+		startPublisher(t, testkit.Dial(t, s.addr), "p1", 500*time.Microsecond),
+		startPublisher(t, testkit.DialTLS(t, secureAddr, stays), "stays", 500*time.Microsecond),
+	}
+	waitForDelivery(t, "before", publishers, all)
+	next := s.signalUpgrade(t, s.Process.Process, 1, -1)
+	waitForDelivery(t, "after the upgrade", publishers[:2], all)
+	stopPublishersAndDrain(t, publishers, all)
+	checkNoneMissing(t, all)
+	s.stopSuccessor(t, next)
 }
 
 // A hub with a server of NATS inside refuses an upgrade, says what to do, and goes on.
