@@ -37,36 +37,6 @@ func TestApps(t *testing.T) {
 	sendAndExpect(testkit.Dial(t, serveLine(t, "serve --app sha").addr), "\n"+long+"\n", "\n"+digits)
 }
 
-// What begins with an exclamation mark reaches all; those on WebSockets reach streams of events, too.
-func TestBroadcasts(t *testing.T) {
-	for _, name := range []string{"push", app.WebSocket} {
-		s := serveLine(t, "serve --max-unsent 1000 --app "+name)
-		var conns []*testkit.Conn
-		if name == app.WebSocket {
-			stream := testkit.Dial(t, s.addr)
-			sendAndExpect(stream, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\n")
-			for stream.ReadLine() != "\r" {
-			}
-			conns = append(conns, stream)
-		}
-		for range 2 {
-			c, err := app.ConnForLines(testkit.Dial(t, s.addr), name)
-			testkit.RequireNoError(t, err)
-			conns = append(conns, testkit.NewConn(t, c))
-			conns[len(conns)-1].ExchangeLine("hello", "hello") // so that it has been accepted
-		}
-		conns[len(conns)-1].Send("!news for all\n")
-		for _, c := range conns {
-			if line := c.ReadLine(); strings.TrimPrefix(line, "data: ") != "news for all" {
-				t.Errorf("%s: got %q", name, line)
-			}
-		}
-		if name == "push" {
-			sendAndExpect(conns[0], "pong\n!"+strings.Repeat("x", 2000)+"\n", "error: ")
-		}
-	}
-}
-
 // The log has a record of every third line, in the format that was asked for. The application stall says when its
 // stalls begin.
 func TestLog(t *testing.T) {

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"regexp"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -257,123 +253,4 @@ func TestClusterFails(t *testing.T) {
 	checkNoneMissing(t, all)
 	s.Signal(syscall.SIGTERM)
 	s.checkStop(t)
-}
-
-// wanderer subscribes at the next node when its node ends.
-type wanderer struct {
-	*tally
-	refused  int             // connections
-	moved    []time.Time     // when it had subscribed
-	gaps     []time.Duration // from its last message of a connection to the first of the next
-	lastTime time.Time       // of a message
-}
-
-// wander stays subscribed at one node at a time until ctx ends.
-func (w *wanderer) wander(ctx context.Context, addrs []string, node int) {
-	for ; ctx.Err() == nil; node++ {
-		c, err := net.Dial("tcp", addrs[node%len(addrs)])
-		if err != nil {
-			w.refused++
-			continue
-		}
-		end := context.AfterFunc(ctx, func() { c.Close() })
-		clear(w.last)
-		fmt.Fprint(c, "SUBSCRIBE t\r\n")
-		for lines := bufio.NewScanner(c); lines.Scan(); {
-			switch line := lines.Text(); {
-			case line == ":1": // the confirmation ends with that
-				w.mu.Lock()
-				w.moved = append(w.moved, time.Now())
-				w.mu.Unlock()
-			case numbered.MatchString(line):
-				if len(w.last) == 0 && len(w.moved) > 1 {
-					w.gaps = append(w.gaps, time.Since(w.lastTime))
-				}
-				w.lastTime = time.Now()
-				w.addLine(line)
-			}
-		}
-		end()
-		c.Close()
-	}
-}
-
-// TestRollingRestart ends three nodes one after the other, and starts each again, while messages are published
-// and subscribers listen. Each subscriber is told to go, at the rate of the drain, and finds another node at
-// once; none is refused, and on no connection does anything come twice or out of order.
-func TestRollingRestart(t *testing.T) {
-	skipIfShort(t)
-	t.Parallel()
-	const clients, rate = 150, 50 // rate is of clients that are told to go in a second
-	var addrs, joined []string
-	for i := range 3 {
-		addrs, joined = append(addrs, uniqueLoopbackAddr(9091+i)), append(joined, uniqueLoopbackAddr(6222+i))
-	}
-	start := func(i int) *server {
-		cmd := newCommandProcess(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join",
-			strings.Join(joined, ","), "--node", fmt.Sprint("hub", i+1), "--drain-rate", fmt.Sprint(rate))
-		cmd.Env = append(cmd.Env, clusterSecretVariable+"=s3cret")
-		return startProcess(t, cmd)
-	}
-	nodes := []*server{start(0), start(1), start(2)}
-	var wandering sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	all, wanderers := make([]*tally, clients), make([]*wanderer, clients)
-	for i := range wanderers {
-		w := &wanderer{tally: newTally(fmt.Sprint("client ", i))}
-		all[i], wanderers[i] = w.tally, w
-		wandering.Go(func() { w.wander(ctx, addrs, i) })
-	}
-	moves := func() (times []time.Time) {
-		for _, w := range wanderers {
-			w.mu.Lock()
-			times = append(times, w.moved...)
-			w.mu.Unlock()
-		}
-		slices.SortFunc(times, time.Time.Compare)
-		return times
-	}
-	testkit.WaitFor(t, "all have subscribed", func() bool { return len(moves()) == clients })
-	p := startPublisher(t, testkit.Dial(t, addrs[2]), "a", 5*time.Millisecond) // at a node that goes last
-	waitForDelivery(t, "at first", []*publisher{p}, all)
-	for i, node := range nodes {
-		if i == 2 {
-			p.stop()
-			p = startPublisher(t, testkit.Dial(t, addrs[0]), "b", 5*time.Millisecond) // at one that has come again
-			waitForDelivery(t, "another publisher", []*publisher{p}, all)
-		}
-		before := len(moves())
-		if code := node.signalAndWait(syscall.SIGTERM); code != 0 {
-			t.Errorf("hub%d: exit code %d", i+1, code)
-		}
-		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
-		draining, err := strconv.Atoi(strings.Fields(said)[0])
-		testkit.RequireNoError(t, err)
-		start(i)
-		// The publisher, if it was here, is no subscriber.
-		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })
-		times := moves()[before:]
-		spread, least := times[len(times)-1].Sub(times[0]), time.Duration(len(times)-1)*time.Second/rate/2
-		t.Logf("hub%d: %d clients were told to go, and had subscribed elsewhere within %v", i+1, draining, spread)
-		if spread < least {
-			t.Errorf("hub%d: all came back within %v; expected %v at least, by the rate of the drain", i+1, spread, least)
-		}
-		waitForDelivery(t, fmt.Sprint("with a new hub", i+1), []*publisher{p}, all)
-	}
-	p.stop()
-	cancel()
-	wandering.Wait()
-
-	var gaps []time.Duration
-	for _, w := range wanderers {
-		if w.refused > 0 {
-			t.Errorf("%s was refused %d times", w.name, w.refused)
-		}
-		w.checkOrder(t)
-		gaps = append(gaps, w.gaps...)
-	}
-	slices.Sort(gaps)
-	t.Logf("%d reconnections of %d clients; time from the last message to the next: p50 %v, p99 %v, longest %v",
-		len(gaps), clients, gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
 }

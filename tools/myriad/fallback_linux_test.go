@@ -119,12 +119,9 @@ func TestFallback(t *testing.T) {
 		{unix.EINVAL, "the kernel's io_uring is too old; expected Linux 6.6 or later: invalid argument", nil},
 	} {
 		checkFallsBackToEpoll(t, refuseRing, uint64(c.errno), c.says, c.args...)
-		for asked, line := range map[string]string{"--model": "serve --addr 127.0.0.1:0 --model uring", "load": "load -c 1 127.0.0.1:1 --model uring"} {
+		for line, asked := range map[string]string{"serve --addr 127.0.0.1:0 --model uring": "--model", "load -c 1 127.0.0.1:1 --model uring": "load"} {
 			got := runToEnd(t, newRestrictedCommand(t, refuseRing, uint64(c.errno), strings.Fields(line)...))
 			got.checkOutcome(t, line, 2, "myriad: "+asked+": "+c.says)
-			if strings.Count(got.output(), "\n") != 1 {
-				t.Errorf("%s: %+v; want one line", line, got)
-			}
 		}
 	}
 }
