@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -135,16 +134,6 @@ func TestReady(t *testing.T) {
 	src.stats.Store(&tcp.Stats{Model: "epoll", Draining: true})
 	requestAndExpect(t, h, "GET", "/readyz", 503, "draining")
 	requestAndExpect(t, h, "GET", "/healthz", 200, "ok")
-}
-
-func TestStatsAreComplete(t *testing.T) {
-	want := tcp.Stats{Model: "uring", Open: 5, Closed: tcp.Closes{Idle: 7}, Busy: 3 * time.Second}
-	want.Lag.Buckets[3] = 9
-	var got tcp.Stats
-	body := request(Handler(Config{Source: newFakeSource(want)}), "GET", "/stats").Body
-	if err := json.NewDecoder(body).Decode(&got); err != nil || got != want {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
-	}
 }
 
 func TestGatherer(t *testing.T) {
