@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -169,5 +171,27 @@ func TestDumpsAreBounded(t *testing.T) {
 	files, _ = filepath.Glob(filepath.Join(dir, dumpPattern))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= maxDumps {
 		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)
+	}
+}
+
+// TestRealServer has a server dump a trace when a loop lags.
+func TestRealServer(t *testing.T) {
+	const slow = 20 * time.Millisecond
+	server := &tcp.Server{
+		Model: tcp.Models()[len(tcp.Models())-1], // Auto would not let its loop lag
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
+			time.Sleep(slow)
+			c.Write(append(msg, '\n'))
+		})),
+	}
+	dir := t.TempDir()
+	startFlight(t, FlightConfig{Source: server, Dir: dir, Lag: time.Millisecond})
+	addr, _ := testserver.Start(t, server)
+	testkit.Dial(t, addr).ExchangeLine("slow", "slow")
+	if server.Stats().Loops > 0 {
+		testkit.WaitForFunc(t, func() bool {
+			files, _ := filepath.Glob(filepath.Join(dir, dumpPattern))
+			return len(files) > 0
+		}, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
 	}
 }
