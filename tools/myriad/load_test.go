@@ -145,22 +145,20 @@ func lastResult(t *testing.T, stream string) *load.Result {
 func TestLoadEvents(t *testing.T) {
 	s := serveLine(t, "serve --app lines")
 	dir := t.TempDir()
-	file, config := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json")
+	file, config, out := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json"), filepath.Join(dir, "out.json")
 	testkit.RequireNoError(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
 	for _, flag := range []string{"--out=-", "--json", "--out=" + file} {
 		got := invokeLine(t, "load --config "+config+" --expect answered>21 "+flag)
 		got.checkOutcome(t, flag, 1, "FAIL answered>21: 21\n")
-		stream := got.stdout
 		if flag == "--out="+file {
 			text, err := os.ReadFile(file)
 			testkit.RequireNoError(t, err)
-			stream = string(text)
+			got.stdout = string(text)
 		}
-		if r := lastResult(t, stream); r == nil || r.Answered != 21 {
+		if r := lastResult(t, got.stdout); r == nil || r.Answered != 21 {
 			t.Errorf("%s: the last event has %+v; want 21 answers", flag, r)
 		}
 	}
-	out := filepath.Join(dir, "out.json")
 	invokeLine(t, "report --format json --out "+out+" --expect answered==21 "+file).checkOutcome(t, "report", 0)
 	text, err := os.ReadFile(out)
 	var r load.Result
