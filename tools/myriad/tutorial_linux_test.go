@@ -109,9 +109,9 @@ func (s *tutorial) read(name string) string {
 func (s *tutorial) runCommand(step int) {
 	s.t.Helper()
 	found := 0
-	for _, words := range parseShellCommands(s.t, s.sections[step]) {
-		if words[0] == "myriad" {
-			invokeCommand(s.t, words[1:]...).checkOutcome(s.t, strings.Join(words, " "), 0)
+	for _, command := range shellCommands(s.sections[step]) {
+		if line, ok := strings.CutPrefix(command, "myriad "); ok {
+			invokeLine(s.t, strings.ReplaceAll(line, "'", "")).checkOutcome(s.t, command, 0)
 			found++
 		}
 	}
