@@ -162,7 +162,7 @@ func TestTraceEnds(t *testing.T) {
 	}
 }
 
-// TestCPUProfile records for the shortest time there is; TestRealServer does so with a trace.
+// TestCPUProfile records for the shortest time there is.
 func TestCPUProfile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")

@@ -1,11 +1,9 @@
 package faults
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -335,21 +333,4 @@ func (s *testServer) measureAnswerRound(p *peakUsage) time.Duration {
 		p.record(s)
 	}
 	return time.Since(begun)
-}
-
-// measureFirstAnswer connects, sends a line, and returns the time until the answer.
-func (s *testServer) measureFirstAnswer(timeout time.Duration) (time.Duration, error) {
-	begun := time.Now()
-	c, err := net.DialTimeout("tcp", s.addr.String(), timeout)
-	if err != nil {
-		return time.Since(begun), err
-	}
-	defer c.Close()
-	c.SetDeadline(begun.Add(timeout))
-	io.WriteString(c, "hello\n")
-	answer, err := bufio.NewReader(c).ReadString('\n')
-	if err == nil && answer != "hello\n" {
-		err = fmt.Errorf("%w: %q", errWrong, answer)
-	}
-	return time.Since(begun), err
 }
