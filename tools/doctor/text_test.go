@@ -1,9 +1,6 @@
 package doctor
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -37,17 +34,9 @@ func TestWriteText(t *testing.T) {
 		}},
 		{"text-fits", Plan{Connections: 1000, Side: Server, Model: epoll}, nil},
 	} {
-		var got bytes.Buffer
+		var got strings.Builder
 		testkit.RequireNoError(t, mustExamine(t, test.plan, test.change).WriteText(&got))
-		file := filepath.Join("testdata", test.golden+".txt")
-		if *update {
-			testkit.RequireNoError(t, os.WriteFile(file, got.Bytes(), 0o644))
-		}
-		want, err := os.ReadFile(file)
-		testkit.RequireNoError(t, err)
-		if got.String() != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", test.golden, got.String(), want)
-		}
+		checkGolden(t, test.golden, got.String())
 		_, rest, _ := strings.Cut(got.String(), "\n") // the first line says it all
 		for line := range strings.Lines(rest) {
 			if n := utf8.RuneCountInString(line); n > 121 && !strings.HasPrefix(line, "  myriad ") {
