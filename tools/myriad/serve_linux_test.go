@@ -58,33 +58,29 @@ func waitUntilRefused(t *testing.T, addr string) {
 }
 
 // A terminal sends SIGINT or SIGHUP to the supervisor and its workers, a service manager
-// SIGTERM: the drain is announced once, and nothing is cut off.
+// SIGTERM: the drain is announced once, and nothing is cut off. A connection in the middle of a message holds up the
+// drain, until the second signal.
 func TestSignals(t *testing.T) {
 	for sig, args := range map[syscall.Signal][]string{
 		syscall.SIGINT: {"--processes", "2"}, syscall.SIGTERM: {"--model", "goroutine"}, syscall.SIGHUP: {"--processes", "2"},
 	} {
-		s := startProcessGroup(t, args...)
-		c := dialWithHalfMessage(t, s.addr)
-		s.signalGroup(t, sig)
-		waitUntilRefused(t, s.addr)
-		finishHalfMessage(c)
-		s.checkStop(t)
-		if said := s.stderr.String(); strings.Count(said, "shutting down") != 1 || strings.Count(said, "draining") > 1 {
-			t.Errorf("%v: stderr %q; want one line of the signal, and at most one of draining", sig, said)
-		}
-	}
-}
-
-// A connection in the middle of a message holds up the drain, until the second signal.
-func TestSecondSignal(t *testing.T) {
-	for _, args := range [][]string{nil, {"--processes", "2"}} {
-		s := startProcessGroup(t, args...)
-		dialWithHalfMessage(t, s.addr)
-		s.signalGroup(t, syscall.SIGINT)
-		waitUntilRefused(t, s.addr) // the workers drain, and have said what they have open
-		s.signalGroup(t, syscall.SIGINT)
-		if code := s.stop(); code != 1 || !strings.Contains(s.stderr.String(), "at once") {
-			t.Errorf("%q: exit code %d, stderr %q; want 1 and word of the cut", args, code, s.stderr)
+		for _, second := range []bool{false, true} {
+			s := startProcessGroup(t, args...)
+			c := dialWithHalfMessage(t, s.addr)
+			s.signalGroup(t, sig)
+			waitUntilRefused(t, s.addr) // the workers drain, and have said what they have open
+			if second {
+				s.signalGroup(t, syscall.SIGINT)
+				if code := s.stop(); code != 1 || !strings.Contains(s.stderr.String(), "at once") {
+					t.Errorf("%v, then another: exit code %d, stderr %q; want 1 and word of the cut", sig, code, s.stderr)
+				}
+				continue
+			}
+			finishHalfMessage(c)
+			s.checkStop(t)
+			if said := s.stderr.String(); strings.Count(said, "shutting down") != 1 || strings.Count(said, "draining") > 1 {
+				t.Errorf("%v: stderr %q; want one line of the signal, and at most one of draining", sig, said)
+			}
 		}
 	}
 }
