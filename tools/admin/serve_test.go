@@ -110,9 +110,13 @@ func TestServeElsewhereWarns(t *testing.T) {
 func TestServeRefuses(t *testing.T) {
 	taken := startServe(t, ":0")
 	defer taken.stop(t)
-	for addr, contains := range map[string]string{"9090": `admin: address "9090"`, taken.addr: "admin: "} { // systems word that one in their own way
-		if err := Serve(t.Context(), addr, Config{Source: newFakeSource(tcp.Stats{})}, nil); err == nil || !strings.HasPrefix(err.Error(), contains) {
-			t.Errorf("%q: got %v; want an error that begins with %q", addr, err, contains)
+	cfg := Config{Source: newFakeSource(tcp.Stats{})}
+	for addr, begin := range map[string]string{
+		"9090":     `admin: address "9090"`,
+		taken.addr: "admin: ", // systems word that in their own way
+	} {
+		if err := Serve(t.Context(), addr, cfg, nil); err == nil || !strings.HasPrefix(err.Error(), begin) {
+			t.Errorf("%q: got %v; want an error that begins with %q", addr, err, begin)
 		}
 	}
 }

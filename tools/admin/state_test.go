@@ -48,19 +48,21 @@ func findPart(t *testing.T, p *page.Page, what string, is func(page.Part) bool) 
 
 func findTable(t *testing.T, p *page.Page, caption string) *page.Table {
 	t.Helper()
-	return findPart(t, p, "table "+caption, func(part page.Part) bool { return part.Table != nil && part.Table.Caption == caption }).Table
+	is := func(part page.Part) bool { return part.Table != nil && part.Table.Caption == caption }
+	return findPart(t, p, "table "+caption, is).Table
 }
 
 func findChart(t *testing.T, p *page.Page, id string) *page.Chart {
 	t.Helper()
-	return findPart(t, p, "chart "+id, func(part page.Part) bool { return part.Chart != nil && part.Chart.ID == id }).Chart
+	is := func(part page.Part) bool { return part.Chart != nil && part.Chart.ID == id }
+	return findPart(t, p, "chart "+id, is).Chart
 }
 
 // newServerState is a live of a source, with nothing of the machine: no walls, no sockets.
 func newServerState(src Source) *pageState { return &pageState{source: src} }
 
-// TestRates has a server whose counters grow evenly. What is read at the end of a load is of one time: no rate of before
-// stands beside the connections that are left.
+// TestRates has a server whose counters grow evenly. What is read at the end of a load is of one time: no rate of
+// before stands beside the connections that are left.
 func TestRates(t *testing.T) {
 	src := newFakeSource(tcp.Stats{Model: "epoll", Loops: 2})
 	l := newServerState(src)
@@ -120,7 +122,10 @@ func checkCells(t *testing.T, p *page.Page, caption string, want map[string][]st
 
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
-	for open, want := range map[int64]string{minConnsForMemory - 1: "–", minConnsForMemory: format.Bytes(float64(1<<20) / minConnsForMemory)} {
+	for open, want := range map[int64]string{
+		minConnsForMemory - 1: "–",
+		minConnsForMemory:     format.Bytes(float64(1<<20) / minConnsForMemory),
+	} {
 		src := newFakeSource(tcp.Stats{Model: "epoll"})
 		l := newServerState(src)
 		began := time.Now()
@@ -152,8 +157,8 @@ func TestMessagesOrReceives(t *testing.T) {
 	}
 }
 
-// What is kept stays within its bounds, however often somebody looks. A watch adds a point a second, and ends when it is
-// told to.
+// What is kept stays within its bounds, however often somebody looks. A watch adds a point a second, and ends when it
+// is told to.
 func TestLooksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))

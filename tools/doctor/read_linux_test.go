@@ -218,8 +218,8 @@ func TestReadCgroup(t *testing.T) {
 	}
 }
 
-// putInCgroup moves a process to a cgroup with a limit until the test ends. controller and file are of version 1, file2 is
-// of version 2.
+// putInCgroup moves a process to a cgroup with a limit until the test ends. controller and file are of version 1,
+// file2 is of version 2.
 func putInCgroup(t *testing.T, pid int, controller, file, file2, limit string) (path string) {
 	t.Helper()
 	mount := "/sys/fs/cgroup/" + controller

@@ -53,7 +53,8 @@ func TestBench(t *testing.T) {
 func TestBenchSubjects(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	invokeCommand(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
+	invokeCommand(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$",
+		"--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none").
 		checkOutcome(t, "bench", 1, "1 of 2 runs failed", "  mine  ", `broken, round 1: FAILED: `, `"none"`)
 }
@@ -119,7 +120,9 @@ func TestBenchKilled(t *testing.T) {
 		"\x00hold\x00": {"million", "--only", "prefork", "-n", "1000"},
 	} {
 		b, tmp := startBench(t, append(args, "--out", filepath.Join(t.TempDir(), "out"))...)
-		testkit.WaitFor(t, side+" is under way", func() bool { return strings.Contains(strings.Join(commandLinesWithTemp(t, tmp), "\n"), side) })
+		testkit.WaitFor(t, side+" is under way", func() bool {
+			return strings.Contains(strings.Join(commandLinesWithTemp(t, tmp), "\n"), side)
+		})
 		b.Signal(os.Kill)
 		b.ExitCode()
 		checkNothingLeft(t, tmp)
@@ -131,7 +134,8 @@ func TestBenchInterrupted(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
-	b, tmp := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500", "--only", "^echo-(100|1000)/net$", "--out", out)
+	b, tmp := startBench(t, "quick", "--rounds", "1", "--duration", "2s", "--connections-max", "500",
+		"--only", "^echo-(100|1000)/net$", "--out", out)
 	b.WaitForOutput("echo-1000: run 2 of 2")                         // the first has ended
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Interrupt} { // as timeout(1) sends two: they count as one
 		b.Signal(sig)

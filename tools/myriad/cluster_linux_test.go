@@ -65,9 +65,9 @@ func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr st
 	return l.Addr().String()
 }
 
-// TestClusterFails cuts the cable between a hub and its NATS server for a while, without an error on the connection. The
-// hub knows after some seconds, serves its own clients meanwhile, keeps as many messages as --cluster-waiting says,
-// counts the others, and is back when the cable is. What is lost is tested in package cluster.
+// TestClusterFails cuts the cable between a hub and its NATS server for a while, without an error on the connection.
+// The hub knows after some seconds, serves its own clients meanwhile, keeps as many messages as --cluster-waiting
+// says, counts the others, and is back when the cable is. What is lost is tested in package cluster.
 func TestClusterFails(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()

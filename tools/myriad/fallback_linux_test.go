@@ -16,9 +16,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/uring"
 )
 
-// refuseRing makes the test binary, before it is the command, have a seccomp filter answer io_uring_setup with the error
-// that is its value. That outlives exec, so that the command begins with it, like in a container; what the command
-// starts has it too.
+// refuseRing makes the test binary, before it is the command, have a seccomp filter answer io_uring_setup with the
+// error that is its value. That outlives exec, so that the command begins with it, like in a container; what the
+// command starts has it too.
 const refuseRing = "MYRIAD_TEST_REFUSE_IO_URING"
 
 func init() {
@@ -77,7 +77,8 @@ func refuseRings(errno syscall.Errno) restriction {
 // limitLockedMemory lets a command lock some memory, without root's privilege to lock more.
 func limitLockedMemory(bytes uint64) restriction {
 	return func(cmd *exec.Cmd) *exec.Cmd {
-		cmd.Args = append([]string{"prlimit", fmt.Sprint("--memlock=", bytes), "setpriv", "--bounding-set=-ipc_lock", cmd.Path}, cmd.Args[1:]...)
+		words := []string{"prlimit", fmt.Sprint("--memlock=", bytes), "setpriv", "--bounding-set=-ipc_lock", cmd.Path}
+		cmd.Args = append(words, cmd.Args[1:]...)
 		cmd.Path = "/usr/bin/prlimit"
 		return cmd
 	}
@@ -115,7 +116,9 @@ func TestFallback(t *testing.T) {
 		{unix.EINVAL, "the kernel's io_uring is too old; expected Linux 6.6 or later: invalid argument", nil},
 	} {
 		checkFallsBackToEpoll(t, refuseRings(c.errno), c.says, c.args...)
-		for line, asked := range map[string]string{"serve --addr 127.0.0.1:0 --model uring": "--model", "load -c 1 127.0.0.1:1 --model uring": "load"} {
+		for line, asked := range map[string]string{
+			"serve --addr 127.0.0.1:0 --model uring": "--model", "load -c 1 127.0.0.1:1 --model uring": "load",
+		} {
 			got := runToEnd(t, refuseRings(c.errno)(newCommandProcess(t, strings.Fields(line)...)))
 			got.checkOutcome(t, line, 2, "myriad: "+asked+": "+c.says)
 		}

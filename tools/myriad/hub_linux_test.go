@@ -118,7 +118,8 @@ func TestHubCluster(t *testing.T) {
 	}
 	t.Setenv(clusterSecretVariable, "s3cret")
 	first := serveLine(t, line(cert, key, cert))
-	alone := regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([^;\s]+); alone until one joins$`).FindStringSubmatch(first.stdout.String())
+	listening := regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([^;\s]+); alone until one joins$`)
+	alone := listening.FindStringSubmatch(first.stdout.String())
 	if alone == nil {
 		t.Fatalf("the first says %s", first.stdout)
 	}

@@ -36,8 +36,10 @@ func newTutorial(t *testing.T) *tutorial {
 	text := readDocuments(t)["../../docs/getting-started.md"]
 	s := &tutorial{t: t, dir: t.TempDir(), addr: l.Addr().String()}
 	// Less load, and no test asserts a speed.
-	text = strings.NewReplacer("127.0.0.1:9000", s.addr, "p99<500ms", "p99<1m", "-c 100 --rate 5k --duration 5s", "-c 20 --rate 1k --duration 50ms",
-		"-n 1000 --duration 10s", "-n 20 --duration 50ms", "--tls-ca cert.pem", "--tls-ca "+s.dir+"/cert.pem").Replace(text)
+	text = strings.NewReplacer(
+		"127.0.0.1:9000", s.addr, "p99<500ms", "p99<1m", "--tls-ca cert.pem", "--tls-ca "+s.dir+"/cert.pem",
+		"-c 100 --rate 5k --duration 5s", "-c 20 --rate 1k --duration 50ms", "-n 1000 --duration 10s", "-n 20 --duration 50ms",
+	).Replace(text)
 	s.sections = strings.Split(text, "\n## ")
 	s.overlay.Replace = map[string]string{}
 	if len(s.sections) != headings {

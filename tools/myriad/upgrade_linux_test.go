@@ -108,15 +108,18 @@ func TestUpgradeServe(t *testing.T) {
 	c.Close()
 	s.stopSuccessor(t, next)
 	heard := readNotifications(manager)
-	last, main := heard[len(heard)-1], fmt.Sprintf("MAINPID=%d\nREADY=1", next.Pid)
-	if last != "STOPPING=1" || slices.Index(heard, "STOPPING=1") != len(heard)-1 || !slices.Contains(heard, main) || !slices.Contains(heard, "RELOADING=1") {
-		t.Errorf("the manager has heard %q, want RELOADING=1 and %q among them, and STOPPING=1 in the end", heard, main)
+	main := fmt.Sprintf("MAINPID=%d\nREADY=1", next.Pid)
+	if !slices.Contains(heard, main) || !slices.Contains(heard, "RELOADING=1") {
+		t.Errorf("the manager has heard %q, want RELOADING=1 and %q among them", heard, main)
+	}
+	if slices.Index(heard, "STOPPING=1") != len(heard)-1 {
+		t.Errorf("the manager has heard %q, want STOPPING=1 in the end, once", heard)
 	}
 }
 
-// TestUpgradeHubCluster has a new process take over the clients of a node while another node publishes all the time: each
-// message comes once and in order. An upgrade that fails leaves the old process serving. The protocol of a take-over is
-// tested in package cluster, and what moves in package hub.
+// TestUpgradeHubCluster has a new process take over the clients of a node while another node publishes all the time:
+// each message comes once and in order. An upgrade that fails leaves the old process serving. The protocol of a
+// take-over is tested in package cluster, and what moves in package hub.
 func TestUpgradeHubCluster(t *testing.T) {
 	const rules = "user default on nopass +@all &*\n"
 	url, users := "nats://"+startNATS(t), writeUsersFile(t, rules)
@@ -165,7 +168,8 @@ func TestUpgradeHubCluster(t *testing.T) {
 	}
 	late := testkit.Dial(t, near.addr) // gets the last value, which has moved
 	late.Send("SUBSCRIBE t\r\n")
-	late.Expect(fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$1\r\nt\r\n:1\r\n*3\r\n$7\r\nmessage\r\n$1\r\nt\r\n$%d\r\n%d\r\n", len(fmt.Sprint(published)), published))
+	number := fmt.Sprint(published)
+	exchangeRESP(late, "", fmt.Sprintf("*3|$9|subscribe|$1|t|:1|*3|$7|message|$1|t|$%d|%s", len(number), number))
 	near.stopSuccessor(t, next)
 }
 

@@ -40,7 +40,8 @@ func TestMemoryOfGroup(t *testing.T) {
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
-	report := w.examineFirstWall("cgroup-memory", idle.Process.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
+	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"}
+	report := w.examineFirstWall("cgroup-memory", idle.Process.Process.Pid, plan)
 	idle.kill()
 	serve := func() *process {
 		w.group = group

@@ -22,9 +22,9 @@ type process struct {
 	stderr *testkit.Buffer
 }
 
-// startScript starts a shell that finds the command myriad, with the limit and the groups that processes of the namespace
-// begin with. words are its arguments $1 and so on, and environment has more variables. It is killed when the test ends,
-// in whatever way.
+// startScript starts a shell that finds the command myriad, with the limit and the groups that processes of the
+// namespace begin with. words are its arguments $1 and so on, and environment has more variables. It is killed when
+// the test ends, in whatever way.
 func (w *testNamespace) startScript(script string, words []string, environment ...string) *process {
 	w.t.Helper()
 	if w.nofile > 0 {

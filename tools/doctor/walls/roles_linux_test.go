@@ -123,8 +123,8 @@ func serveDeaf() error {
 	}
 }
 
-// unreadSender is a client that makes connections and, when it is told by a byte of standard input, sends Bytes bytes on
-// each, one after the other, as far as the kernel takes them. It holds the connections.
+// unreadSender is a client that makes connections and, when it is told by a byte of standard input, sends Bytes bytes
+// on each, one after the other, as far as the kernel takes them. It holds the connections.
 type unreadSender struct{ Conns, Bytes int }
 
 func (c *unreadSender) connectAndSend() error {

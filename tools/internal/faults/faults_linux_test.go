@@ -32,11 +32,11 @@ func TestTimeLimits(t *testing.T) {
 		{name: "slow peers", spec: serverSpec{Limits: limits}, descriptors: attackerCount(11_500, 200), attack: func(s *testServer) {
 			s.testSlowPeers(attackerCount(10_000, 50), attackerCount(500, 50))
 		}},
-		{name: "worker processes", spec: serverSpec{Limits: limits, Processes: 2}, descriptors: 200, attack: func(s *testServer) { s.testSlowPeers(50, 50) }},
+		{name: "worker processes", spec: serverSpec{Limits: limits, Processes: 2}, descriptors: 200, attack: testFewSlowPeers},
 		{
 			name: "shifted clock", spec: serverSpec{Limits: limits}, descriptors: 200,
 			wrapper: []string{"unshare", "--time", "--monotonic", seconds, "--boottime", seconds, "--"},
-			attack:  func(s *testServer) { s.testSlowPeers(50, 50) },
+			attack:  testFewSlowPeers,
 		},
 		{
 			name: "cut link", spec: serverSpec{Limits: tcp.Limits{IdleTimeout: shortTimeout, WriteTimeout: time.Second}},
@@ -65,6 +65,8 @@ func TestTimeLimits(t *testing.T) {
 	})
 	t.Run("wall clock", testNoWallClock)
 }
+
+func testFewSlowPeers(s *testServer) { s.testSlowPeers(50, 50) }
 
 // testSlowPeers runs peers that are slow in each way for which there is a time limit: drips that drip and n
 // of each other kind.
