@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -117,6 +118,57 @@ func TestUpgradeServe(t *testing.T) {
 	}
 }
 
+// startNumberedPublisher publishes 1, 2 and so on, each after the answer to the one before, until the connection ends or
+// stop is called.
+func startNumberedPublisher(c *testkit.Conn) (stop func() (published int)) {
+	var publishing sync.WaitGroup
+	stopping, published := make(chan struct{}), 0
+	publishing.Go(func() {
+		for {
+			select {
+			case <-stopping:
+				return
+			default:
+			}
+			fmt.Fprint(c, testkit.RESPCommand("PUBLISH", "t", fmt.Sprint(published+1)))
+			if line, _ := c.R.ReadString('\n'); !strings.HasPrefix(line, ":") {
+				return
+			}
+			published++
+		}
+	})
+	return func() int {
+		close(stopping)
+		publishing.Wait()
+		return published
+	}
+}
+
+// expectNumbered expects messages of a numbered publisher.
+func expectNumbered(subscriber *testkit.Conn, from, to int) {
+	for n := from; n <= to; n++ {
+		exchangeRESP(subscriber, "", fmt.Sprintf("*3|$7|message|$1|t|$%d|%d", len(fmt.Sprint(n)), n))
+	}
+}
+
+// TestUpgradeHubReplay has the clients of a hub that keeps messages move while one that cannot move publishes in the old
+// process: each message comes once and in order.
+func TestUpgradeHubReplay(t *testing.T) {
+	cert, key := testkit.WriteCertificate(t)
+	s := startUpgradable(t, "hub", "--replay", "t", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+	stays := testkit.DialTLS(t, s.waitForSecondAddr(t), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+	subscriber := testkit.Dial(t, s.addr)
+	exchangeRESP(subscriber, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
+	stop := startNumberedPublisher(stays)
+	expectNumbered(subscriber, 1, 100)
+	next := s.signalUpgrade(t, s.Process.Process, 1, -1)
+	published := stop()
+	expectNumbered(subscriber, 101, published)
+	exchangeRESP(testkit.Dial(t, s.addr), "PUBLISH t after\r\n", ":1")
+	exchangeRESP(subscriber, "", "*3|$7|message|$1|t|$5|after")
+	s.stopSuccessor(t, next)
+}
+
 // TestUpgradeHubCluster has a new process take over the clients of a node while another node publishes all the time:
 // each message comes once and in order. An upgrade that fails leaves the old process serving. The protocol of a
 // take-over is tested in package cluster, and what moves in package hub.
@@ -128,39 +180,21 @@ func TestUpgradeHubCluster(t *testing.T) {
 	subscriber, publisher := testkit.Dial(t, near.addr), testkit.Dial(t, far.addr)
 	exchangeRESP(subscriber, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
 	far.waitForPage(t, "/hub", `(?s)"Name": "near",.*"Subscriptions": 1`)
-	received := 0
-	receive := func(n int) {
+	stop := startNumberedPublisher(publisher)
+	receive := func(from, to int) {
 		t.Helper()
-		for range n {
-			received++
-			number := fmt.Sprint(received)
-			exchangeRESP(subscriber, "", fmt.Sprintf("*3|$7|message|$1|t|$%d|%s", len(number), number))
-		}
+		expectNumbered(subscriber, from, to)
 	}
-	var publishing sync.WaitGroup
-	stop, published := make(chan struct{}), 0
-	publishing.Go(func() {
-		for line := ":"; strings.HasPrefix(line, ":"); published++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			fmt.Fprint(publisher, testkit.RESPCommand("PUBLISH", "t", fmt.Sprint(published+1)))
-			line, _ = publisher.R.ReadString('\n')
-		}
-	})
-	receive(100)
+	receive(1, 100)
 	overwriteFile(t, users, "user default on nopass +frob")
 	near.Signal(syscall.SIGUSR2)
 	near.waitForError(t, "the new process has ended: exit status 2; this process continues to serve")
-	receive(100)
+	receive(101, 200)
 	overwriteFile(t, users, rules)
 	next := near.signalUpgrade(t, near.Process.Process, 1, 1)
-	receive(100)
-	close(stop)
-	publishing.Wait()
-	receive(published - received)
+	receive(201, 300)
+	published := stop()
+	receive(301, published)
 	for name, of := range map[string]*server{"near": near, "far": far} {
 		if s := fetchClusterStats(t, of); s.Lost != 0 || s.Unsent != 0 {
 			t.Errorf("%s: %d lost, %d unsent; expected none", name, s.Lost, s.Unsent)
