@@ -96,6 +96,7 @@ func newNamespace(t *testing.T) *faults.Namespace {
 	}
 	n, err := faults.NewNamespace()
 	testkit.RequireNoError(t, err)
+	t.Cleanup(func() { n.Close() })
 	return n
 }
 

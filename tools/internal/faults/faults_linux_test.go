@@ -599,6 +599,9 @@ func testDrain(s *testServer) {
 
 // TestHonestClientsDetectErrors checks that clients detect wrong and missing answers.
 func TestHonestClientsDetectErrors(t *testing.T) {
+	if (&HonestClients{}).Start() == nil || (&Swarm{Conns: 1}).Start() == nil {
+		t.Error("clients have started without a server")
+	}
 	for answer, want := range map[string]Report{"wrong\n": {Wrong: 1}, "": {Lost: 1}} {
 		ours, theirs := net.Pipe()
 		h := &HonestClients{Conns: 1, Dial: func() (net.Conn, error) { return ours, nil }}
