@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +33,12 @@ type fakeController struct {
 
 func newFakeController() *fakeController {
 	return &fakeController{fakeSource: newFakeSource(tcp.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
+}
+
+// newControlHandler returns a handler that controls a fake server, and what it logs.
+func newControlHandler() (h http.Handler, o *fakeController, log *testkit.Buffer) {
+	o, log = newFakeController(), new(testkit.Buffer)
+	return Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(log, nil))}), o, log
 }
 
 func (o *fakeController) recordCall(what string) error {
@@ -82,42 +87,47 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
+// orderAndExpect gives an order and checks the answer.
+func orderAndExpect(t *testing.T, h http.Handler, order string, status int, contains string, changes ...func(*http.Request)) {
+	t.Helper()
+	w := serveRequest(h, newControlRequest("/control/"+order, changes...))
+	if w.Code != status || !strings.Contains(w.Body.String(), contains) {
+		t.Errorf("%s: %d, %q; want %d with %q in it", order, w.Code, w.Body, status, contains)
+	}
+}
+
+func setHeader(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
 // TestGuard gives orders as nobody may: none is carried out, and the first is logged.
 func TestGuard(t *testing.T) {
-	header := func(name, value string) func(*http.Request) {
-		return func(r *http.Request) { r.Header.Set(name, value) }
-	}
 	method := func(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
 	for name, c := range map[string]struct {
 		change func(*http.Request)
 		status int
 	}{
-		"no token":           {func(r *http.Request) { r.Header.Del(TokenHeader) }, 401},
-		"wrong token":        {header(TokenHeader, "a token of 26 characters,,"), 401},
-		"part of the token":  {header(TokenHeader, testToken[:20]), 401},
-		"no header":          {func(r *http.Request) { r.Header.Del(ActionHeader) }, 403},
-		"another site":       {header("Sec-Fetch-Site", "cross-site"), 403},
-		"another port":       {header("Sec-Fetch-Site", "same-site"), 403},
+		"no token":           {setHeader(TokenHeader, ""), 401},
+		"wrong token":        {setHeader(TokenHeader, "a token of 26 characters,,"), 401},
+		"part of the token":  {setHeader(TokenHeader, testToken[:20]), 401},
+		"no header":          {setHeader(ActionHeader, ""), 403},
+		"another site":       {setHeader("Sec-Fetch-Site", "cross-site"), 403},
 		"old browser's form": {func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "http://evil.example") }, 403},
 		"GET":                {method("GET"), 405},
-		"HEAD":               {method("HEAD"), 405},
 		"PUT":                {method("PUT"), 405},
 	} {
-		o := newFakeController()
-		var log bytes.Buffer
-		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		for _, what := range []string{"pause", "resume", "drain", "close?remote=192.0.2.1:80"} {
-			w := serveRequest(h, newControlRequest("/control/"+what, c.change))
-			if w.Code != c.status {
-				t.Errorf("%s: %s got %d, %q; want %d", name, what, w.Code, w.Body, c.status)
+		t.Run(name, func(t *testing.T) {
+			h, o, log := newControlHandler()
+			for _, what := range []string{"pause", "resume", "drain", "close?remote=192.0.2.1:80"} {
+				orderAndExpect(t, h, what, c.status, "", c.change)
 			}
-		}
-		if got := o.recordedCalls(); got != "" {
-			t.Errorf("%s: the server was told %s", name, got)
-		}
-		if strings.Contains(log.String(), testToken) || c.status != 405 && strings.Count(log.String(), "request rejected") != 1 {
-			t.Errorf("%s: this was logged: %s", name, log.String())
-		}
+			if got := o.recordedCalls(); got != "" {
+				t.Errorf("the server was told %s", got)
+			}
+			if text := log.String(); strings.Contains(text, testToken) || c.status != 405 && strings.Count(text, "request rejected") != 1 {
+				t.Errorf("this was logged: %s", text)
+			}
+		})
 	}
 }
 
@@ -125,90 +135,62 @@ func TestGuard(t *testing.T) {
 // all is no wrong one. The log has a line of them now and then.
 func TestWrongTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newFakeController()
-		var log bytes.Buffer
-		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		wrong := func(r *http.Request) { r.Header.Set(TokenHeader, "wrong") }
-		none := func(r *http.Request) { r.Header.Del(TokenHeader) }
-		want := func(status int, changes ...func(*http.Request)) {
+		h, o, log := newControlHandler()
+		wrong, none := setHeader(TokenHeader, "wrong"), setHeader(TokenHeader, "")
+		want := func(n, status int, changes ...func(*http.Request)) {
 			t.Helper()
-			if w := serveRequest(h, newControlRequest("/control/pause", changes...)); w.Code != status {
-				t.Errorf("got %d, %q; want %d", w.Code, w.Body, status)
+			for range n {
+				orderAndExpect(t, h, "pause", status, "", changes...)
 			}
 		}
-		for range 3 * maxWrongTokens {
-			want(401, none)
-		}
-		for range maxWrongTokens {
-			want(401, wrong)
-		}
-		for range 1000 {
-			want(429, wrong)
-		}
-		want(200)
-		want(429, wrong)
+		want(3*maxWrongTokens, 401, none)
+		want(maxWrongTokens, 401, wrong)
+		want(1000, 429, wrong)
+		want(1, 200)
+		want(1, 429, wrong)
 		if n := strings.Count(log.String(), "request rejected"); n != 1 {
-			t.Errorf("%d refusals were logged at once, want one: %s", n, log.String())
+			t.Errorf("%d refusals were logged at once, want one: %s", n, log)
 		}
 		time.Sleep(wrongTokenForgiven)
-		want(401, wrong)
-		want(429, wrong)
-		want(200)
+		want(1, 401, wrong)
+		want(1, 429, wrong)
+		want(1, 200)
 		if got := o.recordedCalls(); got != "pause pause" {
 			t.Errorf("the server was told %s", got)
 		}
 		more := fmt.Sprint("suppressed=", 3*maxWrongTokens-1+maxWrongTokens+1000+1)
 		if n := strings.Count(log.String(), "request rejected"); n != 2 || !strings.Contains(log.String(), more) {
-			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongTokenForgiven, more, log.String())
+			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongTokenForgiven, more, log)
 		}
 	})
 }
 
 func TestOrders(t *testing.T) {
-	o := newFakeController()
-	var log testkit.Buffer
-	h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	for _, c := range []struct {
-		order  string
-		status int
-		says   string
-	}{
-		{"pause", 200, "paused"},
-		{"resume", 200, "goes on"},
-		{"close?remote=192.0.2.1:80", 200, "192.0.2.1:80"},
-		{"close?remote=[2001:db8::1]:80", 200, "[2001:db8::1]:80"},
-		{"close?remote=192.0.2.1", 400, "expected an address and a port"},
-		{"close", 400, "expected an address and a port"},
-	} {
-		if w := serveRequest(h, newControlRequest("/control/"+c.order)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
-			t.Errorf("%s: %d, %q; want %d with %q in it", c.order, w.Code, w.Body, c.status, c.says)
-		}
-	}
-	if got, want := o.recordedCalls(), "pause resume close 192.0.2.1:80 close [2001:db8::1]:80"; got != want {
+	h, o, log := newControlHandler()
+	orderAndExpect(t, h, "pause", 200, "paused")
+	orderAndExpect(t, h, "resume", 200, "goes on")
+	orderAndExpect(t, h, "close?remote=[2001:db8::1]:80", 200, "[2001:db8::1]:80")
+	orderAndExpect(t, h, "close?remote=192.0.2.1", 400, "expected an address and a port")
+	if got, want := o.recordedCalls(), "pause resume close [2001:db8::1]:80"; got != want {
 		t.Errorf("the server was told %s, want %s", got, want)
 	}
-	if n := strings.Count(log.String(), "from="); n != 6 {
-		t.Errorf("%d orders were logged, want 6: %s", n, log.String())
+	if n := strings.Count(log.String(), "from="); n != 4 {
+		t.Errorf("%d orders were logged, want 4: %s", n, log)
 	}
 	o.err = tcp.ErrServerClosed
-	if w := serveRequest(h, newControlRequest("/control/pause")); w.Code != 409 || !strings.Contains(w.Body.String(), "shutting down") {
-		t.Errorf("a server that has ended: %d, %q", w.Code, w.Body)
-	}
-	if w := serveRequest(h, newControlRequest("/control/nothing")); w.Code != 404 {
-		t.Errorf("an order that there is not: %d", w.Code)
-	}
+	orderAndExpect(t, h, "pause", 409, "shutting down")
+	orderAndExpect(t, h, "nothing", 404, "")
 }
 
 // A connection that is not there is told of after a bounded wait.
 func TestCloseNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newFakeController()
+		h, o, _ := newControlHandler()
 		o.closes = 0
-		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.DiscardHandler)})
 		began := time.Now()
-		w := serveRequest(h, newControlRequest("/control/close?remote=192.0.2.1:80"))
-		if w.Code != 409 || !strings.Contains(w.Body.String(), "no connection") || time.Since(began) != closeTimeout {
-			t.Errorf("%d, %q after %v", w.Code, w.Body, time.Since(began))
+		orderAndExpect(t, h, "close?remote=192.0.2.1:80", 409, "no connection")
+		if took := time.Since(began); took != closeTimeout {
+			t.Errorf("it took %v", took)
 		}
 	})
 }
@@ -237,9 +219,7 @@ func (h *slowController) Stats() tcp.Stats {
 func TestCloseHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := Handler(Config{Source: &slowController{fakeController: newFakeController()}, Token: testToken, Log: slog.New(slog.DiscardHandler)})
-		if w := serveRequest(h, newControlRequest("/control/close?remote=192.0.2.1:80")); w.Code != 200 {
-			t.Errorf("%d, %q", w.Code, w.Body)
-		}
+		orderAndExpect(t, h, "close?remote=192.0.2.1:80", 200, "")
 	})
 }
 
@@ -257,25 +237,19 @@ func postControl(t *testing.T, url string) (answer *http.Response, text string) 
 
 // The answer to a drain comes before its end, and the second one is refused.
 func TestDrainAnswers(t *testing.T) {
-	o := newFakeController()
+	h, o, log := newControlHandler()
 	o.err = context.DeadlineExceeded
-	var log testkit.Buffer
-	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
-	drain := func() (int, string) {
-		t.Helper()
-		answer, text := postControl(t, s.URL+"/control/drain")
-		return answer.StatusCode, text
+	s := httptest.NewServer(h)
+	if answer, text := postControl(t, s.URL+"/control/drain"); answer.StatusCode != 200 || text != "the server is draining\n" {
+		t.Errorf("%d, %q", answer.StatusCode, text)
 	}
-	if status, text := drain(); status != 200 || text != "the server is draining\n" {
-		t.Errorf("%d, %q", status, text)
-	}
-	if status, text := drain(); status != 409 || !strings.Contains(text, "already") {
-		t.Errorf("the second drain: %d, %q; want 409", status, text)
+	if answer, text := postControl(t, s.URL+"/control/drain"); answer.StatusCode != 409 || !strings.Contains(text, "already") {
+		t.Errorf("the second drain: %d, %q; want 409", answer.StatusCode, text)
 	}
 	close(o.drains)
 	s.Close() // waits for the first
 	if o.recordedCalls() != "drain" || !strings.Contains(log.String(), "drain ended early") {
-		t.Errorf("the server was told %s, and this was logged: %s", o.recordedCalls(), log.String())
+		t.Errorf("the server was told %s, and this was logged: %s", o.recordedCalls(), log)
 	}
 }
 
@@ -283,36 +257,33 @@ func TestDrainAnswers(t *testing.T) {
 // answered in this way none is made.
 func TestUpgradeAnswers(t *testing.T) {
 	var s *httptest.Server
-	results := map[string]error{"process 7 has taken over with 3 connections in 20ms; 1 are lost": nil, "no start": errors.New("no start")}
-	for text, err := range results {
-		var upgrading sync.WaitGroup
-		s = httptest.NewUnstartedServer(Handler(Config{Source: newFakeController(), Token: testToken, Log: slog.New(slog.DiscardHandler),
-			Upgrade: func(done func(tcp.Upgraded, error)) {
-				upgrading.Go(func() {
-					_ = s.Listener.Close()
-					_ = s.Config.Shutdown(t.Context())
-					_ = s.Config.Close()
-					done(tcp.Upgraded{PID: 7, Moved: 3, Lost: 1, Took: 20 * time.Millisecond, Done: err == nil}, err)
-				})
-			}}))
-		s.Start()
+	var upgrading sync.WaitGroup
+	var result error
+	h := Handler(Config{Source: newFakeController(), Token: testToken, Log: slog.New(slog.DiscardHandler),
+		Upgrade: func(done func(tcp.Upgraded, error)) {
+			upgrading.Go(func() {
+				_ = s.Listener.Close()
+				_ = s.Config.Shutdown(t.Context())
+				_ = s.Config.Close()
+				done(tcp.Upgraded{PID: 7, Moved: 3, Lost: 1, Took: 20 * time.Millisecond, Done: result == nil}, result)
+			})
+		}})
+	for text, status := range map[string]int{"process 7 has taken over with 3 connections in 20ms; 1 are lost": 200, "no start": 409} {
+		if result = nil; status == 409 {
+			result = errors.New(text)
+		}
+		s = httptest.NewServer(h)
 		answer, said := postControl(t, s.URL+"/control/upgrade")
-		want := map[bool]int{true: 200, false: 409}[err == nil]
-		if answer.StatusCode != want || said != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%d, %v, %q; want %d and %q", answer.StatusCode, answer.Header, said, want, text)
+		if answer.StatusCode != status || said != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%d, %v, %q; want %d and %q", answer.StatusCode, answer.Header, said, status, text)
 		}
 		upgrading.Wait()
 		s.Close()
 	}
-	h := Handler(Config{Source: newFakeController(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(tcp.Upgraded, error)) { t.Error("an upgrade without an answer") }})
-	if w := serveRequest(h, newControlRequest("/control/upgrade")); w.Code != 409 || !strings.Contains(w.Body.String(), "expected HTTP/1.1") {
-		t.Errorf("%d, %q; want 409", w.Code, w.Body)
-	}
+	orderAndExpect(t, h, "upgrade", 409, "expected HTTP/1.1") // of a request that has no connection
 	requestAndExpect(t, h, "GET", "/", 200, `data-post="control/upgrade"`)
-	h = Handler(Config{Source: newFakeController(), Token: testToken})
-	if w := serveRequest(h, newControlRequest("/control/upgrade")); w.Code != 404 {
-		t.Errorf("without Config.Upgrade: %d, want 404", w.Code)
-	}
+	h, _, _ = newControlHandler() // without Config.Upgrade
+	orderAndExpect(t, h, "upgrade", 404, "")
 	if w := request(h, "GET", "/"); strings.Contains(w.Body.String(), "control/upgrade") {
 		t.Error("without Config.Upgrade there is a button")
 	}

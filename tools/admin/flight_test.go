@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -89,12 +91,12 @@ func (d *fakeDump) WriteTo(w io.Writer) (int64, error) {
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(tcp.Stats{})
-		lag := func(bucket int, n int64) {
+		setLag := func(bucket int, n int64) {
 			s := src.Stats()
 			s.Lag.Buckets[bucket] = n
 			src.stats.Store(&s)
 		}
-		lag(20, 5) // before its time
+		setLag(20, 5) // before its time
 		var d fakeDump
 		var log testkit.Buffer
 		w := &lagWatcher{source: src, firstBucket: 18, lastLag: src.Stats().Lag, dir: t.TempDir(), dump: &d,
@@ -104,42 +106,36 @@ func TestWatch(t *testing.T) {
 			defer close(ended)
 			w.dumpIfLaggedEverySecond(stop)
 		}()
-		expectDumps := func(when string, want int) {
-			t.Helper()
+		time.Sleep(time.Millisecond)
+		for _, c := range []struct {
+			what   string
+			lag    map[int]int64 // counts by bucket
+			wait   time.Duration
+			failed bool
+			dumps  int
+		}{
+			{"what was before the start", nil, 10 * time.Second, false, 0},
+			{"below the bound", map[int]int64{17: 100}, 2 * time.Second, false, 0},
+			{"above the bound", map[int]int64{18: 1}, time.Second, false, 1},
+			{"within a minute", map[int]int64{18: 2}, 59 * time.Second, false, 1},
+			{"that was too early, and is over", nil, 10 * time.Second, false, 1},
+			{"after a minute", map[int]int64{24: 1}, 2 * time.Minute, false, 2},
+			{"counts that shrink, as a worker process was killed", map[int]int64{24: 0}, time.Second, false, 2},
+			{"growth after that", map[int]int64{24: 50}, 2 * time.Minute, false, 3},
+			{"a failure, with one that shrinks by more than the other grows", map[int]int64{24: 10, 19: 1}, time.Second, true, 4},
+		} {
+			if c.failed {
+				d.err = errors.New("disk is full")
+			}
+			for bucket, n := range c.lag {
+				setLag(bucket, n)
+			}
+			time.Sleep(c.wait)
 			synctest.Wait()
-			if d.n != want {
-				t.Errorf("%s: %d dumps, want %d", when, d.n, want)
+			if d.n != c.dumps {
+				t.Errorf("%s: %d dumps, want %d", c.what, d.n, c.dumps)
 			}
 		}
-		time.Sleep(10*time.Second + time.Millisecond)
-		expectDumps("what was before the start", 0)
-		lag(17, 100)
-		time.Sleep(2 * time.Second)
-		expectDumps("below the bound", 0)
-		lag(18, 1)
-		time.Sleep(time.Second)
-		expectDumps("above the bound", 1)
-		lag(18, 2)
-		time.Sleep(59 * time.Second)
-		expectDumps("within a minute", 1)
-		time.Sleep(10 * time.Second)
-		expectDumps("that was too early, and is over", 1)
-		lag(24, 1)
-		time.Sleep(time.Second)
-		expectDumps("after a minute", 2)
-		time.Sleep(2 * time.Minute)
-		lag(24, 0) // a worker process was killed
-		time.Sleep(time.Second)
-		expectDumps("counts that shrink", 2)
-		lag(24, 50)
-		time.Sleep(time.Second)
-		expectDumps("growth after that", 3)
-		time.Sleep(2 * time.Minute)
-		d.err = errors.New("disk is full")
-		lag(24, 10) // shrinks by more than the other grows
-		lag(19, 1)
-		time.Sleep(time.Second)
-		expectDumps("a failure", 4)
 		if text := log.String(); strings.Count(text, "longer_than=131.072ms") != 3 || !strings.Contains(text, "disk is full") {
 			t.Errorf("logged %q; want three dumps and a failure", text)
 		}
@@ -175,5 +171,27 @@ func TestDumpsAreBounded(t *testing.T) {
 	files, _ = filepath.Glob(filepath.Join(dir, dumpPattern))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= maxDumps {
 		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)
+	}
+}
+
+// TestRealServer has a server dump a trace when a loop lags.
+func TestRealServer(t *testing.T) {
+	const slow = 20 * time.Millisecond
+	server := &tcp.Server{
+		Model: tcp.Models()[len(tcp.Models())-1], // Auto would not let its loop lag
+		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
+			time.Sleep(slow)
+			c.Write(append(msg, '\n'))
+		})),
+	}
+	dir := t.TempDir()
+	startFlight(t, FlightConfig{Source: server, Dir: dir, Lag: time.Millisecond})
+	addr, _ := testserver.Start(t, server)
+	testkit.Dial(t, addr).ExchangeLine("slow", "slow")
+	if server.Stats().Loops > 0 {
+		testkit.WaitForFunc(t, func() bool {
+			files, _ := filepath.Glob(filepath.Join(dir, dumpPattern))
+			return len(files) > 0
+		}, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
 	}
 }

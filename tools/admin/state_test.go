@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -32,36 +34,35 @@ func findCell(t *testing.T, p *page.Page, caption, line string, column int) stri
 	return ""
 }
 
-func findTable(t *testing.T, p *page.Page, caption string) *page.Table {
+// findPart finds the first part of a page for which is returns true.
+func findPart(t *testing.T, p *page.Page, what string, is func(page.Part) bool) page.Part {
 	t.Helper()
 	for _, s := range p.Sections {
-		for _, part := range s.Parts {
-			if part.Table != nil && part.Table.Caption == caption {
-				return part.Table
-			}
+		if i := slices.IndexFunc(s.Parts, is); i >= 0 {
+			return s.Parts[i]
 		}
 	}
-	t.Fatalf("the page has no table %q", caption)
-	return nil
+	t.Fatalf("the page has no %s", what)
+	return page.Part{}
+}
+
+func findTable(t *testing.T, p *page.Page, caption string) *page.Table {
+	t.Helper()
+	is := func(part page.Part) bool { return part.Table != nil && part.Table.Caption == caption }
+	return findPart(t, p, "table "+caption, is).Table
 }
 
 func findChart(t *testing.T, p *page.Page, id string) *page.Chart {
 	t.Helper()
-	for _, s := range p.Sections {
-		for _, part := range s.Parts {
-			if part.Chart != nil && part.Chart.ID == id {
-				return part.Chart
-			}
-		}
-	}
-	t.Fatalf("the page has no chart %q", id)
-	return nil
+	is := func(part page.Part) bool { return part.Chart != nil && part.Chart.ID == id }
+	return findPart(t, p, "chart "+id, is).Chart
 }
 
 // newServerState is a live of a source, with nothing of the machine: no walls, no sockets.
 func newServerState(src Source) *pageState { return &pageState{source: src} }
 
-// TestRates has a server whose counters grow evenly.
+// TestRates has a server whose counters grow evenly. What is read at the end of a load is of one time: no rate of
+// before stands beside the connections that are left.
 func TestRates(t *testing.T) {
 	src := newFakeSource(tcp.Stats{Model: "epoll", Loops: 2})
 	l := newServerState(src)
@@ -78,30 +79,18 @@ func TestRates(t *testing.T) {
 		l.refreshIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	p := l.refreshIfDueAndBuildPage(begin.Add(29 * time.Second))
-	for _, want := range []struct {
-		caption, line string
-		column        int
-		is            string
-	}{
-		{"Counters", "connections", 1, "1,029"},
-		{"Counters", "connections_accepted_total", 2, "10"},
-		{"Counters", "connections_refused_total: full", 2, "3"},
-		{"Counters", "connections_dialed_total", 1, "58"},
-		{"Counters", "broadcasts_pending_bytes", 1, "4 KiB"},
-		{"Counters", "broadcasts_pending_age_seconds", 1, "2 s"},
-		{"Counters", "messages_dropped_total", 1, "7"},
-		{"Counters", "messages_total", 1, "14,500"},
-		{"Counters", "messages_total", 2, "500"},
-		{"Times, as the bounds of buckets that double", "handler", 1, "16 µs"},
-		{"Times, as the bounds of buckets that double", "handler", 2, "256 µs"},
-		{"Times, as the bounds of buckets that double", "lag", 2, "–"},
-		{"Memory", "buffers", 1, "1 MiB"},
-		{"Memory", "buffers", 2, format.Bytes(float64(1<<20) / 1029)},
-	} {
-		if got := findCell(t, p, want.caption, want.line, want.column); got != want.is {
-			t.Errorf("%s, %s: %q, want %q", want.caption, want.line, got, want.is)
-		}
-	}
+	checkCells(t, p, "Counters", map[string][]string{
+		"connections":                     {"1,029"},
+		"connections_accepted_total":      {"", "10"},
+		"connections_refused_total: full": {"", "3"},
+		"connections_dialed_total":        {"58"},
+		"broadcasts_pending_bytes":        {"4 KiB"},
+		"broadcasts_pending_age_seconds":  {"2 s"},
+		"messages_dropped_total":          {"7"},
+		"messages_total":                  {"14,500", "500"},
+	})
+	checkCells(t, p, "Times, as the bounds of buckets that double", map[string][]string{"handler": {"16 µs", "256 µs"}, "lag": {"", "–"}})
+	checkCells(t, p, "Memory", map[string][]string{"buffers": {"1 MiB", format.Bytes(float64(1<<20) / 1029)}})
 	if !slices.Contains(p.Facts, [2]string{"Utilisation of the loops", "50 %"}) {
 		t.Errorf("the facts are %q; want 50 %% of utilisation", p.Facts)
 	}
@@ -109,51 +98,43 @@ func TestRates(t *testing.T) {
 	if n := len(c.Series[0].X); n != 30 || c.Series[0].X[0] != -29 || c.Series[0].X[29] != 0 || c.Series[0].Y[29] != 1029 {
 		t.Errorf("the chart of connections has %d points, %v, %v", n, c.Series[0].X, c.Series[0].Y)
 	}
-	if len(l.snapshots) > maxSnapshots {
-		t.Errorf("%d moments are kept, want at most %d", len(l.snapshots), maxSnapshots)
-	}
-	var text strings.Builder
-	if err := p.WriteHTML(&text); err != nil || !strings.Contains(text.String(), "1,029") {
-		t.Errorf("as HTML: %v", err)
-	}
-}
-
-// What is read at the end of a load is of one time: no rate of before stands beside the
-// connections that are left.
-func TestRatesEndWithTheLoad(t *testing.T) {
-	src := newFakeSource(tcp.Stats{Model: "epoll"})
-	l := newServerState(src)
-	begin := time.Now()
-	for i := range int64(10) {
-		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
-		l.refreshIfDue(begin.Add(time.Duration(i) * time.Second))
-	}
-	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
-	l.refreshIfDue(begin.Add(10 * time.Second))
-	p := l.refreshIfDueAndBuildPage(begin.Add(11 * time.Second))
+	s.Open = 0
+	src.stats.Store(&s)
+	l.refreshIfDue(begin.Add(30 * time.Second))
+	p = l.refreshIfDueAndBuildPage(begin.Add(31 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
 		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
 	}
-	if got := findCell(t, p, "Counters", "messages_total", 2); got != "0" {
-		t.Errorf("messages_total grew by %s a second; want 0", got)
+	checkCells(t, p, "Counters", map[string][]string{"messages_total": {"14,500", "0"}})
+}
+
+// checkCells compares the cells of a table behind the first of a line. An empty string stands for any text.
+func checkCells(t *testing.T, p *page.Page, caption string, want map[string][]string) {
+	t.Helper()
+	for line, cells := range want {
+		for i, is := range cells {
+			if got := findCell(t, p, caption, line, i+1); got != is && is != "" {
+				t.Errorf("%s, %s: column %d is %q, want %q", caption, line, i+1, got, is)
+			}
+		}
 	}
 }
 
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
-	for open, want := range map[int64]string{0: "–", minConnsForMemory - 1: "–", minConnsForMemory: format.Bytes(float64(1<<20) / minConnsForMemory)} {
+	for open, want := range map[int64]string{
+		minConnsForMemory - 1: "–",
+		minConnsForMemory:     format.Bytes(float64(1<<20) / minConnsForMemory),
+	} {
 		src := newFakeSource(tcp.Stats{Model: "epoll"})
 		l := newServerState(src)
 		began := time.Now()
 		l.refreshIfDue(began)
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
 		p := l.refreshIfDueAndBuildPage(began.Add(time.Second))
-		if got := findCell(t, p, "Memory", "buffers", 2); got != want {
-			t.Errorf("%d connections: %q for each, want %q", open, got, want)
-		}
-		i := slices.IndexFunc(p.Facts, func(f [2]string) bool { return f[0] == "Memory per connection" })
-		if said := p.Facts[i][1]; strings.Contains(said, "(from 100 connections on)") != (open < minConnsForMemory) {
-			t.Errorf("%d connections: the page says %q for each", open, said)
+		checkCells(t, p, "Memory", map[string][]string{"buffers": {"", want}})
+		if said := strings.Contains(fmt.Sprint(p.Facts), "(from 100 connections on)"); said != (open < minConnsForMemory) {
+			t.Errorf("%d connections: the page says %q", open, p.Facts)
 		}
 	}
 }
@@ -176,26 +157,9 @@ func TestMessagesOrReceives(t *testing.T) {
 	}
 }
 
-// What is kept stays within its bounds, however often somebody looks.
+// What is kept stays within its bounds, however often somebody looks. A watch adds a point a second, and ends when it
+// is told to.
 func TestLooksAreBounded(t *testing.T) {
-	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
-	begin := time.Now()
-	for i := range 5000 {
-		l.refreshIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
-		if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
-			t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
-		}
-	}
-	if n := len(l.points); n != maxPoints {
-		t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, maxPoints)
-	}
-	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
-		t.Error("walls or sockets were looked at though nobody asked for the page")
-	}
-}
-
-// A watch adds a point a second, and ends when it is told to.
-func TestPointASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 		stop, ended := make(chan struct{}), make(chan struct{})
@@ -208,6 +172,19 @@ func TestPointASecond(t *testing.T) {
 		<-ended
 		if n := len(l.points); n != 21 {
 			t.Errorf("%d points after 20 s, want 21", n)
+		}
+		for range 5000 {
+			time.Sleep(minSampleInterval / 3)
+			l.refreshIfDue(time.Now())
+			if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
+				t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
+			}
+		}
+		if n := len(l.points); n != maxPoints {
+			t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, maxPoints)
+		}
+		if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
+			t.Error("walls or sockets were looked at though nobody asked for the page")
 		}
 	})
 }
@@ -258,17 +235,11 @@ func TestLivePage(t *testing.T) {
 			if whole := strings.Contains(w.Body.String(), "<script>"); whole != (target == "/") {
 				t.Errorf("%s is the whole page: %v", target, whole)
 			}
-			if strings.Contains(w.Body.String(), "data-post=") && strings.Contains(w.Body.String(), "control/") && target == "/live" {
-				t.Error("there are buttons without a token")
-			}
 			if w.Header().Get("X-Frame-Options") != "DENY" {
 				t.Error("the page may be put in a frame")
 			}
 		}
-	}
-	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
-	if w := request(h, "POST", "/control/pause"); w.Code != http.StatusNotFound {
-		t.Errorf("an order without a token configured: %d, want 404", w.Code)
+		requestAndExpect(t, h, "POST", "/control/pause", 404, "") // without a token configured
 	}
 }
 
@@ -286,26 +257,45 @@ func TestWallTable(t *testing.T) {
 		}},
 	}
 	p := &page.Page{Title: "walls", Sections: []page.Section{l.buildMachineLimitSection()}}
-	const caption = "Where it would stop"
-	for line, want := range map[string][]string{
+	checkCells(t, p, "Where it would stop", map[string][]string{
 		"nofile":    {"90", "100", "90 %", "descriptors: soft 100"},
 		"memory":    {"90", "100", "90 %", "memory"},
 		"somaxconn": {"90", "900", "10 %", "hurts, does not stop: the queue"},
-	} {
-		for i, is := range want {
-			if got := findCell(t, p, caption, line, i+1); got != is {
-				t.Errorf("%s: column %d is %q, want %q", line, i+1, got, is)
-			}
-		}
-	}
+	})
 	table := p.Sections[0].Parts[0].Table
 	if len(table.Lines) != 4 || table.Lines[3][0] != "somaxconn" || table.Tone(1, 3) != page.Warn || table.Tone(3, 3) != page.Plain {
 		t.Errorf("the table is %v, %v", table.Lines, table.Tones)
 	}
-	if got := findCell(t, p, "What is in use of the limits that can be read", "memory", 1); got != "1 MiB" {
-		t.Errorf("in use of memory is %q", got)
-	}
+	checkCells(t, p, "What is in use of the limits that can be read", map[string][]string{"memory": {"1 MiB"}})
 	if got := toneOfUtilization(0.96); got != page.Bad {
 		t.Errorf("96 %% is %q", got)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var some tcp.Histogram
+	if q := quantileSecondsOrNaN(some, 0.99); !math.IsNaN(q) {
+		t.Errorf("of nothing it is %v, want none", q)
+	}
+	some.Count, some.Buckets[0], some.Buckets[10], some.Buckets[tcp.Buckets-1] = 100, 97, 2, 1
+	for p, want := range map[float64]float64{0.97: 1e-6, 0.98: 1024e-6, 1: 16.777216} { // the last is beyond all bounds
+		if q := quantileSecondsOrNaN(some, p); q != want {
+			t.Errorf("the quantile %v is %v s, want %v", p, q, want)
+		}
+	}
+}
+
+// A counter that shrank, because a worker process was killed, has not grown.
+func TestShrunk(t *testing.T) {
+	if r := growthPerSecondOrNaN(10, 4, time.Second); r != 0 {
+		t.Errorf("a second: %v, want 0", r)
+	}
+	if r := growthPerSecondOrNaN(10, 40, 10*time.Second); r != 3 {
+		t.Errorf("a second: %v, want 3", r)
+	}
+	var before, now tcp.Histogram
+	before.Buckets[3], now.Buckets[3], now.Buckets[5] = 7, 4, 2
+	if h := histogramGrowth(before, now); h.Count != 2 || h.Buckets[3] != 0 || h.Buckets[5] != 2 {
+		t.Errorf("it has got %+v", h)
 	}
 }

@@ -64,6 +64,12 @@ func TestChanges(t *testing.T) {
 func TestApply(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a b")
 	testkit.RequireNoError(t, os.WriteFile(file, []byte("10\n"), 0o644))
+	checkFile := func(want string) {
+		t.Helper()
+		if text, _ := os.ReadFile(file); string(text) != want {
+			t.Errorf("the file has %q, want %q", text, want)
+		}
+	}
 	changes := []Change{
 		{Cgroup, file, "10", "20"},
 		{Nofile, "nofile", "1024", "5000"},
@@ -71,24 +77,21 @@ func TestApply(t *testing.T) {
 	}
 	var out strings.Builder
 	undo, err := Apply(t.Context(), &out, changes)
-	if text, _ := os.ReadFile(file); string(text) != "20\n" {
-		t.Errorf("the file has %q", text)
-	}
+	checkFile("20\n")
 	if want := "  " + file + ": 10 -> 20\n"; out.String() != want {
 		t.Errorf("it says %q, want %q", out.String(), want)
 	}
-	if err == nil || !strings.Contains(err.Error(), changes[1].String()) || !strings.Contains(err.Error(), "run `ulimit -n 5000` in the shell") || !strings.Contains(err.Error(), "none/x") {
-		t.Errorf("what was not done: %v", err)
+	for _, want := range []string{changes[1].String(), "run `ulimit -n 5000` in the shell", "none/x"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("what was not done: %v; want %q in it", err, want)
+		}
 	}
 	if len(undo) != 1 || undo[0] != (Change{Cgroup, file, "20", "10"}) {
 		t.Fatalf("to undo: %+v", undo)
 	}
-	if _, err := Apply(t.Context(), &out, undo); err != nil {
-		t.Error(err)
-	}
-	if text, _ := os.ReadFile(file); string(text) != "10\n" {
-		t.Errorf("after undoing, the file has %q", text)
-	}
+	_, err = Apply(t.Context(), &out, undo)
+	testkit.ExpectNoError(t, err)
+	checkFile("10\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if undo, err := Apply(ctx, &out, changes[:1]); len(undo) != 0 || !errors.Is(err, context.Canceled) {

@@ -16,47 +16,34 @@ import (
 func TestMemory(t *testing.T) {
 	const floor = 2520 + 863 + 197 + 195 + 123
 	for _, test := range []struct {
-		name string
-		plan Plan
-		each int64
+		name       string
+		plan       Plan
+		base, each int64
 	}{
-		{"epoll, server", Plan{Side: Server, Model: epoll}, floor + 208 + loopConn},
-		{"uring, client", Plan{Side: Client, Model: uring}, floor + 288 + 129 + loopConn},
-		{"both", Plan{}, 2*floor + 2*288 + 129 + 2*loopConn},
-		{"goroutines", Plan{Side: Server, Model: goroutine}, floor + 208 + goroutineConn},
-		{"the user's", Plan{Side: Server, Model: epoll, UserMemory: 1000}, floor + 208 + 1000},
-		{"unread", Plan{Side: Server, Model: epoll, Unread: 40000}, floor + 208 + loopConn + 40000 + 2*832},
+		{"epoll, server", Plan{Side: Server, Model: epoll}, processBase + epollBase, floor + 208 + loopConn},
+		{"uring, client", Plan{Side: Client, Model: uring}, processBase + uringBase, floor + 288 + 129 + loopConn},
+		{"both", Plan{}, 2 * (processBase + uringBase), 2*floor + 2*288 + 129 + 2*loopConn},
+		{"goroutines", Plan{Side: Server, Model: goroutine}, processBase, floor + 208 + goroutineConn},
+		{"the user's", Plan{Side: Server, Model: epoll, UserMemory: 1000}, processBase + epollBase, floor + 208 + 1000},
+		{"unread", Plan{Side: Server, Model: epoll, Unread: 40000}, processBase + epollBase, floor + 208 + loopConn + 40000 + 2*832},
 	} {
 		test.plan.Connections = 100
 		f := newTestFacts()
-		base := int64(processBase + uringBase)
-		switch test.plan.Model {
-		case "":
-			base *= 2
-		case epoll:
-			base = processBase + epollBase
-		case goroutine:
-			base = processBase
-		}
-		// The machine keeps a 64th.
-		f.Meminfo.Free = f.Meminfo.Total/64 + base + 100*test.each
-		holds := func() int64 {
+		checkHolds := func(what string, want int64) {
+			t.Helper()
 			r, err := Examine(f, test.plan)
 			testkit.RequireNoError(t, err)
-			return r.findWall("memory").Holds
+			if got := r.findWall("memory").Holds; got != want {
+				t.Errorf("%s%s: %d connections, want %d of %d bytes", test.name, what, got, want, test.each)
+			}
 		}
-		if got := holds(); got != 100 {
-			t.Errorf("%s: %d connections, want 100 of %d bytes", test.name, got, test.each)
-		}
+		f.Meminfo.Free = f.Meminfo.Total/64 + test.base + 100*test.each // the machine keeps a 64th
+		checkHolds("", 100)
 		f.Meminfo.Free -= 10
 		f.Meminfo.FilePages = 20 // half of them count
-		if got := holds(); got != 100 {
-			t.Errorf("%s, with pages of files: %d connections, want 100", test.name, got)
-		}
+		checkHolds(", with pages of files", 100)
 		f.Meminfo.FilePages--
-		if got := holds(); got != 99 {
-			t.Errorf("%s, one byte less: %d connections, want 99", test.name, got)
-		}
+		checkHolds(", one byte less", 99)
 	}
 }
 

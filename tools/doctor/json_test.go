@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,19 +22,15 @@ func TestReportJSON(t *testing.T) {
 	}
 	b, err := json.Marshal(r)
 	testkit.RequireNoError(t, err)
-	for _, want := range []string{`"holds":28231`, `"name":"conntrack"`, `"holds":null`, `"holds":0`, `"facts":{`} {
-		if !strings.Contains(string(b), want) {
-			t.Errorf("no %s in %s", want, b)
-		}
+	var holds []string
+	for _, piece := range strings.Split(string(b), `"holds":`)[1:] {
+		holds = append(holds, strings.FieldsFunc(piece, func(r rune) bool { return r == ',' || r == '}' })[0])
 	}
-	if n := strings.Count(string(b), `"holds"`); n != 4 {
-		t.Errorf(`"holds" is there %d times, expected 4: %s`, n, b)
+	if slices.Sort(holds); !slices.Equal(holds, []string{"0", "28231", "28231", "null"}) {
+		t.Errorf("they hold %q in %s", holds, b)
 	}
 	var back Report
 	if err := json.Unmarshal(b, &back); err != nil || !reflect.DeepEqual(&back, r) {
 		t.Errorf("it is read as %+v, %v", back, err)
-	}
-	if b, err = json.Marshal(&Report{Holds: Unlimited}); err != nil || !strings.Contains(string(b), `"holds":null`) {
-		t.Errorf("without a wall: %s, %v", b, err)
 	}
 }

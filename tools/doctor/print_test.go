@@ -13,6 +13,18 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
+// checkGolden compares text with a file of testdata.
+func checkGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		testkit.RequireNoError(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	if want, err := os.ReadFile(path); err != nil || got != string(want) {
+		t.Errorf("%s is now:\n%s\nand was, %v:\n%s", path, got, err, want)
+	}
+}
+
 func TestPrinted(t *testing.T) {
 	setting := func(name, from, to, why string) requiredSysctl {
 		return requiredSysctl{Change{Sysctl, name, from, to}, why}
@@ -35,23 +47,17 @@ func TestPrinted(t *testing.T) {
 		for _, format := range Formats {
 			testkit.RequireNoError(t, l.writeTemplate(&got, format))
 		}
-		path := filepath.Join("testdata", "print-"+name+".txt")
-		if *update {
-			testkit.RequireNoError(t, os.WriteFile(path, got.Bytes(), 0o644))
-		}
-		want, err := os.ReadFile(path)
-		testkit.RequireNoError(t, err)
-		if got.String() != string(want) {
-			t.Errorf("%s is now:\n%s\nand was:\n%s", path, &got, want)
-		}
+		checkGolden(t, "print-"+name, got.String())
 	}
 }
 
 func TestPrintRefuses(t *testing.T) {
-	if err := WriteSettings(io.Discard, "nix", &Report{}); err == nil || err.Error() != `doctor: format is "nix"; expected one of sysctl, systemd, docker, kubernetes, limits` {
-		t.Error(err)
-	}
-	if err := WriteSettings(io.Discard, "sysctl", &Report{}); err == nil || err.Error() != "doctor: the report has no facts; expected a report of Examine" {
-		t.Error(err)
+	for format, want := range map[string]string{
+		"nix":    `doctor: format is "nix"; expected one of sysctl, systemd, docker, kubernetes, limits`,
+		"sysctl": "doctor: the report has no facts; expected a report of Examine",
+	} {
+		if err := WriteSettings(io.Discard, format, &Report{}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", format, err, want)
+		}
 	}
 }

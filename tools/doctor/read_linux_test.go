@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -94,15 +96,16 @@ func newNamespace(t *testing.T) *faults.Namespace {
 	}
 	n, err := faults.NewNamespace()
 	testkit.RequireNoError(t, err)
+	t.Cleanup(func() { n.Close() })
 	return n
 }
 
 // TestReadNetwork opens connections in a namespace where nobody else does.
 func TestReadNetwork(t *testing.T) {
-	const connections, path = 20, "/proc/sys/net/ipv4/ip_local_port_range"
+	const connections = 20
 	outside := mustRead(t, 0)
 	err := newNamespace(t).RunInside(func() error {
-		if err := os.WriteFile(path, []byte("20000 20063"), 0); err != nil {
+		if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("20000 20063"), 0); err != nil {
 			return err
 		}
 		before := mustRead(t, 0)
@@ -118,27 +121,25 @@ func TestReadNetwork(t *testing.T) {
 		if isUnknown(before, "whether connections are tracked") {
 			t.Errorf("got %q", before.Unknown)
 		}
-		ln, err := net.Listen("tcp", "127.0.0.1:20007")
-		if err != nil {
-			return err
-		}
-		defer ln.Close()
-		other, err := net.Listen("tcp", "127.0.0.1:9000") // outside of the range
-		if err != nil {
-			return err
-		}
-		defer other.Close()
-		for range connections {
-			c, err := net.Dial("tcp", other.Addr().String())
+		var conns []io.Closer
+		defer func() {
+			for _, c := range conns {
+				c.Close()
+			}
+		}()
+		for _, addr := range []string{"127.0.0.1:20007", "127.0.0.1:9000"} { // in and outside of the range
+			l, err := net.Listen("tcp", addr)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			s, err := other.Accept()
+			conns = append(conns, l)
+		}
+		for range connections { // the kernel accepts them
+			c, err := net.Dial("tcp", "127.0.0.1:9000")
 			if err != nil {
 				return err
 			}
-			defer s.Close()
+			conns = append(conns, c)
 		}
 		after := mustRead(t, 0)
 		if got, want := after.Sockets.Open, int64(2+2*connections); got != want {
@@ -147,8 +148,8 @@ func TestReadNetwork(t *testing.T) {
 		if !slices.Equal(after.Sockets.Ports, []uint16{9000, 20007}) {
 			t.Errorf("on ports %v sockets listen, want 9000, and 20007 which is in the range", after.Sockets.Ports)
 		}
-		if got := after.Process.Open; got < 2+2*connections {
-			t.Errorf("%d descriptors are open, want at least %d", got, 2+2*connections)
+		if got := after.Process.Open; got < 2+connections {
+			t.Errorf("%d descriptors are open, want at least %d", got, 2+connections)
 		}
 		return nil
 	})
@@ -207,20 +208,10 @@ func TestReadOther(t *testing.T) {
 // TestReadCgroup reads a process that cgroups limit.
 func TestReadCgroup(t *testing.T) {
 	pid := startChild(t, nil)
-	name := "myriad-doctor-" + strconv.Itoa(os.Getpid())
-	memory := newCgroup(t, pid, name, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "104857600")
-	if memory == "" {
-		memory = newCgroup(t, pid, name, "/sys/fs/cgroup", "memory.max", "104857600")
-	}
-	tasks := newCgroup(t, pid, name, "/sys/fs/cgroup/pids", "pids.max", "50")
-	if tasks == "" {
-		tasks = newCgroup(t, pid, name, "/sys/fs/cgroup", "pids.max", "50")
-	}
-	if memory == "" || tasks == "" {
-		t.Skip("cgroups that may be written are needed")
-	}
+	memory := putInCgroup(t, pid, "memory", "memory.limit_in_bytes", "memory.max", "104857600")
+	tasks := putInCgroup(t, pid, "pids", "pids.max", "pids.max", "50")
 	c := mustRead(t, pid).Cgroup
-	if m := c.Memory; m.Max != 100<<20 || m.File != memory || !strings.HasPrefix(m.From, "cgroup /"+name+" ") || m.Used >= m.Max {
+	if m := c.Memory; m.Max != 100<<20 || m.File != memory || !strings.HasPrefix(m.From, "cgroup /myriad-doctor-") || m.Used >= m.Max {
 		t.Errorf("got %+v, want a limit of 100 MiB by %s", c, memory)
 	}
 	if n := c.Tasks; n.Max != 50 || n.File != tasks || n.Used != 1 {
@@ -228,30 +219,30 @@ func TestReadCgroup(t *testing.T) {
 	}
 }
 
-// newCgroup moves a process to a cgroup with a limit until the test ends, "" if it can't.
-func newCgroup(t *testing.T, pid int, name, mount, file, limit string) (path string) {
+// putInCgroup moves a process to a cgroup with a limit until the test ends. controller and file are of version 1,
+// file2 is of version 2.
+func putInCgroup(t *testing.T, pid int, controller, file, file2, limit string) (path string) {
 	t.Helper()
-	dir := filepath.Join(mount, name)
+	mount := "/sys/fs/cgroup/" + controller
+	if _, err := os.Stat(mount); err != nil {
+		mount, file = "/sys/fs/cgroup", file2
+	}
+	dir := filepath.Join(mount, fmt.Sprint("myriad-doctor-", os.Getpid()))
 	path = filepath.Join(dir, file)
-	if _, err := os.Stat(filepath.Join(mount, "cgroup.procs")); err != nil {
-		return ""
+	procs, member := "cgroup.procs", []byte(strconv.Itoa(pid))
+	err := os.Mkdir(dir, 0o755)
+	if err == nil {
+		t.Cleanup(func() {
+			// Back to where the rest is, for the group to be removed.
+			_ = os.WriteFile(filepath.Join(mount, procs), member, 0)
+			testkit.ExpectNoError(t, os.Remove(dir))
+		})
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
-		return ""
+	if err == nil || os.IsExist(err) { // version 2 has one for both
+		err = errors.Join(os.WriteFile(path, []byte(limit), 0), os.WriteFile(filepath.Join(dir, procs), member, 0))
 	}
-	t.Cleanup(func() {
-		// Back to where the rest is, for the group to be removed.
-		_ = os.WriteFile(filepath.Join(mount, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
-		if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
-			t.Error(err)
-		}
-	})
-	for _, write := range [][2]string{{path, limit}, {filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)}} {
-		if f, err := os.OpenFile(write[0], os.O_WRONLY, 0); err != nil {
-			return ""
-		} else if _, err = f.WriteString(write[1]); err != nil || f.Close() != nil {
-			return ""
-		}
+	if err != nil {
+		t.Skip("cgroups that may be written are needed: ", err)
 	}
 	return path
 }

@@ -13,48 +13,37 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/lab/report"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
-	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
 var (
 	shell = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	// program is a row of a table with the arguments of two servers and a load.
-	program   = regexp.MustCompile("(?m)^\\|\\d+\\|[^|`]*\\|`(.*?)`\\|`(.*?)`\\|`(.*?)`\\|$")
-	operators = strings.NewReplacer(" | ", " '|' ", " > ", " '>' ", "kill $!", "kill")
-	stderr    = regexp.MustCompile(` 2>\S+`)
+	program = regexp.MustCompile("(?m)^\\|\\d+\\|[^|`]*\\|`(.*?)`\\|`(.*?)`\\|`(.*?)`\\|$")
 )
 
-// parseShellCommands returns the commands of a document's shell blocks and program tables as words.
-// An empty command follows each block.
-func parseShellCommands(t *testing.T, document string) (all [][]string) {
-	t.Helper()
-	var script strings.Builder
-	script.WriteString("words() { printf '%s\\0' \"$@\" $'\\1'; }\n")
+// appendProgramBlocks adds the rows of a document's program tables to it as shell blocks.
+func appendProgramBlocks(document string) string {
 	for _, row := range program.FindAllStringSubmatch(document, -1) {
+		client := "load " + row[3]
+		if !strings.Contains(client, "--messages") {
+			client += " --duration 1s"
+		}
 		for _, server := range []string{"plain " + row[1], "serve " + row[2]} {
-			document += "\n```sh\nmyriad " + server + " &\nmyriad load " + row[3] + " 127.0.0.1:9000\n```"
+			document += "\n```sh\nmyriad " + server + " &\nsleep 1\nmyriad " + client + " 127.0.0.1:9000\nkill $!; wait\n```"
 		}
 	}
-	for _, block := range shell.FindAllStringSubmatch(document, -1) {
+	return document
+}
+
+// shellCommands returns the commands of a document's shell blocks and program tables, without comments.
+func shellCommands(document string) (all []string) {
+	for _, block := range shell.FindAllStringSubmatch(appendProgramBlocks(document), -1) {
 		for line := range strings.Lines(strings.ReplaceAll(block[1], "\\\n", " ")) {
-			line, comment, _ := strings.Cut(strings.TrimSpace(line), " #")
-			if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
-				continue
+			command, _, _ := strings.Cut(line, "#")
+			if command = strings.TrimSpace(command); command != "" {
+				all = append(all, command)
 			}
-			if rest, ok := strings.CutSuffix(line, " &"); ok {
-				line = rest + " '&'"
-			}
-			if strings.Contains(comment, "exits with 1") {
-				line += " '!'"
-			}
-			script.WriteString("words " + operators.Replace(stderr.ReplaceAllString(line, "")) + "\n")
 		}
-		script.WriteString("words\n")
-	}
-	out, err := exec.Command("bash", "-c", script.String()).Output()
-	testkit.RequireNoError(t, err)
-	for command := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x01\x00"), "\x01\x00") {
-		all = append(all, strings.Split(strings.TrimSuffix(command, "\x00"), "\x00"))
 	}
 	return all
 }
@@ -137,15 +126,6 @@ func TestArticles(t *testing.T) {
 	files, err := filepath.Glob("../../[A-Za-z]*")
 	testkit.RequireNoError(t, err)
 	for file, text := range readArticles(t) {
-		for _, row := range program.FindAllStringSubmatch(text, -1) {
-			for _, server := range []string{"plain " + row[1], "serve " + row[2]} {
-				client := "load " + row[3]
-				if !strings.Contains(client, "--messages") {
-					client += " --duration 1s"
-				}
-				text += "\n```sh\nmyriad " + server + " &\nsleep 1\nmyriad " + client + " 127.0.0.1:9000\nkill $!; wait\n```"
-			}
-		}
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -153,7 +133,7 @@ func TestArticles(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			testkit.RequireNoError(t, os.Symlink(self, filepath.Join(dir, "myriad")))
-			for _, block := range shell.FindAllStringSubmatch(text, -1) {
+			for _, block := range shell.FindAllStringSubmatch(appendProgramBlocks(text), -1) {
 				script := makeShellScript(block[1], release)
 				if script == "" {
 					continue
@@ -168,41 +148,6 @@ func TestArticles(t *testing.T) {
 			}
 		})
 	}
-}
-
-// maxFlagValues are the limits of flag values in this test.
-var maxFlagValues = map[string]string{
-	"-c": "20", "-n": "20", "--max-conns": "1000", "--loops": "2", "--processes": "2", "--duration": "50ms", "--warmup": "1ms",
-	"--hold-before": "1ms", "--drain": "1s", "--rate": "1000", "--workers": "4",
-}
-
-// shrinkLimits is a command line that has less to do.
-func shrinkLimits(args []string) []string {
-	small, timed := slices.Clone(args), false
-	for i, a := range args {
-		name, value, joined := strings.Cut(a, "=")
-		most, bounded := maxFlagValues[name]
-		timed = timed || name == "--duration" || name == "--messages"
-		if !bounded {
-			continue
-		}
-		if !joined {
-			value = args[i+1]
-		}
-		wanted, err := quantity.ParseCount(value)
-		allowed, _ := quantity.ParseCount(most)
-		switch {
-		case err == nil && allowed > 0 && wanted <= allowed || strings.HasPrefix(value, "@"):
-		case joined:
-			small[i] = name + "=" + most
-		default:
-			small[i+1] = most
-		}
-	}
-	if !timed && slices.Contains([]string{"load", "hold", "offer"}, args[0]) {
-		small = append(small, "--duration", maxFlagValues["--duration"])
-	}
-	return small
 }
 
 // TestArticleTables checks that the tables and charts of the articles are those of their results.
@@ -232,7 +177,8 @@ func TestArticleTables(t *testing.T) {
 	}
 }
 
-// TestArticleCommand repeats a run of a page: only figures and the origin of that table change.
+// TestArticleCommand repeats a run of a page: only figures and the origin of that table change. With --dry-run, the
+// number of runs and their time are printed without a run.
 func TestArticleCommand(t *testing.T) {
 	skipIfShort(t)
 	docs := t.TempDir()
@@ -244,35 +190,26 @@ func TestArticleCommand(t *testing.T) {
 		testkit.RequireNoError(t, err)
 		page, err := os.ReadFile(articlePage(docs, "ten-thousand", ""))
 		testkit.RequireNoError(t, err)
-		for line := range strings.Lines(string(page)) {
-			if strings.HasPrefix(line, "|") {
-				line = "|"
-			}
-			if !strings.HasPrefix(line, "Commit ") {
-				prose += line
-			}
-		}
-		return set, prose
+		return set, regexp.MustCompile(`(?m)^(Commit |\|).*$`).ReplaceAllString(string(page), "$1")
 	}
 	before, prose := read()
 	line := "article ten-thousand --scale small --only ^log-1000/epoll$ --docs " + docs
 	invokeLine(t, line).checkOutcome(t, "myriad "+line, 0)
 	after, proseAfter := read()
-	if proseAfter != prose || after.CountRuns() != before.CountRuns() || !after.Reports[0].Runs[0].Started.After(before.Date) {
-		t.Errorf("got %d runs, the first of %v, and the text %q; want %d runs, one new, and %q", after.CountRuns(), after.Reports[0].Runs[0].Started, proseAfter, before.CountRuns(), prose)
+	if after.CountRuns() != before.CountRuns() || !after.Reports[0].Runs[0].Started.After(before.Date) {
+		t.Errorf("got %d runs, the first of %v; want %d, one new", after.CountRuns(), after.Reports[0].Runs[0].Started, before.CountRuns())
 	}
-}
-
-// The number of runs and their time are printed without a run.
-func TestArticleDryRun(t *testing.T) {
-	const line = "article adaptive-pool --dry-run --only ^published-1M/ours$ --rounds 2 --docs ../../docs"
+	if proseAfter != prose {
+		t.Errorf("the text has become %q; want %q", proseAfter, prose)
+	}
+	line = "article adaptive-pool --dry-run --only ^published-1M/ours$ --rounds 2 --docs " + docs
 	invokeLine(t, line).checkOutcome(t, line, 0, "adaptive-pool, scale published: 2 runs, 2 minutes")
 }
 
 // Each published design serves in several processes, too.
 func TestPlainProcesses(t *testing.T) {
 	for _, design := range []string{"goroutine", "epolls", "reactor"} {
-		s := serveArgs(t, "plain", "--addr", "127.0.0.1:0", "--design", design, "--loops", "2", "--processes", "2")
+		s := serveLine(t, "plain --loops 2 --processes 2 --design "+design)
 		line := "load -c 20 --messages 3 " + s.addr
 		invokeLine(t, line).checkOutcome(t, design+": "+line, 0)
 		s.stop()
@@ -286,9 +223,7 @@ func TestChinese(t *testing.T) {
 	pages := readArticles(t)
 	pages["../../README.md"] = readDocuments(t)["../../README.md"]
 	parts := func(text string) (commands, blocks, figures []string) {
-		for _, words := range parseShellCommands(t, text) {
-			commands = append(commands, strings.Join(words, " "))
-		}
+		commands = shellCommands(text)
 		blocks = slices.DeleteFunc(fence.FindAllString(text, -1), func(block string) bool { return strings.HasPrefix(block, "```sh") })
 		for line := range strings.Lines(text) {
 			if strings.HasPrefix(line, "|") {

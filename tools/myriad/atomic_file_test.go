@@ -12,35 +12,28 @@ import (
 
 // A file is written as a whole or stays as it was, with its mode, and nothing is left beside it.
 func TestAtomicFile(t *testing.T) {
-	const whole = "<html></html>"
-	for _, old := range []string{"", "before"} {
-		for _, failure := range []error{nil, syscall.ENOSPC} {
-			dir := t.TempDir()
-			path, want := filepath.Join(dir, "report.html"), old
-			if old != "" {
-				testkit.RequireNoError(t, os.WriteFile(path, []byte(old), 0o604))
-				link := filepath.Join(t.TempDir(), "link")
-				testkit.RequireNoError(t, os.Symlink(path, link))
-				path = link
-			}
-			o, err := createAtomicFile(path)
+	for _, failure := range []error{nil, syscall.ENOSPC} {
+		dir := t.TempDir()
+		path, link := filepath.Join(dir, "report.html"), filepath.Join(t.TempDir(), "link")
+		testkit.RequireNoError(t, os.WriteFile(path, []byte("before"), 0o604))
+		testkit.RequireNoError(t, os.Symlink(path, link))
+		want := map[bool]string{true: "whole", false: "before"}[failure == nil]
+		for _, at := range []string{link, filepath.Join(dir, "new")} {
+			o, err := createAtomicFile(at)
 			testkit.RequireNoError(t, err)
-			io.WriteString(o.temp, whole)
+			io.WriteString(o.temp, "whole")
 			if err := o.commitUnlessFailed(failure); err != failure {
 				t.Errorf("commit(%v): %v", failure, err)
 			}
-			if failure == nil {
-				want = whole
-			}
-			if got, _ := os.ReadFile(path); string(got) != want {
-				t.Errorf("the file with %q has %q after %v; want %q", old, got, failure, want)
-			}
-			if info, err := os.Stat(path); old != "" && (err != nil || info.Mode().Perm() != 0o604) {
-				t.Errorf("the file is %v, %v; want the mode that it had", info, err)
-			}
-			if all, _ := os.ReadDir(dir); len(all) > 1 || len(all) == 1 && want == "" {
-				t.Errorf("beside it are %v", all)
-			}
+		}
+		if got, _ := os.ReadFile(path); string(got) != want {
+			t.Errorf("the file has %q after %v; want %q", got, failure, want)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o604 {
+			t.Errorf("the file is %v, %v; want the mode that it had", info, err)
+		}
+		if all, _ := os.ReadDir(dir); len(all) != map[bool]int{true: 2, false: 1}[failure == nil] {
+			t.Errorf("after %v the directory has %v", failure, all)
 		}
 	}
 }

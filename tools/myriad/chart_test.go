@@ -39,10 +39,9 @@ var cellGap = regexp.MustCompile(` {2,}`)
 func readFigure(t *testing.T, report, workload, column, subject string) (text string, value float64) {
 	t.Helper()
 	_, section, _ := strings.Cut(report, "\n"+workload+"\n")
-	split := func(line string) []string { return cellGap.Split(strings.TrimSpace(line), -1) }
 	index := -1
 	for line := range strings.Lines(section) {
-		if cells := split(line); cells[0] == "subject" {
+		if cells := cellGap.Split(strings.TrimSpace(line), -1); cells[0] == "subject" {
 			index = slices.Index(cells, column)
 		} else if index > 0 && cells[0] == subject {
 			value, err := strconv.ParseFloat(strings.ReplaceAll(cells[index], ",", ""), 64)

@@ -1,184 +1,18 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
-
-// tally counts what a subscriber has received of messages such as "hub1 7 ", by publisher.
-type tally struct {
-	name string
-
-	mu      sync.Mutex
-	last    map[string]int64 // numbers, on this connection
-	newest  map[string]int64 // on all connections
-	missing map[string]int64 // before the newest
-	wrong   []string         // not above the last one
-}
-
-func newTally(name string) *tally {
-	return &tally{name: name, last: map[string]int64{}, newest: map[string]int64{}, missing: map[string]int64{}}
-}
-
-// numbered matches a message alone, and as the data of a JSON message.
-var numbered = regexp.MustCompile(`(?:^|")(\w+) (\d+) `)
-
-// addLine counts the message in a line, if there is one.
-func (y *tally) addLine(line string) {
-	m := numbered.FindStringSubmatch(line)
-	if m == nil {
-		return
-	}
-	from := m[1]
-	n, _ := strconv.ParseInt(m[2], 10, 64)
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if n <= y.last[from] {
-		y.wrong = append(y.wrong, fmt.Sprintf("%.40q behind %d", line, y.last[from]))
-	}
-	y.last[from] = n
-	if newest, known := y.newest[from]; n > newest {
-		if known {
-			y.missing[from] += n - newest - 1
-		}
-		y.newest[from] = n
-	}
-}
-
-func (y *tally) newestFrom(from string) int64 {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	return y.newest[from]
-}
-
-// checkOrder fails the test unless each message arrived at most once and in order on each connection, and
-// returns how many are missing.
-func (y *tally) checkOrder(t *testing.T) (missing int64) {
-	t.Helper()
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if len(y.wrong) > 0 {
-		t.Errorf("%s: %d messages twice or out of order: %.200s", y.name, len(y.wrong), y.wrong)
-	}
-	for _, n := range y.missing {
-		missing += n
-	}
-	return missing
-}
-
-// startSubscribers subscribes clients of a node to t, one for each protocol.
-func startSubscribers(t *testing.T, node, addr string) (all []*tally) {
-	t.Helper()
-	count := func(protocol string, next func() (string, error)) {
-		y := newTally(node + "'s " + protocol)
-		all = append(all, y)
-		go func() {
-			for line, err := next(); err == nil; line, err = next() {
-				y.addLine(line)
-			}
-		}()
-	}
-	redis, events, socket := testkit.Dial(t, addr), testkit.Dial(t, addr), testkit.Dial(t, addr)
-	exchangeRESP(redis, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
-	sendAndExpect(events, "GET /events?topic=t HTTP/1.1\r\nHost: "+addr+"\r\n\r\n", "HTTP/1.1 200 OK\r\n")
-	socket.HandshakeWebSocket("/ws", "")
-	socket.Send(testkit.MaskedFrame(0x81, `{"op":"subscribe","topic":"t"}`))
-	frame := func() (string, error) {
-		_, text, err := testkit.ReadFrame(socket.R)
-		return text, err
-	}
-	_, err := frame()
-	testkit.RequireNoError(t, err)
-	count("Redis", func() (string, error) { return redis.R.ReadString('\n') })
-	count("events", func() (string, error) { return events.R.ReadString('\n') })
-	count("WebSocket", frame)
-	return all
-}
-
-// publisher publishes numbered messages to a hub, one after the other, until it is stopped.
-type publisher struct {
-	from      string
-	published atomic.Int64 // answered messages
-	stop      func()
-}
-
-// startPublisher publishes numbered messages of the given size at an interval.
-func startPublisher(t *testing.T, addr, from string, every time.Duration, size int) *publisher {
-	t.Helper()
-	c, p, filler := testkit.Dial(t, addr), &publisher{from: from}, strings.Repeat("x", size)
-	stop, done := make(chan struct{}), make(chan struct{})
-	p.stop = sync.OnceFunc(func() {
-		close(stop)
-		<-done
-	})
-	t.Cleanup(p.stop)
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-			}
-			m := fmt.Sprintf("%s %d %s", from, p.published.Load()+1, filler)
-			fmt.Fprint(c, testkit.RESPCommand("PUBLISH", "t", m))
-			if line, err := c.R.ReadString('\n'); err != nil || line[0] != ':' {
-				return // the hub is gone
-			}
-			p.published.Add(1)
-		}
-	}()
-	return p
-}
-
-// waitForDelivery waits until each subscriber receives a message published from now on.
-func waitForDelivery(t *testing.T, what string, p *publisher, all ...*tally) {
-	t.Helper()
-	from := p.published.Load()
-	for _, y := range all {
-		testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) > from }, func() string {
-			return fmt.Sprintf("%s: %s gets nothing of %s behind %d", what, y.name, p.from, y.newestFrom(p.from))
-		})
-	}
-}
-
-func waitForDeliveryOfEach(t *testing.T, what string, publishers []*publisher, all []*tally) {
-	t.Helper()
-	for _, p := range publishers {
-		waitForDelivery(t, what, p, all...)
-	}
-}
-
-// stopPublishersAndDrain stops the publishers and waits until all subscribers have their last messages.
-func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*tally) {
-	t.Helper()
-	for _, p := range publishers {
-		p.stop()
-		for _, y := range all {
-			testkit.WaitForFunc(t, func() bool { return y.newestFrom(p.from) == p.published.Load() }, func() string {
-				return fmt.Sprintf("%s has %d of %d by %s", y.name, y.newestFrom(p.from), p.published.Load(), p.from)
-			})
-		}
-	}
-}
 
 func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
@@ -218,17 +52,12 @@ func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr st
 		}
 	}
 	go func() {
-		for {
-			here, err := l.Accept()
-			if err != nil {
-				return
-			}
+		for here, err := l.Accept(); err == nil; here, err = l.Accept() {
 			there, err := net.Dial("tcp", target)
 			if err != nil {
 				here.Close()
 				continue
 			}
-			_ = there.(*net.TCPConn).SetReadBuffer(64 << 10) // or much waits here
 			go pass(here, there)
 			go pass(there, here)
 		}
@@ -236,177 +65,28 @@ func startCuttableProxy(t *testing.T, target string, cut *sync.RWMutex) (addr st
 	return l.Addr().String()
 }
 
-// TestClusterFails has two hubs with a server of NATS, to which one of them has a cable that is cut for a while.
-// What is published on one hub is received on both, in order and once, by clients of all protocols; what gets
-// lost is counted by the hub where it is missed: as many as its subscribers miss.
+// TestClusterFails cuts the cable between a hub and its NATS server for a while, without an error on the connection.
+// The hub knows after some seconds, serves its own clients meanwhile, keeps as many messages as --cluster-waiting
+// says, counts the others, and is back when the cable is. What is lost is tested in package cluster.
 func TestClusterFails(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
+	const room = 1000
 	var cut sync.RWMutex
-	nats := startNATS(t)
-	var hubs []*server
-	var all []*tally
-	var publishers []*publisher
-	for i, url := range []string{nats, startCuttableProxy(t, nats, &cut)} {
-		hubs = append(hubs, startServer(t, "hub", "--node", fmt.Sprint("hub", i+1), "--admin", "127.0.0.1:0",
-			"--nats", "nats://"+url, "--cluster-waiting", "1000"))
-	}
-	for i, h := range hubs {
-		h.waitForPage(t, "/hub", `(?s)"Nodes": \[.*"Here": true`)
-		name := fmt.Sprint("hub", i+1)
-		all = append(all, startSubscribers(t, name, h.addr)...)
-		publishers = append(publishers, startPublisher(t, h.addr, name, time.Millisecond, 0))
-	}
-	publishers = append(publishers, startPublisher(t, hubs[0].addr, "flood", 5*time.Millisecond, 16<<10))
-	waitForDeliveryOfEach(t, "at first", publishers, all)
-
-	// The cable is cut, until the hub knows: what is published to it meanwhile waits, as far as there is room, and
-	// its own subscribers get it. What the others publish is more than the server of NATS keeps for it.
+	s := startServer(t, "hub", "--node", "far", "--admin", "127.0.0.1:0", "--cluster-waiting", fmt.Sprint(room),
+		"--nats", "nats://"+startCuttableProxy(t, startNATS(t), &cut))
+	subscriber, publisher := testkit.Dial(t, s.addr), testkit.Dial(t, s.addr)
+	exchangeRESP(subscriber, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
+	testkit.WaitFor(t, "it is connected", func() bool { return fetchClusterStats(t, s).Connected })
 	cut.Lock()
-	waitForDelivery(t, "hub2 alone", publishers[1], all[3:]...)
-	waitForDelivery(t, "without hub2", publishers[0], all[:3]...)
-	testkit.WaitFor(t, "hub2 knows that it is cut off, and has no room for more", func() bool {
-		s := fetchClusterStats(t, hubs[1])
-		return !s.Connected && s.Unsent > 0 && s.Waiting == 1000
-	})
+	testkit.WaitFor(t, "it knows that it is cut off", func() bool { return !fetchClusterStats(t, s).Connected })
+	sendAndExpect(publisher, strings.Repeat("PUBLISH t x\r\n", room+1), strings.Repeat(":1\r\n", room+1))
+	subscriber.Expect(strings.Repeat("*3\r\n$7\r\nmessage\r\n$1\r\nt\r\n$1\r\nx\r\n", room+1))
+	if s := fetchClusterStats(t, s); s.Waiting != room || s.Unsent != 1 {
+		t.Errorf("%d messages wait and %d are lost; want %d and 1", s.Waiting, s.Unsent, room)
+	}
 	cut.Unlock()
-	testkit.WaitFor(t, "hub2 is back", func() bool { return fetchClusterStats(t, hubs[1]).Connected })
-	waitForDeliveryOfEach(t, "with hub2", publishers, all)
-
-	stopPublishersAndDrain(t, publishers, all)
-	for i, h := range hubs {
-		s := fetchClusterStats(t, h)
-		for _, y := range all[3*i : 3*i+3] {
-			if missing, own := y.checkOrder(t), y.missing[publishers[i].from]; missing != s.Lost || own > 0 {
-				t.Errorf("%s misses %d messages, %d of its own hub, which counts %d", y.name, missing, own, s.Lost)
-			}
-		}
-		t.Logf("hub%d: %d lost, %d received, %d sent, %d unsent", i+1, s.Lost, s.Received, s.Sent, s.Unsent)
-		h.Signal(syscall.SIGTERM)
-		h.checkStop(t)
-	}
-}
-
-// wanderer subscribes at the next node when its node ends.
-type wanderer struct {
-	*tally
-	refused  int             // connections
-	moved    []time.Time     // when it had subscribed
-	gaps     []time.Duration // from its last message of a connection to the first of the next
-	lastTime time.Time       // of a message
-}
-
-// wander stays subscribed at one node at a time until ctx ends.
-func (w *wanderer) wander(ctx context.Context, addrs []string, node int) {
-	for ; ctx.Err() == nil; node++ {
-		c, err := net.Dial("tcp", addrs[node%len(addrs)])
-		if err != nil {
-			w.refused++
-			continue
-		}
-		end := context.AfterFunc(ctx, func() { c.Close() })
-		clear(w.last)
-		fmt.Fprint(c, "SUBSCRIBE t\r\n")
-		for lines := bufio.NewScanner(c); lines.Scan(); {
-			switch line := lines.Text(); {
-			case line == ":1": // the confirmation ends with that
-				w.mu.Lock()
-				w.moved = append(w.moved, time.Now())
-				w.mu.Unlock()
-			case numbered.MatchString(line):
-				if len(w.last) == 0 && len(w.moved) > 1 {
-					w.gaps = append(w.gaps, time.Since(w.lastTime))
-				}
-				w.lastTime = time.Now()
-				w.addLine(line)
-			}
-		}
-		end()
-		c.Close()
-	}
-}
-
-// TestRollingRestart ends three nodes one after the other, and starts each again, while messages are published
-// and subscribers listen. Each subscriber is told to go, at the rate of the drain, and finds another node at
-// once; none is refused, and on no connection does anything come twice or out of order.
-func TestRollingRestart(t *testing.T) {
-	skipIfShort(t)
-	t.Parallel()
-	const clients, rate = 150, 50 // rate is of clients that are told to go in a second
-	var addrs, joined []string
-	for i := range 3 {
-		addrs, joined = append(addrs, uniqueLoopbackAddr(9091+i)), append(joined, uniqueLoopbackAddr(6222+i))
-	}
-	start := func(i int) *server {
-		cmd := newCommandProcess(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join",
-			strings.Join(joined, ","), "--node", fmt.Sprint("hub", i+1), "--drain-rate", fmt.Sprint(rate))
-		cmd.Env = append(cmd.Env, clusterSecretVariable+"=s3cret")
-		return startProcess(t, cmd)
-	}
-	nodes := []*server{start(0), start(1), start(2)}
-	var wandering sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	all, wanderers := make([]*tally, clients), make([]*wanderer, clients)
-	for i := range wanderers {
-		w := &wanderer{tally: newTally(fmt.Sprint("client ", i))}
-		all[i], wanderers[i] = w.tally, w
-		wandering.Go(func() { w.wander(ctx, addrs, i) })
-	}
-	moves := func() (times []time.Time) {
-		for _, w := range wanderers {
-			w.mu.Lock()
-			times = append(times, w.moved...)
-			w.mu.Unlock()
-		}
-		slices.SortFunc(times, time.Time.Compare)
-		return times
-	}
-	testkit.WaitFor(t, "all have subscribed", func() bool { return len(moves()) == clients })
-	p := startPublisher(t, addrs[2], "a", 5*time.Millisecond, 0) // at a node that goes last
-	waitForDelivery(t, "at first", p, all...)
-	total := int64(0)
-	for i, node := range nodes {
-		if i == 2 {
-			p.stop()
-			total = p.published.Load()
-			p = startPublisher(t, addrs[0], "b", 5*time.Millisecond, 0) // at one that has come again
-			waitForDelivery(t, "another publisher", p, all...)
-		}
-		before := len(moves())
-		if code := node.signalAndWait(syscall.SIGTERM); code != 0 {
-			t.Errorf("hub%d: exit code %d", i+1, code)
-		}
-		_, said, _ := strings.Cut(node.stderr.String(), "draining connections=")
-		draining, err := strconv.Atoi(strings.Fields(said)[0])
-		testkit.RequireNoError(t, err)
-		start(i)
-		// The publisher, if it was here, is no subscriber.
-		testkit.WaitFor(t, "its clients are elsewhere", func() bool { return len(moves()) >= before+draining-1 })
-		times := moves()[before:]
-		spread, least := times[len(times)-1].Sub(times[0]), time.Duration(len(times)-1)*time.Second/rate/2
-		t.Logf("hub%d: %d clients were told to go, and had subscribed elsewhere within %v", i+1, draining, spread)
-		if spread < least {
-			t.Errorf("hub%d: all came back within %v; expected %v at least, by the rate of the drain", i+1, spread, least)
-		}
-		waitForDelivery(t, fmt.Sprint("with a new hub", i+1), p, all...)
-	}
-	p.stop()
-	cancel()
-	wandering.Wait()
-
-	var gaps []time.Duration
-	var missing []int64
-	for _, w := range wanderers {
-		if w.refused > 0 {
-			t.Errorf("%s was refused %d times", w.name, w.refused)
-		}
-		missing, gaps = append(missing, w.checkOrder(t)), append(gaps, w.gaps...)
-	}
-	slices.Sort(gaps)
-	slices.Sort(missing)
-	t.Logf("%d reconnections of %d clients; time from the last message to the next: p50 %v, p99 %v, longest %v",
-		len(gaps), clients, gaps[len(gaps)/2], gaps[len(gaps)*99/100], gaps[len(gaps)-1])
-	t.Logf("messages that a client has missed, of %d: median %d, most %d", total+p.published.Load(),
-		missing[clients/2], missing[clients-1])
+	testkit.WaitFor(t, "it is back", func() bool { s := fetchClusterStats(t, s); return s.Connected && s.Waiting == 0 })
+	s.Signal(syscall.SIGTERM)
+	s.checkStop(t)
 }

@@ -11,107 +11,55 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// fakeTerminal interprets the control sequences of the view and fails the test on any other.
-type fakeTerminal struct {
-	t           *testing.T
-	rows        []string
-	row, column int
-	hidden      bool
-	writes      int
-}
-
-var terminalToken = regexp.MustCompile(`\x1b[^A-Za-z]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+`)
-
-func (w *fakeTerminal) Write(p []byte) (int, error) {
-	w.writes++
-	for _, token := range terminalToken.FindAllString(string(p), -1) {
-		w.apply(token)
-	}
-	if w.hidden {
-		w.t.Errorf("the cursor is hidden after %q", p)
-	}
-	return len(p), nil
-}
-
-func (w *fakeTerminal) apply(token string) {
-	for len(w.rows) <= w.row {
-		w.rows = append(w.rows, "")
-	}
-	switch token {
-	case "\r":
-		w.column = 0
-	case "\n":
-		w.row, w.column = w.row+1, 0
-	case hideCursor, showCursor:
-		w.hidden = token == hideCursor
-	case "\x1b[31m", "\x1b[0m": // a colour
-	case eraseLine:
-		w.rows[w.row] = ""
-	case eraseBelow:
-		if w.row == 0 {
-			w.t.Error("the screen was erased from its first row on: tmux keeps that in its history")
-		}
-		w.rows = w.rows[:w.row]
-	case cursorUp:
-		if w.row--; w.row < 0 {
-			w.t.Fatal("the cursor went above the first row")
-		}
-	default:
-		if token[0] == '\x1b' {
-			w.t.Fatalf("unknown control %q", token)
-		}
-		old, text := []rune(w.rows[w.row]), []rune(token)
-		end := w.column + len(text)
-		w.rows[w.row] = string(old[:w.column]) + token + string(old[min(end, len(old)):])
-		w.column = end
-	}
-}
-
-func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
-
-// newTestView returns a view on a terminal that already has text. Its clock is set by the test.
-func newTestView(t *testing.T, on screen) (*terminalView, *fakeTerminal, *time.Time) {
-	t.Helper()
-	w, clock := &fakeTerminal{t: t, rows: []string{"before"}, row: 1}, time.Unix(1e9, 0)
+// newTestView returns a view, what it has written, and its clock, which the test sets.
+func newTestView(on screen) (*terminalView, *strings.Builder, *time.Time) {
+	w, clock := new(strings.Builder), time.Unix(1e9, 0)
 	return &terminalView{
 		out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock },
 		cpuStallTime: func() time.Duration { return 0 },
 	}, w, &clock
 }
 
+var control = regexp.MustCompile(`\x1b[^A-Za-z]*[A-Za-z]|\r`)
+
 var wide = screen{width: 80, height: 24}
 
-// TestViewInPlace has what is drawn replaced each time, and taken away in the end.
+// TestViewInPlace has what is drawn replaced each time, and taken away in the end. The cursor goes up by as many rows
+// as were written, each row is erased alone, and what is below only after the last: of a whole screen that is erased,
+// tmux keeps a copy.
 func TestViewInPlace(t *testing.T) {
 	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}} {
-		v, w, clock := newTestView(t, on)
-		v.updateAndThrottleRedraw(load.Event{Phase: load.Began})
-		v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
-		for n := range int64(5) {
+		v, w, clock := newTestView(on)
+		drawn := 0
+		for _, phase := range []load.Phase{load.Began, load.Progress, load.Progress, load.Done} {
+			w.Reset()
 			*clock = clock.Add(time.Second)
-			v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
-			rows := strings.Split(w.text(), "\n")
-			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
-				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
+			v.updateAndThrottleRedraw(load.Event{Phase: phase, Snapshot: load.Snapshot{Sent: 1}, Interval: &load.Interval{}})
+			text := w.String()
+			up, lines := strings.Count(text, cursorUp), strings.Count(text, "\n")
+			hidden := strings.Count(text, hideCursor) - strings.Count(text, showCursor)
+			if up != drawn || strings.Count(text, eraseLine) != up+lines || hidden != 0 {
+				t.Errorf("%+v, %s: with %d rows on the screen, it writes %q", on, phase, drawn, text)
 			}
-		}
-		v.updateAndThrottleRedraw(load.Event{Phase: load.Done})
-		v.eraseDrawnLines()
-		if w.text() != "before" || w.row != 1 {
-			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
+			early := lines > 0 && strings.Index(text, eraseBelow) < strings.LastIndex(text, "\n")
+			if (lines > 0) != (phase != load.Done) || lines > on.height-1 || early {
+				t.Errorf("%+v, %s: it writes %d rows: %q", on, phase, lines, text)
+			}
+			drawn = lines
 		}
 	}
 }
 
-// newViewWithInterval shows an open loop against a server of this machine.
-func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal) {
-	v, w, clock := newTestView(t, on)
+// newViewWithInterval shows an open loop against a server of this machine, and returns the last that it draws.
+func newViewWithInterval(on screen) (rows []string) {
+	v, w, clock := newTestView(on)
 	v.updateAndThrottleRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{
 		Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute,
 	}})
 	v.updateAndThrottleRedraw(load.Event{Phase: load.Measuring})
 	*clock = clock.Add(30 * time.Second)
 	v.cpuStallTime = func() time.Duration { return 300 * time.Millisecond }
+	w.Reset()
 	v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
 		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, InFlight: 17, Waiting: 6000,
 		Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
@@ -122,19 +70,19 @@ func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal)
 		Generator: load.Usage{Process: sample.Process{User: time.Second / 2, RSS: 20 << 20}},
 		Server:    &load.Usage{Process: sample.Process{System: time.Second, Descriptors: 1005}},
 	}})
-	return v, w
+	return strings.Split(strings.TrimSuffix(control.ReplaceAllString(w.String(), ""), "\n"), "\n")
 }
 
 func TestView(t *testing.T) {
-	_, w := newViewWithInterval(t, wide)
+	text := strings.ReplaceAll(strings.Join(newViewWithInterval(wide), "\n"), "\u00a0", " ")
 	for _, want := range []string{
 		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s",
 		"5,000/s, 6,000 waiting, 17 in flight", "in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "█",
 		"programs waited for a processor for 30 % of the time", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB",
 		"100 % of a CPU, 1,005 descriptors", "sending is behind schedule",
 	} {
-		if !strings.Contains(strings.ReplaceAll(w.text(), "\u00a0", " "), want) {
-			t.Errorf("the view has no %q:\n%s", want, w.text())
+		if !strings.Contains(text, want) {
+			t.Errorf("the view has no %q:\n%s", want, text)
 		}
 	}
 }
@@ -143,8 +91,7 @@ func TestView(t *testing.T) {
 // narrower, which breaks the lines, they are erased with all their rows, once.
 func TestViewFits(t *testing.T) {
 	for width := range 100 {
-		_, w := newViewWithInterval(t, screen{width: width, height: 10})
-		rows := strings.Split(w.text(), "\n")[1:]
+		rows := newViewWithInterval(screen{width: width, height: 10})
 		for _, row := range rows {
 			if n := len([]rune(row)); n > width {
 				t.Errorf("%d columns on a screen of %d: %q", n, width, row)
@@ -164,9 +111,9 @@ func TestViewFits(t *testing.T) {
 
 // TestViewIsBounded remembers only so many intervals and causes, and is drawn ten times a second.
 func TestViewIsBounded(t *testing.T) {
-	v, w, clock := newTestView(t, wide)
+	v, w, clock := newTestView(wide)
 	v.updateAndThrottleRedraw(load.Event{Phase: load.Began})
-	w.writes = 0
+	w.Reset()
 	for n := range 1000 {
 		*clock = clock.Add(time.Millisecond)
 		v.updateAndThrottleRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
@@ -174,7 +121,7 @@ func TestViewIsBounded(t *testing.T) {
 	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != 1000-maxErrorCauses {
 		t.Errorf("%d intervals, %d causes, %d other", len(v.rateHistory), len(v.errors), v.errors["other"])
 	}
-	if w.writes != 10 {
-		t.Errorf("drawn %d times in a second; want 10", w.writes)
+	if n := strings.Count(w.String(), hideCursor); n != 10 {
+		t.Errorf("drawn %d times in a second; want 10", n)
 	}
 }

@@ -119,18 +119,12 @@ func serveLine(t *testing.T, line string) *server {
 	if !strings.Contains(line, "--addr") {
 		line += " --addr 127.0.0.1:0"
 	}
-	return serveArgs(t, strings.Fields(line)...)
-}
-
-// serveArgs is serveLine for arguments that may have spaces in them.
-func serveArgs(t *testing.T, args ...string) *server {
-	t.Helper()
 	s := &server{stdout: new(testkit.Buffer), stderr: new(testkit.Buffer)}
 	ctx, cancel := context.WithCancel(context.Background())
 	code, done := 0, make(chan struct{})
 	go func() {
 		defer close(done)
-		code = runCommandLine(ctx, args, strings.NewReader(""), s.stdout, s.stderr)
+		code = runCommandLine(ctx, strings.Fields(line), strings.NewReader(""), s.stdout, s.stderr)
 	}()
 	s.stop = func() int {
 		cancel()
@@ -141,7 +135,7 @@ func serveArgs(t *testing.T, args ...string) *server {
 	testkit.WaitFor(t, "the server's ready line", func() bool {
 		select {
 		case <-done:
-			t.Fatalf("myriad %q ended: %s%s", args, s.stdout, s.stderr)
+			t.Fatalf("myriad %s ended: %s%s", line, s.stdout, s.stderr)
 		default:
 		}
 		return servingLine.MatchString(s.stdout.String())

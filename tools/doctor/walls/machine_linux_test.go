@@ -84,8 +84,7 @@ func TestConntrack(t *testing.T) {
 
 	w := newTestNamespace(t)
 	w.enableConntrack(nft)
-	report := w.examineProcess(0, plan)
-	checkFirstWall(t, report, "conntrack")
+	report := w.examineFirstWall("conntrack", 0, plan)
 	w.startServe("--model", "epoll")
 	got := w.runHold(holding...)
 	checkClose(t, "tracked connections", got.Connected, report.Holds)
@@ -99,9 +98,7 @@ func TestConntrack(t *testing.T) {
 	// In the namespace that was, entries outlive their connections by 10 s.
 	w = newTestNamespace(t)
 	w.enableConntrack(nft)
-	if report = w.examineProcess(0, plan); findWall(t, report, "conntrack").Exceeded(wanted) {
-		t.Errorf("after what the doctor changed: the wall is at %d", findWall(t, report, "conntrack").Holds)
-	}
+	w.checkMoved("conntrack", plan)
 	w.startServe("--model", "epoll")
 	if got = w.runHold(holding...); got.Connected != wanted {
 		t.Errorf("after what the doctor changed: %d connections, errors %v; want %d", got.Connected, got.ConnectErrors, wanted)
@@ -112,8 +109,8 @@ func TestConntrack(t *testing.T) {
 func (w *testNamespace) enableConntrack(nft string) {
 	w.t.Helper()
 	for _, rule := range []string{"add table inet t", "add chain inet t c { type filter hook output priority 0; }", "add rule inet t c ct state new counter"} {
-		if p := w.startStage(stage{Exec: []string{nft, rule}}); p.ExitCode() != 0 {
-			w.t.Fatalf("nft %s: %s", rule, p.Output)
+		if p := w.startCommand(nft, rule); p.ExitCode() != 0 {
+			w.t.Fatalf("nft %s: %s", rule, p.stderr)
 		}
 	}
 }
@@ -166,9 +163,8 @@ func checkTCPMemPressure(t *testing.T, file string) (off string) {
 
 	w := newTestNamespace(t)
 	w.setSysctl("net.core.somaxconn", "65535")
-	server := w.startStage(stage{Deaf: deafPort})
+	server := w.startDeaf()
 	defer server.kill()
-	server.waitForOutput("serving")
 	pressures := func() int64 {
 		return w.examineProcess(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPMemoryPressures"]
 	}

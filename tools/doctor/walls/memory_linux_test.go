@@ -13,20 +13,13 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// newCgroup makes a control group, of version 1, which is removed when the test ends.
-func newCgroup(t *testing.T, controller string) (folder string) {
+// newCgroup makes a control group of version 1.
+func newCgroup(t *testing.T, limit int64) (folder string) {
 	t.Helper()
-	above := "/sys/fs/cgroup/" + controller
-	if _, err := os.Stat(above + "/cgroup.procs"); err != nil {
-		t.Skipf("this machine has no control groups of version 1 for %s: %v", controller, err)
+	if _, err := os.Stat("/sys/fs/cgroup/memory/cgroup.procs"); err != nil {
+		t.Skipf("this machine has no control groups of version 1: %v", err)
 	}
-	folder, err := os.MkdirTemp(above, "myriad-walls-")
-	if err != nil {
-		t.Skip("control groups are not this process's to make: ", err)
-	}
-	// What has been in it may take a moment to be gone.
-	runAfterTest(t, "for i in $(seq 1000); do rmdir "+folder+" 2>/dev/null && exit; sleep 0.1; done; exit 1")
-	return folder
+	return string(testkit.NewMemoryCgroup(t, limit))
 }
 
 // The memory of connections, the kernel's too, is charged to the control group of the
@@ -35,30 +28,28 @@ func newCgroup(t *testing.T, controller string) (folder string) {
 // buffers, which this one does therefore, out of reach.
 func TestMemoryOfGroup(t *testing.T) {
 	const limit, wanted = 128 << 20, 45_000
-	group := newCgroup(t, "memory")
-	writeFile(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
-	writeFile(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
+	group := newCgroup(t, limit)
 	w := newTestNamespace(t)
 	w.setSysctl("net.core.somaxconn", "4096")
-	in := func(start func() *process) *process {
-		w.stage.Groups = []string{group}
-		defer func() { w.stage.Groups = nil }()
-		return start()
-	}
-	idle := in(func() *process { return w.startShell("echo ready; exec sleep 1h") })
-	idle.waitForOutput("ready")
+	w.group = group
+	idle := w.startScript("echo ready; exec sleep 1h", nil)
+	idle.WaitForOutput("ready")
 	testkit.WaitFor(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
 		testkit.RequireNoError(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
-	report := w.examineProcess(idle.Process.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
+	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"}
+	report := w.examineFirstWall("cgroup-memory", idle.Process.Process.Pid, plan)
 	idle.kill()
-	serve := func() *process { return w.startServe("--model", "epoll", "--max-conns", strconv.Itoa(wanted)) }
-	server := in(serve)
+	serve := func() *process {
+		w.group = group
+		defer func() { w.group = "" }()
+		return w.startServe("--model", "epoll", "--max-conns", strconv.Itoa(wanted))
+	}
+	server := serve()
 
-	checkFirstWall(t, report, "cgroup-memory")
 	// How many a killed server had can't be counted from outside: what waits in its queue
 	// is reset like some of what it has accepted, and a busy client sees the ends late.
 	below, above := int(report.Holds-report.Holds/40), int(report.Holds/20)
@@ -75,7 +66,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	}
 
 	applyWallChanges(t, report, "cgroup-memory")
-	defer in(serve).kill()
+	serve()
 	w.callWhileHolding(wanted, func() {
 		testkit.WaitFor(t, "after what the doctor changed, the server has all connections", func() bool { return w.servedConns() == wanted })
 	})
@@ -86,24 +77,20 @@ func TestMemoryOfGroup(t *testing.T) {
 func TestBuffersOfGroup(t *testing.T) {
 	const limit, wanted = 64_000_000, 1500
 	const unread = 60_000 // two segments
-	group := newCgroup(t, "memory")
+	group := newCgroup(t, 1<<40)
 	writeFile(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(limit))
 	w := newTestNamespace(t)
 	serve := func() *process {
-		w.stage.Groups = []string{group}
-		server := w.startStage(stage{Deaf: deafPort})
-		w.stage.Groups = nil
-		server.waitForOutput("serving")
-		return server
+		w.group = group
+		defer func() { w.group = "" }()
+		return w.startDeaf()
 	}
 	server := serve()
 	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll", Unread: unread}
 	report := w.examineProcess(server.Process.Process.Pid, plan)
-	wall := findWall(t, report, "cgroup-sockets")
 	w.sendUnread(server, wanted, unread)
-	checkClose(t, "connections whose message fits", server.unreadByConn()[unread], wall.Holds)
-	dropped := w.examineProcess(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPRcvQDrop"]
-	if dropped == 0 {
+	checkClose(t, "connections whose message fits", server.unreadByConn()[unread], findWall(t, report, "cgroup-sockets").Holds)
+	if dropped := w.examineProcess(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPRcvQDrop"]; dropped == 0 {
 		t.Error("the kernel has counted no segment that it dropped")
 	}
 	server.kill()
@@ -121,12 +108,14 @@ func TestBuffersOfGroup(t *testing.T) {
 func (w *testNamespace) sendUnread(server *process, n int64, bytes int) *process {
 	w.t.Helper()
 	before := server.countConns()
-	p := w.startStage(stage{Talk: &unreadSender{Port: deafPort, Conns: int(n), Bytes: bytes}})
-	p.waitForOutput("connected")
+	role, err := json.Marshal(unreadSender{Conns: int(n), Bytes: bytes})
+	testkit.RequireNoError(w.t, err)
+	p := w.startRole(string(role))
+	p.WaitForOutput("connected")
 	// The group is charged for a connection from when it is accepted.
 	testkit.WaitFor(w.t, "all are accepted", func() bool { return server.countConns() == before+int(n) })
 	p.writeByte()
-	p.waitForOutput("done")
+	p.WaitForOutput("done")
 	return p
 }
 
@@ -141,16 +130,15 @@ func (p *process) countConns() (sum int) {
 // unreadByConn asks a deaf server on how many connections how many bytes wait.
 func (p *process) unreadByConn() (conns map[int]int) {
 	p.w.t.Helper()
-	had := len(p.stdout.String())
+	had := len(p.Output.String())
 	p.writeByte()
-	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
-	testkit.RequireNoError(p.w.t, json.Unmarshal([]byte(p.stdout.String()[had:]), &conns))
+	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.Output.String()[had:], "\n") })
+	testkit.RequireNoError(p.w.t, json.Unmarshal([]byte(p.Output.String()[had:]), &conns))
 	return conns
 }
 
 func (p *process) writeByte() {
 	p.w.t.Helper()
-	if _, err := p.in.Write([]byte{'!'}); err != nil {
-		p.w.t.Fatal(err)
-	}
+	_, err := p.in.Write([]byte{'!'})
+	testkit.RequireNoError(p.w.t, err)
 }

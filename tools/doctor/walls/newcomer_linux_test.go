@@ -2,8 +2,6 @@ package walls
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,12 +22,12 @@ func TestNewcomer(t *testing.T) {
 	// A namespace as the kernel makes it: in the world's, loopback is up already.
 	testkit.RequireNoError(t, w.callInNamespace(func() error { return unix.Unshare(unix.CLONE_NEWNET) }))
 	ask := func(code int) (steps, commands []string) {
-		doctor := w.startShell("myriad doctor -n " + strconv.Itoa(wanted))
+		doctor := w.startCommand("myriad", "doctor", "-n", strconv.Itoa(wanted))
 		got := doctor.ExitCode()
-		text := doctor.stdout.String()
+		text := doctor.Output.String()
 		t.Log(text)
 		if got != code {
-			t.Fatalf("the doctor: exit code %d, %s; want %d", got, doctor.Output, code)
+			t.Fatalf("the doctor: exit code %d, %s; want %d", got, doctor.stderr, code)
 		}
 		return linesBelow(text, "To raise them"), linesBelow(text, "in a shell of its own")
 	}
@@ -37,30 +35,18 @@ func TestNewcomer(t *testing.T) {
 	if len(steps) == 0 || len(commands) != 2 {
 		t.Fatalf("the doctor prints the steps %q and the commands %q; want some, and two", steps, commands)
 	}
-	fix := w.startShell(strings.Join(steps, "\n"))
+	fix := w.startScript(strings.Join(steps, "\n"), nil)
 	if fix.ExitCode() != 0 {
-		t.Fatalf("%q: exit code %d: %s", steps, fix.ExitCode(), fix.Output)
+		t.Fatalf("%q: exit code %d: %s", steps, fix.ExitCode(), fix.stderr)
 	}
 	if again, _ := ask(0); len(again) > 0 {
 		t.Errorf("when that is done the doctor prints %q; want nothing more to do", again)
 	}
 	// The server is asked how many it has, which takes a flag that is not the user's.
-	w.startShell("exec " + commands[0] + " --admin " + admin).waitForOutput("serving echo on")
-	hold := w.startShell("exec " + commands[1])
-	testkit.WaitFor(t, "the server has them all", func() bool {
-		if hold.hasEnded() {
-			t.Fatalf("%q has ended: %s%s", commands[1], hold.stdout, hold.Output)
-		}
-		return w.servedConns() == wanted
-	})
-	hold.waitForOutput(fmt.Sprintf("held: %d connections", wanted))
-}
-
-// startShell runs a script in a shell that finds the command.
-func (w *testNamespace) startShell(script string) *process {
-	w.t.Helper()
-	path := "PATH=" + filepath.Dir(myriad) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"
-	return w.startStage(stage{Exec: []string{"/usr/bin/env", path, "/bin/sh", "-e", "-c", script}})
+	w.startScript("exec "+commands[0]+" --admin "+admin, nil).WaitForOutput("serving echo on")
+	hold := w.startScript("exec "+commands[1], nil)
+	testkit.WaitFor(t, "the server has them all", func() bool { return w.servedConns() == wanted })
+	hold.WaitForOutput(fmt.Sprintf("held: %d connections", wanted))
 }
 
 // linesBelow is what is indented below the line that has a title.

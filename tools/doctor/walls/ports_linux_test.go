@@ -1,6 +1,7 @@
 package walls
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,26 +14,23 @@ import (
 // A published experiment met 4095 connections from one source address with the ports
 // 44620 to 48715. There are 4096: its server listened on one of them.
 func TestPorts(t *testing.T) {
-	const published = "44620 48715"
 	for _, c := range []struct {
 		name     string
-		ports    string
 		reserved string
 		listener int // another one
 		sources  int
 		want     int
 	}{
-		{name: "one source", ports: published, sources: 1, want: 4096},
-		{name: "three sources", ports: published, sources: 3, want: 3 * 4096},
-		{name: "a listener in the range", ports: published, listener: 45000, sources: 1, want: 4095},
-		{name: "reserved ports", ports: published, reserved: "40000,45000-45099,48715", sources: 1, want: 4096 - 101},
+		{name: "three sources", sources: 3, want: 3 * 4096},
+		{name: "a listener in the range", listener: 45000, sources: 1, want: 4095},
+		{name: "reserved ports", reserved: "40000,45000-45099,48715", sources: 1, want: 4096 - 101},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTestNamespace(t)
-			w.setSysctl("net.ipv4.ip_local_port_range", c.ports)
+			w.setSysctl("net.ipv4.ip_local_port_range", "44620 48715")
 			w.setSysctl("net.ipv4.ip_local_reserved_ports", c.reserved+"\n")
 			if c.listener > 0 {
-				w.startStage(stage{Deaf: c.listener}).waitForOutput("serving")
+				w.startCommand("myriad", "serve", "--addr", fmt.Sprint("127.0.0.1:", c.listener)).WaitForOutput("serving echo on")
 			}
 			plan := doctor.Plan{Connections: c.want + 1000, Side: doctor.Client, Targets: []netip.AddrPort{netip.MustParseAddrPort(target)}}
 			for i := range c.sources {
@@ -46,8 +44,7 @@ func TestPorts(t *testing.T) {
 			}
 			holding = append(holding, target)
 
-			report := w.examineProcess(0, plan)
-			checkFirstWall(t, report, "ports")
+			report := w.examineFirstWall("ports", 0, plan)
 			got := w.runHold(holding...)
 			checkClose(t, c.name, got.Connected, report.Holds)
 			if got.Connected != c.want {
@@ -59,9 +56,7 @@ func TestPorts(t *testing.T) {
 			}
 
 			w.applyChanges(report.Changes())
-			if report = w.examineProcess(0, plan); findWall(t, report, "ports").Exceeded(plan.Connections) {
-				t.Errorf("after what the doctor changed: the wall is at %d", findWall(t, report, "ports").Holds)
-			}
+			w.checkMoved("ports", plan)
 			if got = w.runHold(holding...); got.Connected != plan.Connections {
 				t.Errorf("after what the doctor changed: %d connections, errors %v; want %d", got.Connected, got.ConnectErrors, plan.Connections)
 			}

@@ -1,35 +1,30 @@
 package walls
 
 import (
-	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/doctor"
 	"github.com/myriad-go/myriad/tools/internal/faults"
-	"github.com/myriad-go/myriad/tools/load"
 )
-
-// patience is how long a test waits for what must happen.
-const patience = 100 * time.Second
 
 // testNamespace is a small machine: a network namespace with loopback up, and the limits and
 // groups that its processes begin with. Its methods are for the test's goroutine.
 type testNamespace struct {
-	t     *testing.T
-	calls chan func() // run by the one thread that is in the namespace
-	stage stage       // what processes begin with
+	t      *testing.T
+	calls  chan func() // run by the one thread that is in the namespace
+	nofile int64       // the limit of descriptors that processes begin with; 0 leaves it as it is
+	group  string      // the control group that they begin in
 }
 
 func newTestNamespace(t *testing.T) *testNamespace {
@@ -78,7 +73,7 @@ func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report
 		if err != nil {
 			return err
 		}
-		if n := int64(w.stage.Nofile); pid == 0 && n > 0 {
+		if n := w.nofile; pid == 0 && n > 0 {
 			facts.Process.Nofile = doctor.Rlimit{Soft: n, Hard: n}
 		}
 		report, err = doctor.Examine(facts, plan)
@@ -98,77 +93,40 @@ func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	}))
 }
 
-func (w *testNamespace) runHold(args ...string) *load.Result {
-	w.t.Helper()
-	p := w.startStage(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
-	p.ExitCode()
-	return p.result()
-}
-
-// startServe starts the command serve, with its metrics, and waits until it serves.
-func (w *testNamespace) startServe(args ...string) *process {
-	w.t.Helper()
-	p := w.startStage(stage{Exec: append([]string{myriad, "serve", "--addr", target, "--admin", admin}, args...)})
-	p.waitForOutput("serving echo on")
-	return p
-}
-
 // Where servers listen. Each world has these ports for itself.
 const (
 	target = "127.0.0.1:900"
 	admin  = "127.0.0.1:901"
-
-	deafPort = 902
 )
 
 // servedConns is how many connections the server says that it has.
 func (w *testNamespace) servedConns() int { return w.readMetric("myriad_connections") }
 
 // readMetric asks the server for one of its metrics.
-func (w *testNamespace) readMetric(name string) (value int) {
+func (w *testNamespace) readMetric(name string) int {
 	w.t.Helper()
-	testkit.RequireNoError(w.t, w.callInNamespace(func() error {
-		conn, err := net.Dial("tcp", admin)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(patience))
-		io.WriteString(conn, "GET /metrics HTTP/1.0\r\n\r\n")
-		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			if n, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-				f, err := strconv.ParseFloat(n, 64)
-				value = int(f)
-				return err
-			}
-		}
-		return fmt.Errorf("the server has no metric %s", name)
-	}))
-	return value
+	var nc net.Conn
+	testkit.RequireNoError(w.t, w.callInNamespace(func() (err error) { nc, err = net.Dial("tcp", admin); return err }))
+	conn := testkit.NewConn(w.t, nc)
+	defer conn.Close()
+	conn.Send("GET /metrics HTTP/1.0\r\n\r\n")
+	_, text := conn.ReadResponse()
+	found := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(name) + " (.*)$").FindStringSubmatch(text)
+	if found == nil {
+		w.t.Fatalf("the server has no metric %s", name)
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	testkit.RequireNoError(w.t, err)
+	return int(value)
 }
 
 func findWall(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
 	t.Helper()
-	for i := range r.Walls {
-		if r.Walls[i].Name == name {
-			return &r.Walls[i]
-		}
+	i := slices.IndexFunc(r.Walls, func(w doctor.Wall) bool { return w.Name == name })
+	if i < 0 {
+		t.Fatalf("the doctor knows no wall %q, but %+v", name, r.Walls)
 	}
-	var names []string
-	for _, w := range r.Walls {
-		names = append(names, w.Name)
-	}
-	t.Fatalf("the doctor knows no wall %q, but %v", name, names)
-	return nil
+	return &r.Walls[i]
 }
 
 // checkClose says that a count is the predicted one, to one in a hundred.
@@ -180,10 +138,20 @@ func checkClose(t *testing.T, what string, measured int, predicted int64) {
 	}
 }
 
-// checkFirstWall checks that the wall is what the doctor says stops the plan.
-func checkFirstWall(t *testing.T, r *doctor.Report, name string) {
-	t.Helper()
+// examineFirstWall examines a process, and checks that a wall is what stops the plan.
+func (w *testNamespace) examineFirstWall(name string, pid int, plan doctor.Plan) *doctor.Report {
+	w.t.Helper()
+	r := w.examineProcess(pid, plan)
 	if r.First != name {
-		t.Errorf("the first wall is %q, at %d; want %q", r.First, r.Holds, name)
+		w.t.Errorf("the first wall is %q, at %d; want %q", r.First, r.Holds, name)
+	}
+	return r
+}
+
+// checkMoved checks that after the doctor's changes a wall no longer stops the plan.
+func (w *testNamespace) checkMoved(name string, plan doctor.Plan) {
+	w.t.Helper()
+	if wall := findWall(w.t, w.examineProcess(0, plan), name); wall.Exceeded(plan.Connections) {
+		w.t.Errorf("after what the doctor changed: the wall %s is at %d", name, wall.Holds)
 	}
 }

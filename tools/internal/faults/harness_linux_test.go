@@ -1,11 +1,9 @@
 package faults
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -64,14 +62,19 @@ type faultCase struct {
 	attackAlone func(s *testServer) // replaces all other fields: an attack that ends the server
 }
 
-// runFaults attacks a server under every model (one in short runs) while honest clients use it. It checks
-// that they get every answer, during the attack, as often as the attack asks, and after it, and
-// that the server's resources are released.
-func runFaults(t *testing.T, faults []faultCase) {
+// modelsToAttack returns all models, or one in short runs.
+func modelsToAttack() []string {
 	models := tcp.Models()
 	if testing.Short() {
 		models = models[min(1, len(models)-1):min(2, len(models))] // epoll, or the only one
 	}
+	return models
+}
+
+// runFaults attacks a server under every model (one in short runs) while honest clients use it. It checks
+// that they get every answer, during the attack, as often as the attack asks, and after it, and
+// that the server's resources are released.
+func runFaults(t *testing.T, faults []faultCase) {
 	if !slices.ContainsFunc(faults, func(f faultCase) bool { return f.descriptors == 0 }) {
 		t.Parallel()
 	}
@@ -83,7 +86,7 @@ func runFaults(t *testing.T, faults []faultCase) {
 			if f.descriptors > 0 {
 				t.Parallel()
 			}
-			for _, model := range slices.Concat(models, []string{tcp.Auto}) {
+			for _, model := range append(modelsToAttack(), tcp.Auto) {
 				if model == tcp.Auto && !f.auto {
 					continue
 				}
@@ -330,21 +333,4 @@ func (s *testServer) measureAnswerRound(p *peakUsage) time.Duration {
 		p.record(s)
 	}
 	return time.Since(begun)
-}
-
-// measureFirstAnswer connects, sends a line, and returns the time until the answer.
-func (s *testServer) measureFirstAnswer(timeout time.Duration) (time.Duration, error) {
-	begun := time.Now()
-	c, err := net.DialTimeout("tcp", s.addr.String(), timeout)
-	if err != nil {
-		return time.Since(begun), err
-	}
-	defer c.Close()
-	c.SetDeadline(begun.Add(timeout))
-	io.WriteString(c, "hello\n")
-	answer, err := bufio.NewReader(c).ReadString('\n')
-	if err == nil && answer != "hello\n" {
-		err = fmt.Errorf("%w: %q", errWrong, answer)
-	}
-	return time.Since(begun), err
 }

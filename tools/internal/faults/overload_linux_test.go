@@ -27,11 +27,7 @@ const (
 // The server refuses what its descriptor limit does not allow. A server that admits all 100,000, with a descriptor
 // table for each loop, is not tested: on two CPUs shared with the attackers, the kernel has killed it in some runs.
 func TestNeverReadInCgroup(t *testing.T) {
-	models := tcp.Models()
-	if testing.Short() {
-		models = models[min(1, len(models)-1):min(2, len(models))]
-	}
-	for _, model := range models {
+	for _, model := range modelsToAttack() {
 		t.Run(model, func(t *testing.T) { testNeverReadInCgroup(t, model) })
 	}
 }

@@ -197,7 +197,6 @@ func collectAndReadHeap() heapUsage {
 //	block       blocks until the order "release", then echoes
 //	flood N     sends N bytes in pieces
 //	hold        keeps the connection's Ref until the order "release"
-//	pid         sends the process ID
 type echoApp struct {
 	mu      sync.Mutex
 	release chan struct{}
@@ -235,8 +234,6 @@ func (a *echoApp) Message(c *tcp.Conn, line []byte) {
 		a.mu.Lock()
 		a.held = append(a.held, c.Ref())
 		a.mu.Unlock()
-	case "pid":
-		line = strconv.AppendInt(nil, int64(os.Getpid()), 10)
 	}
 	c.Write(line)
 	c.WriteString("\n")
