@@ -56,7 +56,7 @@ func TestHTTPAuthentication(t *testing.T) {
 		{"GET", "/ws", nil, 426, ""},
 		{"GET", "/ws?token=wrong", nil, 401, errWrongCredentials.Error()},
 	}
-	forEachModel(t, func() *Hub { return newHubWithUsers(t, httpTestUsers) }, func(t *testing.T, h *Hub, addr string) {
+	forEachModel(t, func() *Hub { return newHubWithUsers(httpTestUsers) }, func(t *testing.T, h *Hub, addr string) {
 		for _, row := range rows {
 			expectResponse(t, row.status, row.text, row.method, "http://"+addr+row.path, "x", row.fields...)
 		}
@@ -123,7 +123,7 @@ func TestClientCertificates(t *testing.T) {
 	cfg := &tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: trusted, ClientAuth: tls.VerifyClientCertIfGiven}
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: newHubWithUsers(t, httpTestUsers).Handler(), TLSConfig: cfg})
+			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: newHubWithUsers(httpTestUsers).Handler(), TLSConfig: cfg})
 			for name, cert := range certs {
 				status, reply := 401, `{"op":"error","error":"no permission"}`
 				if name == "carl" {

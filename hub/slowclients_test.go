@@ -106,7 +106,7 @@ func TestSlowScanErrors(t *testing.T) {
 // TestEnforce checks that only clients whose user is gone or has lost a right are closed.
 func TestEnforce(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
-	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		enter := func(text, confirmation string) (net.Conn, *bufio.Reader) {
 			t.Helper()
 			nc, in := dialAndSend(t, addr, text)
