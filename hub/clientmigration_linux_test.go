@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -50,9 +48,7 @@ func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int
 	h := &Hub{Users: mustReadUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n"), Replay: &Replay{Topics: []string{"kept"}}, Compression: true}
 	srv := &tcp.Server{Handler: h.Handler()}
 	stdin, stop, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	srv.Successor = func() (*exec.Cmd, error) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Stdin, cmd.Stderr = stdin, os.Stderr
@@ -81,8 +77,7 @@ func serveUpgradableHub(t *testing.T) (addr string, upgrade func(connections int
 // upgrade, and that clients whose user is gone are closed.
 func TestRedisClientsMigrate(t *testing.T) {
 	addr, upgrade := serveUpgradableHub(t)
-	clients := map[string]*bufio.Reader{}
-	conns := map[string]net.Conn{}
+	clients := map[string]*testkit.Conn{}
 	for _, c := range []struct{ name, says, want string }{
 		{"ann", "HELLO 3 AUTH ann secret SETNAME a-name\r\nCLIENT SETINFO LIB-NAME a-lib\r\nSUBSCRIBE news\r\nPSUBSCRIBE n?\r\nPING\r\n", "+PONG"},
 		{"second", "SUBSCRIBE news\r\nSUBSCRIBE other\r\nSSUBSCRIBE part\r\nPING x\r\n", "$1\r\nx"},
@@ -90,22 +85,22 @@ func TestRedisClientsMigrate(t *testing.T) {
 		{"idle", "PING\r\n", "+PONG"},
 		{"half", "PING\r\n*2\r\n$4\r\nEC", "+PONG"},
 	} {
-		conns[c.name], clients[c.name] = dialAndSend(t, addr, c.says)
+		clients[c.name] = dialAndSend(t, addr, c.says)
 		expectLine(t, clients[c.name], c.want)
 	}
-	upgrade(len(conns))
-	if _, err := io.ReadAll(clients["former"]); err != nil {
+	upgrade(len(clients))
+	if _, err := io.ReadAll(clients["former"].R); err != nil {
 		t.Errorf("a client whose user is gone: %v, want the end", err)
 	}
-	fmt.Fprint(conns["half"], "HO\r\n$3\r\nyes\r\n")
+	clients["half"].Send("HO\r\n$3\r\nyes\r\n")
 	expectLine(t, clients["half"], "$3\r\nyes")
-	fmt.Fprint(conns["idle"], "PUBLISH news hello\r\nPUBLISH nx pattern\r\nSPUBLISH part shard\r\nPUBSUB NUMSUB other\r\n")
+	clients["idle"].Send("PUBLISH news hello\r\nPUBLISH nx pattern\r\nSPUBLISH part shard\r\nPUBSUB NUMSUB other\r\n")
 	expectLine(t, clients["idle"], ":2\r\n:1\r\n:1\r\n*2\r\n$5\r\nother\r\n:1")
 	expectLine(t, clients["ann"], ">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n>4\r\n$8\r\npmessage\r\n$2\r\nn?\r\n$2\r\nnx\r\n$7\r\npattern")
 	expectLine(t, clients["second"], "*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$5\r\nhello\r\n*3\r\n$8\r\nsmessage\r\n$4\r\npart\r\n$5\r\nshard")
-	fmt.Fprint(conns["ann"], "CLIENT INFO\r\n")
+	clients["ann"].Send("CLIENT INFO\r\n")
 	expectLine(t, clients["ann"], "lib-name=a-lib lib-ver=\n")
-	fmt.Fprint(conns["ann"], "CLIENT GETNAME\r\nUNSUBSCRIBE news\r\nPUBSUB NUMSUB news\r\n")
+	clients["ann"].Send("CLIENT GETNAME\r\nUNSUBSCRIBE news\r\nPUBSUB NUMSUB news\r\n")
 	expectLine(t, clients["ann"], "$6\r\na-name")
 	expectLine(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
 }
@@ -121,19 +116,18 @@ func TestHTTPClientsMigrate(t *testing.T) {
 		mistaken.sendText(`{}`)
 		mistaken.Read(mistaken.ctx)
 	}
-	_, stream := dialAndSend(t, addr, "GET /events?topic=news&pattern=n?&token=secret HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	_, ended := dialAndSend(t, addr, "GET /events?topic=news&token=secret3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	for _, r := range []*bufio.Reader{stream, ended} {
-		expectUpTo(t, r, "retry: ")
-	}
-	nc, keptAlive := dialAndSend(t, addr, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	stream := dialAndSend(t, addr, "GET /events?topic=news&pattern=n?&token=secret HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	ended := dialAndSend(t, addr, "GET /events?topic=news&token=secret3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	expectUpTo(t, stream, "retry: ")
+	expectUpTo(t, ended, "retry: ")
+	keptAlive := dialAndSend(t, addr, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	expectUpTo(t, keptAlive, `{"topic":"news","subscribers":4}`)
 	upgrade(6)
 	former.expectClose(websocket.StatusPolicyViolation)
-	if _, err := io.ReadAll(ended); err != nil {
+	if _, err := io.ReadAll(ended.R); err != nil {
 		t.Errorf("a stream whose user is gone: %v, want the end", err)
 	}
-	fmt.Fprint(nc, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	keptAlive.Send("GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	expectUpTo(t, keptAlive, `{"topic":"news","subscribers":2}`)
 	large := strings.Repeat("x", 2000) // compressed for ann
 	for _, topic := range []string{"news", "nx"} {

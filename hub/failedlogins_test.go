@@ -100,9 +100,7 @@ func TestFailedLoginLimitOverHTTP(t *testing.T) {
 		defer client.CloseIdleConnections()
 		for i := range 2*addrLoginFactor - 1 {
 			res, err := client.Get("http://" + addr + "/topics?token=x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			_ = res.Body.Close()
 			if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
 				t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)

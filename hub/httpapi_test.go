@@ -2,7 +2,6 @@ package hub
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -25,29 +24,22 @@ func TestHTTPRoutes(t *testing.T) {
 		{"GET", "/ws", "", 426, "the request is not a WebSocket handshake"},
 		{"GET", "/ws?topic=a", "", 400, `unknown parameter \"topic\"; expected one of token`},
 		{"POST", "/publish?topic=a", "", 200, `{"receivers":0}`},
-		{"POST", "/publish?topic=%00%ff", "\x00\xff", 200, `{"receivers":0}`},
 		{"PUT", "/publish?topic=a", "hello", 405, ""},
 		{"POST", "/publish", "hello", 400, "the topic parameter occurs 0 times"},
-		{"POST", "/publish?topic=a&topic=b", "hello", 400, "the topic parameter occurs 2 times"},
 		{"POST", "/publish?topic=a&to=b", "hello", 400, `unknown parameter \"to\"; expected one of topic, token`},
 		{"POST", "/publish?topic=%", "hello", 400, "invalid URL escape"},
-		{"POST", "/publish?topic=a;b", "hello", 400, "semicolon"},
 		{"POST", "/publish?topic=01234567890", "hello", 400, "11 bytes; at most 10 are allowed"},
 		{"POST", "/publish?topic=a", strings.Repeat("x", 100), 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=a", strings.Repeat("x", 101), 413, "at most 100 bytes are allowed"},
 		{"POST", "/publish?topic=a&token=x", "hello", 401, errWrongCredentials.Error()},
 		{"GET", "/topics", "", 200, `{"topics":[],"total":0}`},
 		{"GET", "/topics?limit=0", "", 400, `limit is \"0\"; expected 1 to 10000`},
-		{"GET", "/topics?limit=10001", "", 400, "expected 1 to 10000"},
 		{"GET", "/topics?begin=x", "", 400, `unknown parameter \"begin\"; expected one of prefix, limit, token`},
-		{"GET", "/topics/a", "", 200, `{"topic":"a","subscribers":0}`},
 		{"GET", "/topics/a%2Fb%2F%2Fc", "", 200, `{"topic":"a/b//c","subscribers":0}`},
 		{"GET", "/topics/", "", 400, errEmptyName.Error()},
 		{"GET", "/topics/01234567890", "", 400, errNameTooLong.Error()},
-		{"GET", "/topics/a?x=1", "", 400, "unknown parameter"},
 		{"GET", "/events", "", 400, "expected at least one topic or pattern parameter"},
 		{"GET", "/events?topic=", "", 400, errEmptyName.Error()},
-		{"GET", "/events?pattern=01234567890", "", 400, errNameTooLong.Error()},
 		{"GET", "/events?topic=a&channel=b", "", 400, `unknown parameter \"channel\"; expected one of topic, pattern, since, token`},
 		{"HEAD", "/events?topic=a", "", 405, ""},
 	}
@@ -61,8 +53,8 @@ func TestHTTPRoutes(t *testing.T) {
 				t.Errorf("%s: WWW-Authenticate: %s", credential, have)
 			}
 		}
-		if n := h.published.Load(); n != 3 {
-			t.Errorf("%d messages were published; expected 3", n)
+		if n := h.published.Load(); n != 2 {
+			t.Errorf("%d messages were published; expected 2", n)
 		}
 	})
 }
@@ -135,14 +127,6 @@ func TestOrigins(t *testing.T) {
 	})
 }
 
-func headerFromPairs(fields []string) http.Header {
-	h := http.Header{}
-	for i := 0; i < len(fields); i += 2 {
-		h.Set(fields[i], fields[i+1])
-	}
-	return h
-}
-
 // TestDNSRebindingRejected checks that local requests with a foreign host name are rejected in a hub without
 // users.
 func TestDNSRebindingRejected(t *testing.T) {
@@ -154,46 +138,38 @@ func TestDNSRebindingRejected(t *testing.T) {
 			"evil.example": 403, "evil.example:6379": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403,
 		} {
 			for at, want := range map[string]int{addr: status, named: 200} {
-				_, r := dialAndSend(t, at, "GET /topics HTTP/1.1\r\nConnection: close\r\nHost: "+host+"\r\n\r\n")
-				if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != want {
-					t.Errorf("%s: %v, %v; expected %d", host, res, err, want)
+				c := dialAndSend(t, at, "GET /topics HTTP/1.1\r\nConnection: close\r\nHost: "+host+"\r\n\r\n")
+				if res, _ := c.ReadResponse(); res.StatusCode != want {
+					t.Errorf("%s: %v; expected %d", host, res, want)
 				}
 			}
 		}
 	})
 }
 
+// TestPublishOverHTTP publishes a message, and halves of messages, which have no effect.
 func TestPublishOverHTTP(t *testing.T) {
+	const half = "POST /publish?topic=a/b+c HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello"
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
 		p := dialWebSocket(t, addr, "")
 		p.exchange(`{"op":"subscribe","topic":"a/b c"}`, `{"op":"subscribed","topic":"a/b c","count":1}`)
-		waitForSubscribers(t, h, "a/b c", 1)
-		const head = "POST /publish?topic=a/b+c HTTP/1.1\r\nHost: localhost\r\n"
-		halves := []string{head + "Content-Length: 10\r\n\r\nhello", head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", head + "Content-Length: 10\r\n"}
-		for _, half := range halves {
-			nc, r := dialAndSend(t, addr, half)
-			if err := nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
-			if b, _ := io.ReadAll(r); strings.Contains(string(b), "receivers") {
-				t.Errorf("half a request is answered with %s", b)
-			}
+		c := dialAndSend(t, addr, half)
+		c.CloseWrite()
+		if text := c.ExpectClosed(); strings.Contains(text, "receivers") {
+			t.Errorf("half a request is answered with %s", text)
 		}
 		expectResponse(t, 200, `{"receivers":1}`, "POST", "http://"+addr+"/publish?topic=a/b+c", "<b>hello</b>", "Content-Type", "text/plain")
 		p.expectText(`{"op":"message","topic":"a/b c","data":"\u003cb\u003ehello\u003c/b\u003e"}`)
 	})
-}
-
-func TestBodyTimeout(t *testing.T) {
-	if d := (&Hub{}).httpHandler().ReadTimeout; d != bodyTimeout {
+	h := &Hub{}
+	if d := h.httpHandler().ReadTimeout; d != bodyTimeout {
 		t.Errorf("the time for a body is %v", d)
 	}
-	h := &Hub{}
 	h.httpHandler().ReadTimeout = 50 * time.Millisecond
 	addr, _ := serveHub(t, tcp.Auto, h)
-	_, r := dialAndSend(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
-	expectUpTo(t, r, "400 Bad Request")
-	expectUpTo(t, r, "the body is incomplete")
+	c := dialAndSend(t, addr, half)
+	expectUpTo(t, c, "400 Bad Request")
+	expectUpTo(t, c, "the body is incomplete")
 }
 
 func TestTopicListSorted(t *testing.T) {
@@ -229,44 +205,35 @@ func TestTopicListSorted(t *testing.T) {
 
 func TestEventStream(t *testing.T) {
 	forEachModel(t, newPlainHub, func(t *testing.T, h *Hub, addr string) {
-		nc, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n")
-		res, err := http.ReadResponse(r, nil)
+		c := dialAndSend(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n")
+		res, err := http.ReadResponse(c.R, nil)
 		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("answered with %v, %v", res, err)
 		}
-		line, err := r.ReadString('\n')
 		var wait int
-		if n, _ := fmt.Sscanf(line, "retry: %d\n", &wait); n != 1 || wait < 1000 || wait > 5000 {
+		if n, err := fmt.Sscanf(c.ReadLine(), "retry: %d", &wait); n != 1 || wait < 1000 || wait > 5000 {
 			t.Errorf("the client is to wait for %d ms, %v", wait, err)
 		}
 		h.publishAll(t, "a", "one\ntwo")
 		h.publishAll(t, "b", "\xff")
 		h.publishAll(t, "other", "no")
 		h.publishAll(t, "c3", "three")
-		want := "\n"
+		c.Expect("\n")
 		for _, m := range []string{`"topic":"a","data":"one\ntwo"`, `"topic":"b","base64":"/w=="`, `"pattern":"c*","topic":"c3","data":"three"`} {
-			want += `data: {"op":"message",` + m + "}\n\n"
+			c.Expect(`data: {"op":"message",` + m + "}\n\n")
 		}
-		have := make([]byte, len(want))
-		if _, err := io.ReadFull(r, have); string(have) != want {
-			t.Errorf("it says %s, %v; expected %s", have, err, want)
-		}
-		nc.Close()
+		c.Close()
 		testkit.WaitFor(t, "all subscriptions end", func() bool { return h.Stats().Subscriptions == 0 })
 	})
 }
 
 func TestEventStreamRefused(t *testing.T) {
-	for name, limits := range map[string]Limits{"subscriptions": {MaxSubscriptions: 1}, "topics": {MaxTopics: 1}} {
-		t.Run(name, func(t *testing.T) {
-			forEachModel(t, func() *Hub { return &Hub{Limits: limits} }, func(t *testing.T, h *Hub, addr string) {
-				_, r := dialAndSend(t, addr, "GET /events?topic=a&topic=b HTTP/1.1\r\nHost: localhost\r\n\r\n")
-				b, err := io.ReadAll(r)
-				if err != nil || !strings.Contains(string(b), "event: refused\ndata: {\"op\":\"error\",\"error\":\"") {
-					t.Errorf("it says %s, %v", b, err)
-				}
-				waitForSubscribers(t, h, "a", 0)
-			})
-		})
+	h := &Hub{Limits: Limits{MaxTopics: 1}}
+	p := serveVirtual(t, h, tcp.Limits{}).Dial()
+	p.Send("GET /events?topic=a&topic=b HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	p.ExpectClosed(nil)
+	if text := p.Output(); !strings.Contains(text, "event: refused\ndata: {\"op\":\"error\",\"error\":\"") {
+		t.Errorf("it says %s", text)
 	}
+	expectNoSubscriptions(t, h)
 }

@@ -1,17 +1,10 @@
 package hub
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
-	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -93,23 +86,13 @@ func TestHTTPAuthentication(t *testing.T) {
 // newSelfSignedCert returns a certificate of 127.0.0.1 that is its own authority.
 func newSelfSignedCert(t *testing.T, name string) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		BasicConstraintsValid: true, IsCA: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	cert, key := testkit.WriteCertificate(t, func(c *x509.Certificate) {
+		c.Subject.CommonName = name
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	})
+	loaded, err := tls.LoadX509KeyPair(cert, key)
+	testkit.RequireNoError(t, err)
+	return loaded
 }
 
 func TestClientCertificates(t *testing.T) {
@@ -132,17 +115,13 @@ func TestClientCertificates(t *testing.T) {
 				ofClient := &tls.Config{RootCAs: trusted, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }}
 				client := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: ofClient}}
 				res, err := client.Get("https://" + addr + "/topics/c")
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				res.Body.Close()
 				if res.StatusCode != status {
 					t.Errorf("%q: %s; expected %d", name, res.Status, status)
 				}
 				c, _, err := websocket.Dial(t.Context(), "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.RequireNoError(t, err)
 				wsClient{t, t.Context(), c}.exchange(`{"op":"subscribe","topic":"c"}`, reply)
 				_ = c.CloseNow()
 			}

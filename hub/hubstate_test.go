@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -22,9 +23,7 @@ func TestHubStateSaved(t *testing.T) {
 		t.Error("a name is not too long")
 	}
 	var written bytes.Buffer
-	if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, (redisOrHTTPHandler{hub: old}).SaveState(&written))
 	restore := func(l Limits, state []byte) (*Hub, error) {
 		h := &Hub{Limits: l}
 		return h, redisOrHTTPHandler{hub: h}.RestoreState(bytes.NewReader(state))
@@ -72,12 +71,8 @@ func TestKeptMessagesSaved(t *testing.T) {
 		time.Sleep(time.Minute)
 		old.publishAll(t, "busy", "2", "3", "4", "5")
 		var written, part bytes.Buffer
-		if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
-			t.Fatal(err)
-		}
-		if err := old.Replay.saveKeptMessages(&part, 2*(5+keptMessageOverhead)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, (redisOrHTTPHandler{hub: old}).SaveState(&written))
+		testkit.RequireNoError(t, old.Replay.saveKeptMessages(&part, 2*(5+keptMessageOverhead)))
 		restore := func(h *Hub, state []byte) error {
 			return (redisOrHTTPHandler{hub: h}).RestoreState(bytes.NewReader(state))
 		}
