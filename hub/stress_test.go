@@ -46,13 +46,14 @@ func TestStress(t *testing.T) {
 				all.Go(func() {
 					s := stressClient{t: t, rand: rand.New(rand.NewPCG(uint64(i), 1))}
 					s.randomAddr = func() any { a, _ := connections.Load(s.rand.IntN(clients)); return a }
-					for left := steps; left > 0; {
+					for n, left := 0, steps; left > 0; n++ {
 						c, err := net.Dial("tcp", addr)
 						if err != nil {
 							t.Error(err)
 							return
 						}
 						connections.Store(i, c.LocalAddr())
+						s.name = fmt.Sprint(i, ".", n)
 						left -= s.runRandomCommands(c, left)
 						c.Close()
 					}
@@ -69,7 +70,7 @@ type stressClient struct {
 	t          testing.TB
 	rand       *rand.Rand
 	randomAddr func() any // of some client
-	name       string     // its address
+	name       string     // of its connection
 	sent       int
 	topics     map[string]bool // confirmed subscriptions
 	last       map[string]int  // last message number by subscription and publisher
@@ -77,7 +78,7 @@ type stressClient struct {
 
 // runRandomCommands runs up to maxSteps commands on a connection, and returns their number.
 func (s *stressClient) runRandomCommands(c net.Conn, maxSteps int) (steps int) {
-	s.name, s.topics, s.last = c.LocalAddr().String(), make(map[string]bool), make(map[string]int)
+	s.topics, s.last = make(map[string]bool), make(map[string]int)
 	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	r := bufio.NewReader(c)
 	if resp3 := s.rand.IntN(2) == 1; resp3 {
@@ -142,12 +143,7 @@ func (s *stressClient) randomCommand() string {
 
 // checkReply checks a received value and reports whether it is the reply to PING.
 func (s *stressClient) checkReply(text string) (end bool) {
-	var v []string // without the lines that contain sizes
-	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {
-		if line != "" && !strings.Contains("$*>%", line[:1]) {
-			v = append(v, line)
-		}
-	}
+	v := testkit.RESPWords(text)
 	switch v[0] {
 	case "subscribe", "psubscribe":
 		s.topics[v[0]+" "+v[1]] = true

@@ -319,22 +319,20 @@ func TestInboxThrottlesReads(t *testing.T) {
 	})
 }
 
+// TestQueriesLimit checks that only some queries are queued, and that invalid ones are ignored.
 func TestQueriesLimit(t *testing.T) {
 	nc := connectTo(t, startNATS(t, natsd.Config{}))
 	p := newPresence(&Node{hub: new(hub.Hub), natsConn: nc, stopped: make(chan struct{})})
+	for _, data := range []string{"", "{", `{"Kind":9}`} {
+		p.answerCountsOrNamesQuery(&nats.Msg{Data: []byte(data)})
+	}
 	p.subscribeOrWarn(querySubject, p.queries)
 	for range 2 * maxQueuedQueries {
-		if err := nc.PublishRequest(querySubject, "answers", []byte(`{"Of":["YQ=="]}`)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, nc.PublishRequest(querySubject, "answers", []byte(`{"Of":["YQ=="]}`)))
 	}
 	answers, err := nc.SubscribeSync("answers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, nc.Flush())
 	p.node.goroutines.Go(func() { p.answerQueries(p.node.stopped) })
 	for range maxQueuedQueries {
 		if _, err := answers.NextMsg(testkit.Timeout); err != nil {
@@ -346,11 +344,4 @@ func TestQueriesLimit(t *testing.T) {
 	}
 	close(p.node.stopped)
 	p.node.goroutines.Wait()
-}
-
-func TestInvalidQueriesIgnored(t *testing.T) {
-	p := newPresence(&Node{hub: new(hub.Hub)})
-	for _, data := range []string{"", "{", `{"Kind":9}`} {
-		p.answerCountsOrNamesQuery(&nats.Msg{Data: []byte(data)})
-	}
 }
