@@ -104,17 +104,18 @@ type library struct {
 var libraries = []library{
 	{"go-redis", false, newGoRedisClient},
 	{"go-redis ClusterClient", true, newGoRedisClusterClient},
-	{"redis-py RedisCluster", true, programClient("python", "redis-py.py", "cluster")},
-	{"redis-py", false, programClient("python", "redis-py.py")},
+	{"redis-py RedisCluster", true, programClient("python/bin/python", "redis-py.py", "cluster")},
+	{"redis-py", false, programClient("python/bin/python", "redis-py.py")},
 	{"node-redis", false, programClient("node", "node-redis.cjs")},
 	{"ioredis", false, programClient("node", "ioredis.cjs")},
 }
 
+// programClient returns a client in a program, on the PATH or in the folder with the clients.
 func programClient(program, script string, more ...string) func(testing.TB, string, int) *client {
 	return func(t testing.TB, url string, protocol int) *client {
 		path := program
-		if program == "python" {
-			path = filepath.Join(installDir(t), "python", "bin", "python")
+		if strings.Contains(program, "/") {
+			path = filepath.Join(installDir(t), program)
 		}
 		return startClientProgram(t, append([]string{path, script, url, fmt.Sprint(protocol)}, more...)...)
 	}
@@ -151,16 +152,10 @@ func startClientProgram(t testing.TB, args ...string) *client {
 	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(installDir(t), "node_modules"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, cmd.Start())
 	type answer struct {
 		event
 		Value, Error string
@@ -210,9 +205,7 @@ func startClientProgram(t testing.TB, args ...string) *client {
 
 func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 	options, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	options.Protocol = protocol
 	options.MaxRetries = -1 // show all errors
 	return newGoRedisUniversalClient(t, redis.NewClient(options))
@@ -220,9 +213,7 @@ func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 
 func newGoRedisClusterClient(t testing.TB, url string, protocol int) *client {
 	options, err := redis.ParseClusterURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	options.Protocol = protocol
 	return newGoRedisUniversalClient(t, redis.NewClusterClient(options))
 }
@@ -256,21 +247,16 @@ func newGoRedisUniversalClient(t testing.TB, r redis.UniversalClient) *client {
 			t.Error(err)
 		}
 	})
+	subscriptionCalls := map[string]func(context.Context, ...string) error{
+		"subscribe": pubsub.Subscribe, "psubscribe": pubsub.PSubscribe, "ssubscribe": pubsub.SSubscribe,
+		"unsubscribe": pubsub.Unsubscribe, "punsubscribe": pubsub.PUnsubscribe,
+	}
 	c.call = func(words ...string) (string, error) {
-		switch op, args := words[0], words[1:]; op {
-		case "subscribe":
-			return "", pubsub.Subscribe(ctx, args...)
-		case "psubscribe":
-			return "", pubsub.PSubscribe(ctx, args...)
-		case "ssubscribe":
-			return "", pubsub.SSubscribe(ctx, args...)
-		case "unsubscribe":
-			return "", pubsub.Unsubscribe(ctx, args...)
-		case "punsubscribe":
-			return "", pubsub.PUnsubscribe(ctx, args...)
-		case "publish":
-			n, err := r.Publish(ctx, args[0], args[1]).Result()
-			return fmt.Sprint(n), err
+		op, args := words[0], words[1:]
+		if subscription := subscriptionCalls[op]; subscription != nil {
+			return "", subscription(ctx, args...)
+		}
+		switch op {
 		case "transaction":
 			replies, err := r.TxPipelined(ctx, func(p redis.Pipeliner) error {
 				for _, message := range args[1:] {

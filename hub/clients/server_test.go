@@ -37,9 +37,7 @@ func startServer(t testing.TB, users ...string) *server {
 	s := &server{t: t, addr: testserver.FreeAddr(t)}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "users")
-	if err := os.WriteFile(file, []byte(strings.Join(users, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(file, []byte(strings.Join(users, "\n")+"\n"), 0o600))
 	_, port, _ := net.SplitHostPort(s.addr)
 	switch {
 	case *against == "redis-server":
@@ -79,29 +77,26 @@ func (s *server) url(user, password string) string {
 	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
 }
 
+// hubBinary is built once.
+func hubBinary(t testing.TB) string {
+	path, err := buildMyriad()
+	testkit.RequireNoError(t, err)
+	return path
+}
+
 var buildMyriad = sync.OnceValues(func() (string, error) {
 	return testserver.Build(buildDir, filepath.Join("..", ".."), "./tools/myriad")
 })
-
-func hubBinary(t testing.TB) string {
-	path, err := buildMyriad()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 var buildDir string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(func() int {
-		var err error
-		if buildDir, err = os.MkdirTemp("", "clients"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(buildDir)
-		return m.Run()
-	}())
+	var err error
+	if buildDir, err = os.MkdirTemp("", "clients"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(buildDir)
+	os.Exit(code)
 }
