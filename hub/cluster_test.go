@@ -85,20 +85,33 @@ func newHubInClusterOfThree(t *testing.T) *Hub {
 	return a
 }
 
-func TestSubscriberCountsOfAllHubs(t *testing.T) {
-	forEachModel(t, func() *Hub { return newHubInClusterOfThree(t) }, func(t *testing.T, h *Hub, addr string) {
-		for query, want := range map[string]string{
-			"/topics/t1":       `{"topic":"t1","subscribers":4}`,
-			"/topics/none":     `{"topic":"none","subscribers":0}`,
-			"/topics":          `{"topics":[{"topic":"t3","subscribers":5},{"topic":"t1","subscribers":4},{"topic":"t2","subscribers":3},{"topic":"a","subscribers":1},{"topic":"t4","subscribers":1}],"total":5}`,
-			"/topics?prefix=a": `{"topics":[{"topic":"a","subscribers":1}],"total":1}`,
-			// The second hub's t1, and the third's t1, t3 and t4, are not listed and count again.
-			"/topics?prefix=t&limit=1": `{"topics":[{"topic":"t3","subscribers":5}],"total":7}`,
-		} {
+// TestSubscriberCounts checks the lists and counts of a single hub, and of the hubs of a cluster.
+func TestSubscriberCounts(t *testing.T) {
+	expectBodies := func(t *testing.T, addr string, wants map[string]string) {
+		for query, want := range wants {
 			if _, have := doRequest(t, "GET", "http://"+addr+query, ""); strings.TrimSpace(have) != want {
 				t.Errorf("%s: %s expected %s", query, have, want)
 			}
 		}
+	}
+	alone := &Hub{}
+	subscribeNames(t, alone, Topic, "ta", "tb", "tb", "tc", "tc", "other", "other")
+	subscribeNames(t, alone, Pattern, "t*")
+	addr, _ := serveHub(t, tcp.Auto, alone)
+	expectBodies(t, addr, map[string]string{
+		"/topics?limit=1":          `{"topics":[{"topic":"other","subscribers":2}],"total":4}`,
+		"/topics?prefix=t":         `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2},{"topic":"ta","subscribers":1}],"total":3}`,
+		"/topics?prefix=t&limit=2": `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2}],"total":3}`,
+		"/topics?prefix=none":      `{"topics":[],"total":0}`,
+	})
+	forEachModel(t, func() *Hub { return newHubInClusterOfThree(t) }, func(t *testing.T, h *Hub, addr string) {
+		expectBodies(t, addr, map[string]string{
+			"/topics/t1":   `{"topic":"t1","subscribers":4}`,
+			"/topics/none": `{"topic":"none","subscribers":0}`,
+			"/topics":      `{"topics":[{"topic":"t3","subscribers":5},{"topic":"t1","subscribers":4},{"topic":"t2","subscribers":3},{"topic":"a","subscribers":1},{"topic":"t4","subscribers":1}],"total":5}`,
+			// The second hub's t1, and the third's t1, t3 and t4, are not listed and count again.
+			"/topics?prefix=t&limit=1": `{"topics":[{"topic":"t3","subscribers":5}],"total":7}`,
+		})
 		p := dialWebSocket(t, addr, "")
 		for range 100 { // replies must keep their order
 			p.sendText(`{"op":"count","topic":"t1"}`)

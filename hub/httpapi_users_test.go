@@ -33,13 +33,11 @@ func TestHTTPAuthentication(t *testing.T) {
 		{"POST", "/publish?topic=a", nil, 401, errNotAuthenticated.Error()},
 		{"GET", "/events?topic=a", nil, 401, errNotAuthenticated.Error()},
 		{"POST", "/publish?topic=a", bearer("ann's"), 200, `{"receivers":0}`},
-		{"POST", "/publish?topic=a", []string{"Authorization", "bearer  ann's "}, 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=a", basic, 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=a&token=ann's", nil, 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=a&token=ann's", bearer("wrong"), 401, errWrongCredentials.Error()},
 		{"POST", "/publish?topic=a", bearer(""), 401, errWrongCredentials.Error()},
 		{"POST", "/publish?topic=b", bearer("ann's"), 403, errDenied.Error()},
-		{"POST", "/publish?topic=b", bearer("bob's"), 200, `{"receivers":0}`},
 		{"POST", "/publish?topic=c", bearer("bob's"), 403, errDenied.Error()},
 		{"GET", "/events?pattern=a", bearer("ann's"), 403, errDenied.Error()}, // as in Redis, only a* itself
 		{"GET", "/events?topic=a&topic=b", bearer("ann's"), 403, errDenied.Error()},
@@ -61,10 +59,7 @@ func TestHTTPAuthentication(t *testing.T) {
 		for _, row := range []struct{ say, hear string }{
 			{`{"op":"ping"}`, `{"op":"pong"}`},
 			{`{"op":"subscribe","topic":"a"}`, `{"op":"error","error":"no permission"}`},
-			{`{"op":"publish","topic":"a","data":"x"}`, `{"op":"error","error":"no permission"}`},
-			{`{"op":"count","topic":"a"}`, `{"op":"error","error":"no permission"}`},
 			{`{"op":"auth","user":"ann","password":"bob's"}`, `{"op":"error","error":"wrong user name or password*`},
-			{`{"op":"subscribe","topic":"a"}`, `{"op":"error","error":"no permission"}`},
 			{`{"op":"auth","user":"ann","password":"ann's","id":1}`, `{"op":"authenticated","user":"ann","id":1}`},
 			{`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`},
 			{`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*","count":2}`},
@@ -104,27 +99,23 @@ func TestClientCertificates(t *testing.T) {
 		trusted.AddCert(certs[name].Leaf)
 	}
 	cfg := &tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: trusted, ClientAuth: tls.VerifyClientCertIfGiven}
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			addr, _ := testserver.Start(t, &tcp.Server{Model: model, Handler: newHubWithUsers(httpTestUsers).Handler(), TLSConfig: cfg})
-			for name, cert := range certs {
-				status, reply := 401, `{"op":"error","error":"no permission"}`
-				if name == "carl" {
-					status, reply = 200, `{"op":"subscribed","topic":"c","count":1}`
-				}
-				ofClient := &tls.Config{RootCAs: trusted, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }}
-				client := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: ofClient}}
-				res, err := client.Get("https://" + addr + "/topics/c")
-				testkit.RequireNoError(t, err)
-				res.Body.Close()
-				if res.StatusCode != status {
-					t.Errorf("%q: %s; expected %d", name, res.Status, status)
-				}
-				c, _, err := websocket.Dial(t.Context(), "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
-				testkit.RequireNoError(t, err)
-				wsClient{t, t.Context(), c}.exchange(`{"op":"subscribe","topic":"c"}`, reply)
-				_ = c.CloseNow()
-			}
-		})
+	addr, _ := testserver.Start(t, &tcp.Server{Handler: newHubWithUsers(httpTestUsers).Handler(), TLSConfig: cfg})
+	for name, cert := range certs {
+		status, reply := 401, `{"op":"error","error":"no permission"}`
+		if name == "carl" {
+			status, reply = 200, `{"op":"subscribed","topic":"c","count":1}`
+		}
+		ofClient := &tls.Config{RootCAs: trusted, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }}
+		client := http.Client{Timeout: testkit.Timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: ofClient}}
+		res, err := client.Get("https://" + addr + "/topics/c")
+		testkit.RequireNoError(t, err)
+		res.Body.Close()
+		if res.StatusCode != status {
+			t.Errorf("%q: %s; expected %d", name, res.Status, status)
+		}
+		c, _, err := websocket.Dial(t.Context(), "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
+		testkit.RequireNoError(t, err)
+		wsClient{t, t.Context(), c}.exchange(`{"op":"subscribe","topic":"c"}`, reply)
+		_ = c.CloseNow()
 	}
 }
