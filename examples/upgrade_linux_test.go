@@ -118,63 +118,39 @@ func TestListeners(t *testing.T) {
 	testkit.RequireNoError(t, err)
 	client := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}
 	client.RootCAs.AppendCertsFromPEM(text)
-	const any, each = "127.0.0.1:0", 5
+	const any = "127.0.0.1:0"
 	p := startUpgradingProgram(t, "listeners", "-lines", any, "-tls", any, "-web", any, "-admin", any, "-cert", cert, "-key", key)
 	at := p.waitForOutput(`listening on (\S+)\n`, 4)
-	var checks, httpChecks []func() // an HTTP connection moves only between two requests
-	var servedBy string             // the last answer of the HTTP handler
-	add := func(to *[]func(), connect func() *testkit.Conn, check func(c *testkit.Conn)) {
-		for range each {
-			c := connect()
-			t.Cleanup(func() { c.Close() })
-			check(c)
-			*to = append(*to, func() { check(c) })
+	dial := func(i int) *testkit.Conn { return testkit.Dial(t, at[i][1]) }
+	lines, secure, web, socket, admin := dial(0), testkit.DialTLS(t, at[1][1], client), dial(2), dial(2), dial(3)
+	socket.HandshakeWebSocket("/socket", "")
+	get := func(c *testkit.Conn, path string) (body string) {
+		t.Helper()
+		c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		res, body := c.ReadResponse()
+		if res.StatusCode != 200 {
+			t.Fatalf("GET %s: %s", path, res.Status)
 		}
+		return body
 	}
-	dial := func(i int) func() *testkit.Conn { return func() *testkit.Conn { return testkit.Dial(t, at[i][1]) } }
-	get := func(path string) func(c *testkit.Conn) {
-		return func(c *testkit.Conn) {
-			c.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
-			res, body := c.ReadResponse()
-			if res.StatusCode != 200 {
-				t.Fatalf("GET %s: %s", path, res.Status)
-			}
-			if path == "/" {
-				servedBy = body
-			}
-		}
-	}
-	add(&checks, dial(0), func(c *testkit.Conn) {
-		c.Send("line\nli") // the next one is complete later
-		if got := c.ReadLine(); got != "line by lines" && got != "liline by lines" {
-			t.Fatalf("got %q from the port for lines", got)
-		}
-	})
-	add(&checks, func() *testkit.Conn { return testkit.DialTLS(t, at[1][1], client) }, func(c *testkit.Conn) { c.ExchangeLine("line", "line by tls") })
-	add(&httpChecks, dial(2), get("/"))
-	add(&checks, func() *testkit.Conn {
-		c := dial(2)()
-		c.HandshakeWebSocket("/socket", "")
-		return c
-	}, func(c *testkit.Conn) {
-		c.Send(testkit.MaskedFrame(testkit.FIN|1, "message"))
-		if _, payload, err := testkit.ReadFrame(c.R); err != nil || payload != "message" {
+	lines.Send("li") // each line is complete later
+	exchange := func() {
+		lines.Send("ne\nli")
+		lines.Expect("line by lines\n")
+		secure.ExchangeLine("line", "line by tls")
+		socket.Send(testkit.MaskedFrame(testkit.FIN|1, "message"))
+		if _, payload, err := testkit.ReadFrame(socket.R); err != nil || payload != "message" {
 			t.Fatalf("a WebSocket got %q, %v", payload, err)
 		}
-	})
-	add(&httpChecks, dial(3), get("/stats"))
-	run := func(all []func()) func() {
-		return func() {
-			for _, check := range all {
-				check()
-			}
-		}
 	}
-	for range 2 {
-		p.upgrade(len(checks)+len(httpChecks), run(checks))
-		run(append(checks, httpChecks...))()
-		if want := fmt.Sprintf("served by %d\n", p.pid); servedBy != want {
-			t.Errorf("the handler says %q, want %q", servedBy, want)
+	for n := range 3 {
+		if n > 0 {
+			p.upgrade(5, exchange) // an HTTP connection moves only between two requests
+		}
+		exchange()
+		get(admin, "/stats")
+		if body, want := get(web, "/"), fmt.Sprintf("served by %d\n", p.pid); body != want {
+			t.Errorf("the handler says %q, want %q", body, want)
 		}
 	}
 }
