@@ -123,9 +123,7 @@ func TestHeartbeat(t *testing.T) {
 		alive.Expect("ping\n")
 		alive.Send("pong\n")
 	}
-	if got := silent.ExpectClosed(); got != "ping\nping\n" {
-		t.Errorf("got %q, want two heartbeats", got)
-	}
+	testkit.WantEqual(t, silent.ExpectClosed(), "ping\nping\n", "what a silent client gets")
 }
 
 func TestLogin(t *testing.T) {
@@ -286,9 +284,7 @@ func TestQuotes(t *testing.T) {
 		text, err := os.ReadFile(c.document)
 		testkit.RequireNoError(t, err)
 		parts := bytes.Split(text, []byte("<!-- quote "))
-		if len(parts)-1 != c.quotes {
-			t.Errorf("%s has %d quotes, want %d", c.document, len(parts)-1, c.quotes)
-		}
+		testkit.WantEqual(t, len(parts)-1, c.quotes, "quotes in %s", c.document)
 		for _, part := range parts[1:] {
 			name, rest, _ := bytes.Cut(part, []byte(" -->\n"))
 			block := rest[bytes.IndexByte(rest, '\n')+1:]

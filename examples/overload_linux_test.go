@@ -60,9 +60,7 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 	}
 	naive, addr := start("-naive")
 	submitJobs(addr, 30*time.Second)
-	if code := naive.ExitCode(); code != -1 {
-		t.Errorf("the server with a goroutine for each job: exit code %d, want a kill", code)
-	}
+	testkit.WantEqual(t, naive.ExitCode(), -1, "exit code of the server with a goroutine for each job, which is to be killed")
 
 	pooled, addr := start()
 	submitJobs(addr, 2*time.Second)
@@ -77,7 +75,5 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 	}
 	t.Logf("with a pool: %d jobs completed, %d within 100 ms", completed, inTime)
 	pooled.Signal(os.Interrupt)
-	if code := pooled.ExitCode(); code != 0 {
-		t.Errorf("the server with a pool: exit code %d, want 0", code)
-	}
+	testkit.WantEqual(t, pooled.ExitCode(), 0, "exit code of the server with a pool")
 }

@@ -149,8 +149,6 @@ func TestListeners(t *testing.T) {
 		}
 		exchange()
 		get(admin, "/stats")
-		if body, want := get(web, "/"), fmt.Sprintf("served by %d\n", p.pid); body != want {
-			t.Errorf("the handler says %q, want %q", body, want)
-		}
+		testkit.WantEqual(t, get(web, "/"), fmt.Sprintf("served by %d\n", p.pid), "who serves, by the handler")
 	}
 }

@@ -81,9 +81,7 @@ func TestReplayOnWebSocket(t *testing.T) {
 		p.exchange(`{"op":"subscribe","topic":"one","since":"other-9"}`, `{"op":"subscribed","topic":"one","count":4,"since":"other-9"}`, `{"op":"gap","id":"e-0","topic":"one"}`)
 		p.exchange(`{"op":"publish","topic":"one","data":"y"}`, `{"op":"message","id":"e-5","topic":"one","data":"y"}`, `{"op":"published","topic":"one","receivers":1}`)
 		p.exchange(`{"op":"subscribe","topic":"two"}`, `{"op":"subscribed","topic":"two","count":5}`)
-		if s := h.Cluster.(*fakeKeepingCluster); s.other != 0 {
-			t.Errorf("%d messages are not kept", s.other)
-		}
+		testkit.WantEqual(t, h.Cluster.(*fakeKeepingCluster).other, 0, "messages that are not kept")
 		h.Deliver(Topic, "two", []byte("z"))
 		p.expectText(`{"op":"message","topic":"two","data":"z"}`)
 		for since, why := range map[string]string{

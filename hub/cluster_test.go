@@ -89,9 +89,8 @@ func newHubInClusterOfThree(t *testing.T) *Hub {
 func TestSubscriberCounts(t *testing.T) {
 	expectBodies := func(t *testing.T, addr string, wants map[string]string) {
 		for query, want := range wants {
-			if _, have := doRequest(t, "GET", "http://"+addr+query, ""); strings.TrimSpace(have) != want {
-				t.Errorf("%s: %s expected %s", query, have, want)
-			}
+			_, have := doRequest(t, "GET", "http://"+addr+query, "")
+			testkit.WantEqual(t, strings.TrimSpace(have), want, "%s", query)
 		}
 	}
 	alone := &Hub{}

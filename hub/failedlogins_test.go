@@ -38,9 +38,7 @@ func TestFailedLoginLimitPerConn(t *testing.T) {
 	}
 	s.Advance(2 * failedLoginCloseDelay)
 	p.ExpectClosed(errTooManyFailedLogins)
-	if out := p.Output(); out != "" {
-		t.Errorf("behind the last failed login it is answered %q", out)
-	}
+	testkit.WantEqual(t, p.Output(), "", "answer behind the last failed login")
 	if r := h.Stats().Refused; r.Credentials != 5 || r.Logins != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -65,9 +63,7 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 	}
 	const free = 2 * addrLoginFactor
 	for i := range free + 5 {
-		if closes := try(from); closes != (i >= free) {
-			t.Errorf("after failed login %d of one address its connection closes: %v", i+1, closes)
-		}
+		testkit.WantEqual(t, try(from), i >= free, "closes after failed login %d of one address", i+1)
 	}
 	if try(netip.MustParseAddrPort("192.0.2.2:1000")) {
 		t.Error("another address is closed for it")
@@ -75,12 +71,8 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 	p := s.DialFrom(from)
 	p.Send("AUTH ann secret\r\n")
 	p.Expect("+OK\r\n")
-	if r := h.Stats().Refused; r.Logins != 5 {
-		t.Errorf("%+v", r)
-	}
-	if n := strings.Count(log.String(), "after failed logins"); n != 1 {
-		t.Errorf("%d lines of the log in a second, want 1: %s", n, log)
-	}
+	testkit.WantEqual(t, h.Stats().Refused.Logins, 5, "refused logins")
+	testkit.WantEqual(t, strings.Count(log.String(), "after failed logins"), 1, "lines of the log in a second")
 	h.failedLogins.lastLogged = time.Now().Add(-failedLoginLogInterval)
 	try(from)
 	if lines := log.String(); strings.Count(lines, "after failed logins") != 2 || !strings.Contains(lines, "suppressed=4") {
@@ -106,8 +98,6 @@ func TestFailedLoginLimitOverHTTP(t *testing.T) {
 				t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
 			}
 		}
-		if r := h.Stats().Refused; r.Logins != 2 {
-			t.Errorf("%+v", r)
-		}
+		testkit.WantEqual(t, h.Stats().Refused.Logins, 2, "refused logins")
 	})
 }

@@ -42,17 +42,13 @@ func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
 	for k := range Kind(kindCount) {
-		if n := h.tableForKind(k).count.Load(); n != 0 {
-			t.Errorf("%d topics of kind %d are left", n, k)
-		}
+		testkit.WantEqual(t, h.tableForKind(k).count.Load(), 0, "topics of kind %d that are left", k)
 		h.EachName(k, func(name string, n int) bool {
 			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
 			return true
 		})
 	}
-	if n := h.subscriptions.Load(); n != 0 {
-		t.Errorf("%d subscriptions are left", n)
-	}
+	testkit.WantEqual(t, h.subscriptions.Load(), 0, "subscriptions that are left")
 	h.patternIndex.eachMatchingPattern("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
 }
 
@@ -75,13 +71,9 @@ func TestProtocolErrors(t *testing.T) {
 		p.Send(in)
 		p.Expect(want.text)
 		p.ExpectClosed(want.why)
-		if rest := p.Output(); rest != "" {
-			t.Errorf("%.40q is answered with %q in the end", in, rest)
-		}
+		testkit.WantEqual(t, p.Output(), "", "output in the end")
 	}
-	if n := h.Stats().Refused.Messages; n != 3 {
-		t.Errorf("%d messages are counted as refused, want the 3 commands that are too long", n)
-	}
+	testkit.WantEqual(t, h.Stats().Refused.Messages, 3, "commands refused as too long")
 	expectNoSubscriptions(t, h)
 }
 
@@ -198,9 +190,7 @@ func TestSubscriptionsEnd(t *testing.T) {
 	p.Output()
 	s.StartDrain()
 	p.ExpectClosed(tcp.ErrServerClosed)
-	if out := p.Output(); out != "" {
-		t.Errorf("a subscriber is told %q", out)
-	}
+	testkit.WantEqual(t, p.Output(), "", "output in the end")
 	expectNoSubscriptions(t, h)
 }
 

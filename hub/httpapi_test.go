@@ -49,13 +49,10 @@ func TestHTTPRoutes(t *testing.T) {
 		}
 		for _, credential := range []string{"Bearer x", "Basic eDp5", "Basic x", "Digest x", "x"} {
 			res := expectResponse(t, 401, errWrongCredentials.Error(), "POST", "http://"+addr+"/publish?topic=a", "x", "Authorization", credential)
-			if have := res.Header.Get("WWW-Authenticate"); have != `Bearer realm="myriad hub"` {
-				t.Errorf("%s: WWW-Authenticate: %s", credential, have)
-			}
+			have := res.Header.Get("WWW-Authenticate")
+			testkit.WantEqual(t, have, `Bearer realm="myriad hub"`, "WWW-Authenticate for %s", credential)
 		}
-		if n := h.published.Load(); n != 2 {
-			t.Errorf("%d messages were published; expected 2", n)
-		}
+		testkit.WantEqual(t, h.published.Load(), 2, "published messages")
 	})
 }
 
@@ -103,9 +100,8 @@ func TestOrigins(t *testing.T) {
 						status, allow = 403, ""
 					}
 					res := expectResponse(t, status, "", r.method, url+r.path, "", r.fields...)
-					if have := res.Header.Get("Access-Control-Allow-Origin"); have != allow {
-						t.Errorf("%s %s: Access-Control-Allow-Origin is %q; expected %q", r.method, r.path, have, allow)
-					}
+					have := res.Header.Get("Access-Control-Allow-Origin")
+					testkit.WantEqual(t, have, allow, "Access-Control-Allow-Origin of %s %s", r.method, r.path)
 				}
 				expectResponse(t, 200, "<title>Hub</title>", "GET", url, "", row.fields...)
 				c, _, err := websocket.Dial(t.Context(), "ws://"+addr+"/ws", &websocket.DialOptions{HTTPHeader: headerFromPairs(row.fields)})
@@ -120,9 +116,7 @@ func TestOrigins(t *testing.T) {
 		res := expectResponse(t, 204, "", "OPTIONS", url+"/publish?topic=a", "", "Origin", friend)
 		for name, want := range map[string]string{"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
 			"Access-Control-Allow-Credentials": "true", "Access-Control-Max-Age": "600", "Vary": "Origin"} {
-			if have := res.Header.Get(name); have != want {
-				t.Errorf("%s is %q; expected %q", name, have, want)
-			}
+			testkit.WantEqual(t, res.Header.Get(name), want, "%s", name)
 		}
 	})
 }
@@ -139,9 +133,8 @@ func TestDNSRebindingRejected(t *testing.T) {
 		} {
 			for at, want := range map[string]int{addr: status, named: 200} {
 				c := dialAndSend(t, at, "GET /topics HTTP/1.1\r\nConnection: close\r\nHost: "+host+"\r\n\r\n")
-				if res, _ := c.ReadResponse(); res.StatusCode != want {
-					t.Errorf("%s: %v; expected %d", host, res, want)
-				}
+				res, _ := c.ReadResponse()
+				testkit.WantEqual(t, res.StatusCode, want, "status for %s", host)
 			}
 		}
 	})
@@ -162,9 +155,7 @@ func TestPublishOverHTTP(t *testing.T) {
 		p.expectText(`{"op":"message","topic":"a/b c","data":"\u003cb\u003ehello\u003c/b\u003e"}`)
 	})
 	h := &Hub{}
-	if d := h.httpHandler().ReadTimeout; d != bodyTimeout {
-		t.Errorf("the time for a body is %v", d)
-	}
+	testkit.WantEqual(t, h.httpHandler().ReadTimeout, bodyTimeout, "time for a body")
 	h.httpHandler().ReadTimeout = 50 * time.Millisecond
 	addr, _ := serveHub(t, tcp.Auto, h)
 	c := dialAndSend(t, addr, half)
@@ -179,9 +170,7 @@ func TestTopicListLimit(t *testing.T) {
 		h.api.scanSlots <- struct{}{}
 	}
 	res := expectResponse(t, 503, errTooManyHTTPScans.Error(), "GET", "http://"+addr+"/topics", "")
-	if have := res.Header.Get("Retry-After"); have != "1" {
-		t.Errorf("Retry-After is %q", have)
-	}
+	testkit.WantEqual(t, res.Header.Get("Retry-After"), "1", "Retry-After")
 	<-h.api.scanSlots
 	expectResponse(t, 200, `"total":0`, "GET", "http://"+addr+"/topics", "")
 }

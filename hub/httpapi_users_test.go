@@ -110,9 +110,7 @@ func TestClientCertificates(t *testing.T) {
 		res, err := client.Get("https://" + addr + "/topics/c")
 		testkit.RequireNoError(t, err)
 		res.Body.Close()
-		if res.StatusCode != status {
-			t.Errorf("%q: %s; expected %d", name, res.Status, status)
-		}
+		testkit.WantEqual(t, res.StatusCode, status, "status for %q", name)
 		c, _, err := websocket.Dial(t.Context(), "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
 		testkit.RequireNoError(t, err)
 		wsClient{t, t.Context(), c}.exchange(`{"op":"subscribe","topic":"c"}`, reply)

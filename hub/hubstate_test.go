@@ -36,9 +36,7 @@ func TestHubStateSaved(t *testing.T) {
 	for _, v := range next.lastValues.listLeastRecentlyUsedFirst() {
 		order = append(order, string(v.message))
 	}
-	if got := fmt.Sprint(order); got != "[c2 d3 b4]" {
-		t.Errorf("last values are %s", got)
-	}
+	testkit.WantEqual(t, fmt.Sprint(order), "[c2 d3 b4]", "last values")
 	for limit, kept := range map[int]int64{0: 0, 1: 1} {
 		if smaller, err := restore(Limits{LastValues: limit}, written.Bytes()); err != nil || smaller.Stats().LastValues != kept {
 			t.Errorf("of %d values: %v, %+v", limit, err, smaller.Stats())
@@ -50,9 +48,7 @@ func TestHubStateSaved(t *testing.T) {
 			between++
 		}
 	}
-	if between != 3 {
-		t.Errorf("%d parts of a state are taken for a whole one; want those that end before a value, 3", between)
-	}
+	testkit.WantEqual(t, between, 3, "parts of a state that are taken for a whole one: those that end before a value")
 	if _, err := restore(old.Limits, []byte{99}); err == nil {
 		t.Error("another version is taken")
 	}
@@ -95,9 +91,8 @@ func TestKeptMessagesSaved(t *testing.T) {
 			t.Errorf("a pattern misses messages up to %d; expected 3: %+v", n, next.Stats())
 		}
 		next.publishAll(t, "busy", "6")
-		if at, _ := next.Replay.At(); at.Seq != 6 {
-			t.Errorf("the next message is %v; expected the sixth", at)
-		}
+		at, _ := next.Replay.At()
+		testkit.WantEqual(t, at.Seq, 6, "number of the next message")
 		next = newHub(&Replay{MaxMessagesPerTopic: 1, MaxAge: time.Second})
 		expect(next, restore(next, written.Bytes()), "5, missing 1 of quiet and 4 of busy")
 		next = newHub(&Replay{})
@@ -143,7 +138,5 @@ func TestSendToGroupKinds(t *testing.T) {
 	for _, k := range []Kind{Topic, Pattern, Sharded, kindCount} {
 		(redisOrHTTPHandler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
 	}
-	if n := h.Stats().Published; n != 2 {
-		t.Errorf("%d are published, want 2", n)
-	}
+	testkit.WantEqual(t, h.Stats().Published, 2, "published messages")
 }

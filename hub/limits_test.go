@@ -160,9 +160,7 @@ func TestLimits(t *testing.T) {
 		if err := row.beyond(h); !errors.Is(err, want) {
 			t.Errorf("%+v: %v, want %v", row.limits, err, want)
 		}
-		if s := h.Stats(); s.Refused != row.refused {
-			t.Errorf("%v is counted as %+v, want %+v", want, s.Refused, row.refused)
-		}
+		testkit.WantEqual(t, h.Stats().Refused, row.refused, "what is counted for %v", want)
 	}
 }
 
@@ -257,7 +255,5 @@ func TestOverloadRejectsPublish(t *testing.T) {
 	testkit.WaitFor(t, "the action does not begin", func() bool { return srv.Stats().Overload.ShedRequests == 1 })
 	c.Send("PUBLISH a b\r\nPING\r\n")
 	c.Expect("-" + overloadedReply + "\r\n+PONG\r\n")
-	if n := srv.Stats().Overload.ShedMemory; n != 1 {
-		t.Errorf("%d commands are counted as shed; expected 1", n)
-	}
+	testkit.WantEqual(t, srv.Stats().Overload.ShedMemory, 1, "shed commands")
 }

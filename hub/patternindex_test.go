@@ -78,9 +78,7 @@ func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
 			}
 		}
 	}
-	if work := x.maxPublishWork.Load(); work != 0 {
-		t.Errorf("no pattern takes %d units of work", work)
-	}
+	testkit.WantEqual(t, x.maxPublishWork.Load(), 0, "work without patterns")
 }
 
 func randomText(r *rand.Rand, alphabet string, n int) string {

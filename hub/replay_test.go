@@ -129,9 +129,7 @@ func TestReplayBufferLimits(t *testing.T) {
 		if strings.ContainsAny(name, "*[") {
 			newest = h.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob(name)}}, 0)
 		}
-		if newest != seq {
-			t.Errorf("%s lacks messages up to %d; expected %d", name, newest, seq)
-		}
+		testkit.WantEqual(t, newest, seq, "newest message that %s lacks", name)
 	}
 	fresh := func(r *Replay) *Hub {
 		h := &Hub{Replay: r, Cluster: &fakeKeepingCluster{}}
@@ -304,9 +302,7 @@ func TestReplayExceedsMaxUnsent(t *testing.T) {
 			}
 		}
 		testkit.WaitFor(t, "the replays end", func() bool { return h.Stats().Replay.Waiting == 0 })
-		if n := h.Stats().Replay.Replays; n != 2 {
-			t.Errorf("%d replays took a turn; expected 2", n)
-		}
+		testkit.WantEqual(t, h.Stats().Replay.Replays, 2, "replays that took a turn")
 	})
 }
 
@@ -334,9 +330,7 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		if b, err := io.ReadAll(openEvents(t, addr, "topic=k.a", "e-4").R); err != nil || !strings.Contains(string(b), errTooManyReplays.Error()) {
 			t.Errorf("a stream is told %s, %v", b, err)
 		}
-		if s := h.Stats().Replay; s.Refused != 2 {
-			t.Errorf("%+v; expected 2 to be refused", s)
-		}
+		testkit.WantEqual(t, h.Stats().Replay.Refused, 2, "refused replays")
 		h.Replay.SetLoaded(4)
 		h.publishAll(t, "k.a", "x")
 		for _, p := range waiting {
@@ -387,13 +381,9 @@ func TestReplayTopics(t *testing.T) {
 		{Sharded, "news.a", false}, {Pattern, "news.a*", true}, {Pattern, "n*", true}, {Pattern, "*", true}, {Pattern, "?", true},
 		{Pattern, "newt*", false}, {Pattern, "chat:?", true}, {Pattern, "chat:[89]", false}, {Pattern, "sport*", false}, {Pattern, "news.a", true},
 	} {
-		if have := h.keepsAny(row.k, row.name); have != row.want {
-			t.Errorf("%d %q is kept: %v; expected %v", row.k, row.name, have, row.want)
-		}
+		testkit.WantEqual(t, h.keepsAny(row.k, row.name), row.want, "%d %q is kept", row.k, row.name)
 	}
 	for pattern, want := range map[string]bool{"news.*": true, "news.a?": true, "news.": true, "new*": false, "*": false, "chat:7": false, "chat:*": false} {
-		if have := h.Replay.KeepsAll(Pattern, pattern); have != want {
-			t.Errorf("all that %q matches is kept: %v; expected %v", pattern, have, want)
-		}
+		testkit.WantEqual(t, h.Replay.KeepsAll(Pattern, pattern), want, "all that %q matches is kept", pattern)
 	}
 }

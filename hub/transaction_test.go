@@ -60,9 +60,7 @@ func TestTransactionInBatches(t *testing.T) {
 	p.Expect("+OK\r\n" + strings.Repeat("+QUEUED\r\n", n) + fmt.Sprintf("*%d\r\n", n) + strings.Repeat(":0\r\n", n) + "+PONG\r\n")
 	p.Send("CLIENT REPLY OFF\r\n" + publishes + "CLIENT REPLY ON\r\nPING\r\n")
 	p.Expect("+OK\r\n+PONG\r\n")
-	if published := h.Stats().Published; published != 2*n {
-		t.Errorf("%d messages are published, want %d", published, 2*n)
-	}
+	testkit.WantEqual(t, h.Stats().Published, 2*n, "published messages")
 }
 
 // TestSlowCommandInTransaction checks that a command that would have to wait is an error of EXEC.

@@ -174,9 +174,7 @@ func TestWebSocketReplyWithoutSpaceCloses(t *testing.T) {
 		t.Errorf("it says %.300q", out)
 	}
 	p.ExpectClosed(nil)
-	if n := h.topics.count.Load(); n != 0 {
-		t.Errorf("%d topics are left", n)
-	}
+	testkit.WantEqual(t, h.topics.count.Load(), 0, "topics left")
 }
 
 const webSocketHandshake = "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +

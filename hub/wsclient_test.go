@@ -45,9 +45,7 @@ func dialWebSocket(t testing.TB, addr, query string) wsClient {
 	t.Cleanup(cancel)
 	c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	testkit.RequireNoError(t, err)
-	if c.Subprotocol() != subprotocol {
-		t.Errorf("the subprotocol is %q", c.Subprotocol())
-	}
+	testkit.WantEqual(t, c.Subprotocol(), subprotocol, "subprotocol")
 	t.Cleanup(func() { _ = c.CloseNow() })
 	return wsClient{t, ctx, c}
 }

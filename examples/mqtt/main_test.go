@@ -195,9 +195,7 @@ func TestRetainedLimit(t *testing.T) {
 	for i := range maxRetained + 1 {
 		b.publish(&publication{topic: fmt.Sprint(i), payload: []byte("x"), retained: true})
 	}
-	if len(b.retained) != maxRetained {
-		t.Errorf("%d messages are retained; expected %d", len(b.retained), maxRetained)
-	}
+	testkit.WantEqual(t, len(b.retained), maxRetained, "retained messages")
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Split(splitPackets, b)})
 	p := s.Dial()
 	p.Send(connectPacket(2, field("id")) + encode(0x82, "\x00\x01"+field("a/b/+")+"\x00"+field("a/#")+"\x00"+field("a")+"\x00"))

@@ -83,9 +83,7 @@ func (c *client) callAndConfirm(op, name string) {
 
 func (c *client) publish(channel, message, receivers string) {
 	c.t.Helper()
-	if n := c.mustCall("publish", channel, message); n != receivers {
-		c.t.Errorf("a message to %s has %s receivers, want %s", channel, n, receivers)
-	}
+	testkit.WantEqual(c.t, c.mustCall("publish", channel, message), receivers, "receivers of a message to %s", channel)
 }
 
 func (c *client) expectMessage(want string) {

@@ -56,9 +56,7 @@ func (s *server) startProcess() {
 	p := testkit.Start(s.t, exec.Command(s.args[0], s.args[1:]...))
 	s.stopProcess = sync.OnceFunc(func() {
 		p.Signal(syscall.SIGTERM)
-		if code := p.ExitCode(); code != 0 {
-			s.t.Errorf("%s: exit code %d", strings.Join(s.args, " "), code)
-		}
+		testkit.WantEqual(s.t, p.ExitCode(), 0, "exit code of %s", strings.Join(s.args, " "))
 	})
 	s.t.Cleanup(s.stopProcess)
 	testkit.WaitFor(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {

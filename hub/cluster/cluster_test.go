@@ -272,9 +272,7 @@ func TestMessageTooLong(t *testing.T) {
 	c.expectReply("-ERR the message is too long: 4097 bytes; at most 4096 are allowed in this cluster", "PUBLISH", "a", strings.Repeat("x", 4097))
 	c.expectReply(":1", "PUBLISH", "a", strings.Repeat("x", 4096))
 	to.expectReply("message a " + strings.Repeat("x", 4096))
-	if s := a.Stats(); s.Refused.Messages != 1 {
-		t.Errorf("%d messages are refused; expected 1", s.Refused.Messages)
-	}
+	testkit.WantEqual(t, a.Stats().Refused.Messages, 1, "refused messages")
 }
 
 // TestMessagesOfOtherPrograms checks that messages of other programs, without sequence numbers, are delivered once.
@@ -371,9 +369,7 @@ func TestWarnings(t *testing.T) {
 		w.warnf("9 refused, rid:1")
 		w.logChange("connected")
 		w.warnf("9 refused, rid:2")
-		if len(said) != 3 {
-			t.Errorf("when something has changed it says %q", said)
-		}
+		testkit.WantEqual(t, len(said), 3, "lines when something has changed")
 		for i := range 10 * maxKnownWarnings {
 			w.warnf("%d refused", i)
 			time.Sleep(time.Second)

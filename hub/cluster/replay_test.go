@@ -181,9 +181,7 @@ func TestReplay(t *testing.T) {
 		}
 		next[from]++
 	}
-	if others != 1 {
-		t.Errorf("%d messages that are not kept came; expected 1", others)
-	}
+	testkit.WantEqual(t, others, 1, "messages that are not kept")
 	if n := places[2].Stats().Cluster.Subjects; n != 0 { // kept topics need none
 		t.Errorf("%d subjects are subscribed to; expected 0", n)
 	}
@@ -226,9 +224,7 @@ func TestReplayRestart(t *testing.T) {
 	p.publish(t, "k.a", "5")
 	c.expectMessages("k.a", "5")
 	at, _ := p.Replay.At()
-	if at.Seq != 5 {
-		t.Errorf("the newest message is %v; expected 5", at)
-	}
+	testkit.WantEqual(t, at.Seq, 5, "number of the newest message")
 	// A new stream delivers everything again.
 	js, err := jetstream.New(connectTo(t, again))
 	testkit.RequireNoError(t, err)
@@ -256,9 +252,7 @@ func TestReplayGap(t *testing.T) {
 	b := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
 	b.waitForReplayReady(t)
 	for _, p := range []*testNode{a, b} {
-		if n := p.Stats().Replay.Messages; n != 10 {
-			t.Errorf("%d messages are kept; expected 10", n)
-		}
+		testkit.WantEqual(t, p.Stats().Replay.Messages, 10, "kept messages")
 		c, err := subscribeSince(t.Context(), p.addr, at.String())
 		testkit.RequireNoError(t, err)
 		defer c.CloseNow()
@@ -296,9 +290,7 @@ func TestReplayOfOtherPrograms(t *testing.T) {
 	c.expectReply("message k.a x")
 	p.publish(t, long, "y")
 	c.expectMessages(long, "y")
-	if s := p.Stats().Replay; s.Gaps != 0 {
-		t.Errorf("%+v", s)
-	}
+	testkit.WantEqual(t, p.Stats().Replay.Gaps, 0, "gaps")
 }
 
 // TestReplayConfig checks the error without JetStream, and the stream's subjects.
@@ -311,12 +303,12 @@ func TestReplayConfig(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "expected NATS servers with JetStream") {
 		t.Errorf("%v; expected it to say that there is no JetStream", err)
 	}
-	want := []string{"myriad.t.chat:.>", "myriad.t.news.>", "myriad.t.one"}
-	if have := nonOverlappingSubjects([]string{"one", "news.sport.*", "news.*", "chat:*", "news.today", "one"}); strings.Join(have, " ") != strings.Join(want, " ") {
-		t.Errorf("the subjects are %q; expected %q", have, want)
-	}
-	if have := nonOverlappingSubjects([]string{"one", "*"}); len(have) != 1 || have[0] != "myriad.t.>" {
-		t.Errorf("the subjects are %q", have)
+	for topics, want := range map[string]string{
+		"one news.sport.* news.* chat:* news.today one": "myriad.t.chat:.> myriad.t.news.> myriad.t.one",
+		"one *": "myriad.t.>",
+	} {
+		have := strings.Join(nonOverlappingSubjects(strings.Fields(topics)), " ")
+		testkit.WantEqual(t, have, want, "subjects of %s", topics)
 	}
 }
 
@@ -365,15 +357,11 @@ func TestStreamPublisher(t *testing.T) {
 	k.close()
 	put("b", "4", false)
 	all.Wait()
-	if have := strings.Join(stored, ", "); have != "myriad.t.a 1, myriad.t.a 2, myriad.t.b 3" {
-		t.Errorf("stored: %s", have)
-	}
+	testkit.WantEqual(t, strings.Join(stored, ", "), "myriad.t.a 1, myriad.t.a 2, myriad.t.b 3", "stored messages")
 	if _, _, lost := k.stats(); lost != 2 {
 		t.Errorf("%d are lost; expected 2", lost)
 	}
-	if len(k.topics) != 0 {
-		t.Errorf("%d topics are left", len(k.topics))
-	}
+	testkit.WantEqual(t, len(k.topics), 0, "topics left")
 	// Messages that time out are lost; the end of ctx ends retries immediately.
 	k = newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
@@ -410,9 +398,7 @@ func TestReplayPeers(t *testing.T) {
 	publishWhileVisiting(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
 	places[2].waitForReplayReady(t)
-	if n := places[2].Stats().Replay.Messages; n != 2*100 {
-		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*100)
-	}
+	testkit.WantEqual(t, places[2].Stats().Replay.Messages, 2*100, "messages of a node that comes again")
 	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), apiTimeout)
 		defer cancel()

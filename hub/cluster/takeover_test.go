@@ -162,9 +162,7 @@ func TestTakeOverOfLaggingProcess(t *testing.T) {
 	next.node.Resume()
 	before.expectMessages("a", "2", "3", "4")
 	behind.expectMessages("a", "4")
-	if s := next.Stats().Cluster; s.Lost != 0 {
-		t.Errorf("%+v; expected none lost", s)
-	}
+	testkit.WantEqual(t, next.Stats().Cluster.Lost, 0, "lost messages")
 }
 
 type blockableProxy struct {
@@ -232,9 +230,7 @@ func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
 	n.subscribeToAllForTakeover()
-	if got := len(n.inbox.messages); got != busyMessages {
-		t.Errorf("it goes on behind %d messages; expected %d, and then the confirmation", got, busyMessages)
-	}
+	testkit.WantEqual(t, len(n.inbox.messages), busyMessages, "messages before the confirmation")
 }
 
 // busyServer is a NATS server that sends many messages before each PONG but the first.
@@ -284,9 +280,7 @@ func TestGapDetectorSaved(t *testing.T) {
 			wholes++ // between two topics
 		}
 	}
-	if wholes != 2 {
-		t.Errorf("%d of the beginnings of a state are taken for whole; expected 2", wholes)
-	}
+	testkit.WantEqual(t, wholes, 2, "beginnings of a state that are taken for whole")
 }
 
 // TestPauseEndsByItself checks that a pause ends by itself.
@@ -303,9 +297,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"x.1 1"}}}
 		time.Sleep(maxPauseDuration - 1)
 		synctest.Wait()
-		if n := n.inbox.received.Load(); n != 0 {
-			t.Errorf("%d messages are delivered in the pause", n)
-		}
+		testkit.WantEqual(t, n.inbox.received.Load(), 0, "messages delivered in the pause")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.subscriptions.forceAll.Load() || n.outbox.paused {

@@ -1,8 +1,10 @@
 package testkit
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
+	"testing"
 )
 
 // RESPWords returns the strings of a value that ReadRESP has returned, and its other simple values as lines.
@@ -18,4 +20,17 @@ func RESPWords(raw string) (words []string) {
 		raw = rest
 	}
 	return words
+}
+
+// WantEqual fails the test if have and want differ. The message says what they are in the words of format and args.
+func WantEqual[T comparable](t testing.TB, have, want T, format string, args ...any) {
+	t.Helper()
+	if have == want {
+		return
+	}
+	verb := "%+v"
+	if _, isString := any(have).(string); isString {
+		verb = "%.300q"
+	}
+	t.Errorf("%s: "+verb+"; want "+verb, fmt.Sprintf(format, args...), have, want)
 }
