@@ -103,25 +103,24 @@ func TestSubscriberCounts(t *testing.T) {
 		"/topics?prefix=t&limit=2": `{"topics":[{"topic":"tb","subscribers":2},{"topic":"tc","subscribers":2}],"total":3}`,
 		"/topics?prefix=none":      `{"topics":[],"total":0}`,
 	})
-	forEachModel(t, func() *Hub { return newHubInClusterOfThree(t) }, func(t *testing.T, h *Hub, addr string) {
-		expectBodies(t, addr, map[string]string{
-			"/topics/t1":   `{"topic":"t1","subscribers":4}`,
-			"/topics/none": `{"topic":"none","subscribers":0}`,
-			"/topics":      `{"topics":[{"topic":"t3","subscribers":5},{"topic":"t1","subscribers":4},{"topic":"t2","subscribers":3},{"topic":"a","subscribers":1},{"topic":"t4","subscribers":1}],"total":5}`,
-			// The second hub's t1, and the third's t1, t3 and t4, are not listed and count again.
-			"/topics?prefix=t&limit=1": `{"topics":[{"topic":"t3","subscribers":5}],"total":7}`,
-		})
-		p := dialWebSocket(t, addr, "")
-		for range 100 { // replies must keep their order
-			p.sendText(`{"op":"count","topic":"t1"}`)
-			p.sendText(`{"op":"ping"}`)
-		}
-		for range 100 {
-			p.expectText(`{"op":"count","topic":"t1","subscribers":4}`)
-			p.expectText(`{"op":"pong"}`)
-		}
-		p.exchange(`{"op":"count","topic":""}`, `{"op":"error"*`)
+	_, addr = startHub(t, newHubInClusterOfThree(t))
+	expectBodies(t, addr, map[string]string{
+		"/topics/t1":   `{"topic":"t1","subscribers":4}`,
+		"/topics/none": `{"topic":"none","subscribers":0}`,
+		"/topics":      `{"topics":[{"topic":"t3","subscribers":5},{"topic":"t1","subscribers":4},{"topic":"t2","subscribers":3},{"topic":"a","subscribers":1},{"topic":"t4","subscribers":1}],"total":5}`,
+		// The second hub's t1, and the third's t1, t3 and t4, are not listed and count again.
+		"/topics?prefix=t&limit=1": `{"topics":[{"topic":"t3","subscribers":5}],"total":7}`,
 	})
+	p := dialWebSocket(t, addr, "")
+	for range 100 { // replies must keep their order
+		p.sendText(`{"op":"count","topic":"t1"}`)
+		p.sendText(`{"op":"ping"}`)
+	}
+	for range 100 {
+		p.expectText(`{"op":"count","topic":"t1","subscribers":4}`)
+		p.expectText(`{"op":"pong"}`)
+	}
+	p.exchange(`{"op":"count","topic":""}`, `{"op":"error"*`)
 }
 
 // TestPatternCountsOfAllHubs checks that NUMPAT counts each listed pattern once on all hubs, and that CHANNELS

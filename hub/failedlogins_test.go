@@ -82,22 +82,21 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 
 func TestFailedLoginLimitOverHTTP(t *testing.T) {
 	users := mustReadUsers("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n")
-	forEachModel(t, func() *Hub { return &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}} }, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		for range 2 {
-			p.exchange(`{"op":"auth","token":"x"}`, `{"op":"error","error":"`+errWrongCredentials.Error()+`"}`)
+	h, addr := startHub(t, &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}})
+	p := dialWebSocket(t, addr, "")
+	for range 2 {
+		p.exchange(`{"op":"auth","token":"x"}`, `{"op":"error","error":"`+errWrongCredentials.Error()+`"}`)
+	}
+	p.expectClose(websocket.StatusPolicyViolation)
+	client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
+	defer client.CloseIdleConnections()
+	for i := range 2*addrLoginFactor - 1 {
+		res, err := client.Get("http://" + addr + "/topics?token=x")
+		testkit.RequireNoError(t, err)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
+			t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
 		}
-		p.expectClose(websocket.StatusPolicyViolation)
-		client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
-		defer client.CloseIdleConnections()
-		for i := range 2*addrLoginFactor - 1 {
-			res, err := client.Get("http://" + addr + "/topics?token=x")
-			testkit.RequireNoError(t, err)
-			_ = res.Body.Close()
-			if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
-				t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
-			}
-		}
-		testkit.WantEqual(t, h.Stats().Refused.Logins, 2, "refused logins")
-	})
+	}
+	testkit.WantEqual(t, h.Stats().Refused.Logins, 2, "refused logins")
 }

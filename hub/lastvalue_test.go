@@ -12,28 +12,27 @@ import (
 // TestLastValue checks that a topic's subscribers get its newest message once, after the confirmation, and a
 // pattern's don't.
 func TestLastValue(t *testing.T) {
-	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 10}} }, func(t *testing.T, h *Hub, addr string) {
-		publish := func(message string, want int) {
-			t.Helper()
-			if n, err := h.Publish("a", []byte(message)); n != want || err != nil {
-				t.Fatalf("%d receivers, %v; want %d", n, err, want)
-			}
+	h, addr := startHub(t, &Hub{Limits: Limits{LastValues: 10}})
+	publish := func(message string, want int) {
+		t.Helper()
+		if n, err := h.Publish("a", []byte(message)); n != want || err != nil {
+			t.Fatalf("%d receivers, %v; want %d", n, err, want)
 		}
-		publish("1", 0)
-		publish("2", 0)
-		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*",*`)
-		p.exchange(`{"op":"subscribe","topic":"b"}`, `{"op":"subscribed","topic":"b",*`)
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
-		p.expectText(`{"op":"message","topic":"a","data":"2"}`)
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
-		p.exchange(`{"op":"unsubscribe","pattern":"a*"}`, `{"op":"unsubscribed","pattern":"a*",*`)
-		publish("3", 1)
-		p.expectText(`{"op":"message","topic":"a","data":"3"}`)
-		if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != int64(smallValue) {
-			t.Errorf("%+v", s)
-		}
-	})
+	}
+	publish("1", 0)
+	publish("2", 0)
+	p := dialWebSocket(t, addr, "")
+	p.exchange(`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*",*`)
+	p.exchange(`{"op":"subscribe","topic":"b"}`, `{"op":"subscribed","topic":"b",*`)
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
+	p.expectText(`{"op":"message","topic":"a","data":"2"}`)
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
+	p.exchange(`{"op":"unsubscribe","pattern":"a*"}`, `{"op":"unsubscribed","pattern":"a*",*`)
+	publish("3", 1)
+	p.expectText(`{"op":"message","topic":"a","data":"3"}`)
+	if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != int64(smallValue) {
+		t.Errorf("%+v", s)
+	}
 }
 
 // TestLastValueGapless checks that subscribers get the newest message and each later one during publishing.

@@ -253,29 +253,28 @@ func TestReplayAge(t *testing.T) {
 // TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and reconnecting
 // ones of those dropped from memory.
 func TestReplayGaps(t *testing.T) {
-	forEachModel(t, func() *Hub { return newReplayHub(&Replay{MaxMessages: 2}) }, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
-		s := openEvents(t, addr, "pattern=k.*", "e-2")
-		s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
-		redis := testkit.Dial(t, addr)
-		redis.Send("SUBSCRIBE k.a\r\n")
-		redis.Expect(confirmationRESP2("subscribe", "k.a", 1))
-		h.KeepAndDeliver(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
-		p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
-		p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
-		s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
-		redis.Expect("*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n")
-		late := openEvents(t, addr, "topic=k.a&topic=k.b", "e-8")
-		late.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9"}`, `id: e-10 data: {"op":"message","id":"e-10","topic":"k.a","data":"x"}`, "id: e-10")
-		h.Cluster.(*fakeKeepingCluster).at.Seq = 10
-		h.publishAll(t, "k.a", "1", "2", "3")
-		q := dialWebSocket(t, addr, "")
-		q.exchange(`{"op":"subscribe","topic":"k.a","since":"e-10"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`,
-			`{"op":"gap","id":"e-11","topic":"k.a"}`, `{"op":"message","id":"e-12","topic":"k.a","data":"2"}`, `{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
-		q.exchange(`{"op":"subscribe","topic":"k.b","since":"e-10"}`, `{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`) // nothing is dropped of it
-		q.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
-	})
+	h, addr := startHub(t, newReplayHub(&Replay{MaxMessages: 2}))
+	p := dialWebSocket(t, addr, "")
+	p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
+	s := openEvents(t, addr, "pattern=k.*", "e-2")
+	s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
+	redis := testkit.Dial(t, addr)
+	redis.Send("SUBSCRIBE k.a\r\n")
+	redis.Expect(confirmationRESP2("subscribe", "k.a", 1))
+	h.KeepAndDeliver(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
+	p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
+	p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
+	s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
+	redis.Expect("*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n")
+	late := openEvents(t, addr, "topic=k.a&topic=k.b", "e-8")
+	late.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9"}`, `id: e-10 data: {"op":"message","id":"e-10","topic":"k.a","data":"x"}`, "id: e-10")
+	h.Cluster.(*fakeKeepingCluster).at.Seq = 10
+	h.publishAll(t, "k.a", "1", "2", "3")
+	q := dialWebSocket(t, addr, "")
+	q.exchange(`{"op":"subscribe","topic":"k.a","since":"e-10"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`,
+		`{"op":"gap","id":"e-11","topic":"k.a"}`, `{"op":"message","id":"e-12","topic":"k.a","data":"2"}`, `{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
+	q.exchange(`{"op":"subscribe","topic":"k.b","since":"e-10"}`, `{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`) // nothing is dropped of it
+	q.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 }
 
 // TestReplayExceedsMaxUnsent checks a replay that exceeds MaxUnsent, and that later requests are answered after

@@ -52,32 +52,31 @@ func TestWebSocketOps(t *testing.T) {
 
 // TestWebSocketCompression checks that only large messages to sockets that accept it are compressed.
 func TestWebSocketCompression(t *testing.T) {
-	forEachModel(t, func() *Hub { return &Hub{Compression: true} }, func(t *testing.T, h *Hub, addr string) {
-		subscribe := func(fields string) *testkit.Conn {
-			c := testkit.Dial(t, addr)
-			c.HandshakeWebSocket("/ws", fields)
-			c.Send(testkit.MaskedFrame(testkit.FIN|1, `{"op":"subscribe","topic":"a"}`))
-			if _, reply, err := testkit.ReadFrame(c.R); err != nil || !strings.Contains(reply, `"subscribed"`) {
-				t.Fatalf("got %q, %v", reply, err)
-			}
-			return c
+	h, addr := startHub(t, &Hub{Compression: true})
+	subscribe := func(fields string) *testkit.Conn {
+		c := testkit.Dial(t, addr)
+		c.HandshakeWebSocket("/ws", fields)
+		c.Send(testkit.MaskedFrame(testkit.FIN|1, `{"op":"subscribe","topic":"a"}`))
+		if _, reply, err := testkit.ReadFrame(c.R); err != nil || !strings.Contains(reply, `"subscribed"`) {
+			t.Fatalf("got %q, %v", reply, err)
 		}
-		plain, accepting := subscribe(""), subscribe("Sec-WebSocket-Extensions: permessage-deflate\r\n")
-		for _, size := range []int{100, 2000} {
-			data := strings.Repeat("x", size)
-			h.publishAll(t, "a", data)
-			for c, compressed := range map[*testkit.Conn]bool{plain: false, accepting: size > 1000} {
-				first, payload, err := testkit.ReadFrame(c.R)
-				if compressed {
-					text, _ := io.ReadAll(flate.NewReader(strings.NewReader(payload + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
-					payload = string(text)
-				}
-				if want := `{"op":"message","topic":"a","data":"` + data + `"}`; err != nil || (first&0x40 != 0) != compressed || payload != want {
-					t.Errorf("%d bytes, compressed %v: first byte %#x, %.50q, %v", size, compressed, first, payload, err)
-				}
+		return c
+	}
+	plain, accepting := subscribe(""), subscribe("Sec-WebSocket-Extensions: permessage-deflate\r\n")
+	for _, size := range []int{100, 2000} {
+		data := strings.Repeat("x", size)
+		h.publishAll(t, "a", data)
+		for c, compressed := range map[*testkit.Conn]bool{plain: false, accepting: size > 1000} {
+			first, payload, err := testkit.ReadFrame(c.R)
+			if compressed {
+				text, _ := io.ReadAll(flate.NewReader(strings.NewReader(payload + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
+				payload = string(text)
+			}
+			if want := `{"op":"message","topic":"a","data":"` + data + `"}`; err != nil || (first&0x40 != 0) != compressed || payload != want {
+				t.Errorf("%d bytes, compressed %v: first byte %#x, %.50q, %v", size, compressed, first, payload, err)
 			}
 		}
-	})
+	}
 }
 
 // TestWebSocketBadRequests checks the error for each bad request, and that the socket stays usable.
@@ -105,63 +104,59 @@ func TestWebSocketBadRequests(t *testing.T) {
 		{`{"op":"auth","user":"a","id":7}`, "auth needs either token, or user and password", "7"},
 		{`{"op":"auth","token":"wrong","id":7}`, errWrongCredentials.Error(), "7"},
 	}
-	newHub := func() *Hub { return &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}} }
-	forEachModel(t, newHub, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
-		for _, row := range rows {
-			p.sendText(row.say)
-			_, m, err := p.Read(p.ctx)
-			var have struct {
-				Op, Error string
-				ID        json.RawMessage
-			}
-			testkit.RequireNoError(t, json.Unmarshal(m, &have))
-			if quoted, _ := json.Marshal(have.Error); err != nil || have.Op != "error" || !strings.Contains(string(quoted), row.why) || string(have.ID) != row.id || len(have.Error) > 400 {
-				t.Errorf("%.80s: %s, %v; expected %s, with id %s", row.say, m, err, row.why, row.id)
-			}
-			p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
+	_, addr := startHub(t, &Hub{Limits: Limits{MaxName: 10, MaxSubscriptions: 1, MaxMessage: 100}})
+	p := dialWebSocket(t, addr, "")
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
+	for _, row := range rows {
+		p.sendText(row.say)
+		_, m, err := p.Read(p.ctx)
+		var have struct {
+			Op, Error string
+			ID        json.RawMessage
 		}
-		testkit.RequireNoError(t, p.Write(p.ctx, websocket.MessageBinary, []byte(`{"op":"ping"}`)))
-		p.expectText(`{"op":"error","error":"bad request: the message is binary*`)
-		p.exchange(`{"op":"publish","topic":"a","data":"still here"}`, `{"op":"message","topic":"a","data":"still here"}`)
-		p.expectText(`{"op":"published","topic":"a","receivers":1}`)
-	})
+		testkit.RequireNoError(t, json.Unmarshal(m, &have))
+		if quoted, _ := json.Marshal(have.Error); err != nil || have.Op != "error" || !strings.Contains(string(quoted), row.why) || string(have.ID) != row.id || len(have.Error) > 400 {
+			t.Errorf("%.80s: %s, %v; expected %s, with id %s", row.say, m, err, row.why, row.id)
+		}
+		p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
+	}
+	testkit.RequireNoError(t, p.Write(p.ctx, websocket.MessageBinary, []byte(`{"op":"ping"}`)))
+	p.expectText(`{"op":"error","error":"bad request: the message is binary*`)
+	p.exchange(`{"op":"publish","topic":"a","data":"still here"}`, `{"op":"message","topic":"a","data":"still here"}`)
+	p.expectText(`{"op":"published","topic":"a","receivers":1}`)
 }
 
 func TestWebSocketClosedAfterBadRequests(t *testing.T) {
-	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxFailedLogins: maxBadRequests}} }, func(t *testing.T, h *Hub, addr string) {
-		for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
-			p := dialWebSocket(t, addr, "")
-			for range maxBadRequests - 1 {
-				p.exchange(message, `{"op":"error","error":"*`)
-			}
-			p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
-			for range maxBadRequests {
-				p.exchange(message, `{"op":"error","error":"*`)
-			}
-			p.expectClose(websocket.StatusPolicyViolation)
-		}
+	_, addr := startHub(t, &Hub{Limits: Limits{MaxFailedLogins: maxBadRequests}})
+	for _, message := range []string{`{}`, `{"op":"auth","token":"guess"}`} {
 		p := dialWebSocket(t, addr, "")
-		for range 2 * maxBadRequests { // other rejections don't count
-			p.exchange(`{"op":"publish","topic":"","data":"x"}`, `{"op":"error","error":"*`)
+		for range maxBadRequests - 1 {
+			p.exchange(message, `{"op":"error","error":"*`)
 		}
-	})
+		p.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
+		for range maxBadRequests {
+			p.exchange(message, `{"op":"error","error":"*`)
+		}
+		p.expectClose(websocket.StatusPolicyViolation)
+	}
+	p := dialWebSocket(t, addr, "")
+	for range 2 * maxBadRequests { // other rejections don't count
+		p.exchange(`{"op":"publish","topic":"","data":"x"}`, `{"op":"error","error":"*`)
+	}
 }
 
 func TestWebSocketMessageSize(t *testing.T) {
-	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{MaxMessage: 100_000}} }, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		p.SetReadLimit(1 << 20)
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
-		data := strings.Repeat("\n\t", 50_000)
-		quoted, _ := json.Marshal(data)
-		p.exchange(fmt.Sprintf(`{"op":"publish","topic":"a","data":%s}`, quoted), fmt.Sprintf(`{"op":"message","topic":"a","data":%s}`, quoted))
-		p.expectText(`{"op":"published","topic":"a","receivers":1}`)
-		p.sendText(`{"op":"publish","topic":"a","data":"` + strings.Repeat("x", 210_000) + `"}`)
-		p.expectClose(websocket.StatusMessageTooBig)
-		waitForSubscribers(t, h, "a", 0)
-	})
+	h, addr := startHub(t, &Hub{Limits: Limits{MaxMessage: 100_000}})
+	p := dialWebSocket(t, addr, "")
+	p.SetReadLimit(1 << 20)
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
+	data := strings.Repeat("\n\t", 50_000)
+	quoted, _ := json.Marshal(data)
+	p.exchange(fmt.Sprintf(`{"op":"publish","topic":"a","data":%s}`, quoted), fmt.Sprintf(`{"op":"message","topic":"a","data":%s}`, quoted))
+	p.expectText(`{"op":"published","topic":"a","receivers":1}`)
+	p.sendText(`{"op":"publish","topic":"a","data":"` + strings.Repeat("x", 210_000) + `"}`)
+	p.expectClose(websocket.StatusMessageTooBig)
+	waitForSubscribers(t, h, "a", 0)
 }
 
 func TestWebSocketReplyWithoutSpaceCloses(t *testing.T) {

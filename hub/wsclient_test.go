@@ -22,6 +22,12 @@ func serveHub(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
 }
 
+func startHub(t testing.TB, h *Hub) (same *Hub, addr string) {
+	t.Helper()
+	addr, _ = serveHub(t, tcp.Auto, h)
+	return h, addr
+}
+
 func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
 	t.Helper()
 	for _, model := range tcp.Models() {
