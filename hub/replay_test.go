@@ -112,8 +112,16 @@ func (c *restlessClient) visit(t testing.TB, addr string, maxMessages int) error
 // are missing.
 func TestReplayBufferLimits(t *testing.T) {
 	began := time.Now()
-	put := func(h *Hub, seq uint64, topic string, size int) {
-		h.KeepAndDeliver(KeptMessage{At: Position{"e", seq}, Time: began.Add(time.Duration(seq) * time.Second), Topic: topic, Data: make([]byte, size)})
+	// put keeps a message a second, of each topic in turn, or of a new topic each.
+	put := func(h *Hub, first, last uint64, size int, topics ...string) {
+		for seq := first; seq <= last; seq++ {
+			topic := strconv.FormatUint(seq, 10)
+			if len(topics) > 0 {
+				topic = topics[seq%uint64(len(topics))]
+			}
+			at := began.Add(time.Duration(seq) * time.Second)
+			h.KeepAndDeliver(KeptMessage{At: Position{"e", seq}, Time: at, Topic: topic, Data: make([]byte, size)})
+		}
 	}
 	wants := func(h *Hub, first uint64, messages, size int) {
 		t.Helper()
@@ -139,25 +147,19 @@ func TestReplayBufferLimits(t *testing.T) {
 		return h
 	}
 	h := fresh(&Replay{MaxMessages: 10})
-	put(h, 1, "quiet", 1)
-	for seq := uint64(2); seq <= 1000; seq++ {
-		put(h, seq, "busy", 1)
-	}
+	put(h, 1, 1, 1, "quiet")
+	put(h, 2, 1000, 1, "busy")
 	wants(h, 991, 10, 10*(len("busy")+1+keptMessageOverhead)+keptTopicOverhead)
 	for name, seq := range map[string]uint64{"quiet": 1, "busy": 990, "b*": 990, "q*": 1} { // whatever other topics lack
 		complete(h, name, seq)
 	}
 
 	h = fresh(&Replay{MaxBytes: 1000 + keptTopicOverhead})
-	for seq := uint64(1); seq <= 20; seq++ {
-		put(h, seq, "a", 99)
-	}
+	put(h, 1, 20, 99, "a")
 	wants(h, 16, 5, 1000+keptTopicOverhead)
 
 	h = fresh(&Replay{MaxAge: 10 * time.Second})
-	for seq := uint64(1); seq <= 20; seq++ {
-		put(h, seq, "a", 1)
-	}
+	put(h, 1, 20, 1, "a")
 	wants(h, 10, 11, 11*(2+keptMessageOverhead)+keptTopicOverhead)
 	h.Replay.DropExpired(began.Add(25 * time.Second))
 	wants(h, 15, 6, 6*(2+keptMessageOverhead)+keptTopicOverhead)
@@ -166,27 +168,19 @@ func TestReplayBufferLimits(t *testing.T) {
 	complete(h, "a", 20)
 
 	h = fresh(&Replay{MaxMessages: 10, MaxMessagesPerTopic: 3, MaxBytesPerTopic: 4 * (2 + keptMessageOverhead)})
-	put(h, 1, "quiet", 1)
-	for seq := uint64(2); seq <= 1000; seq++ {
-		put(h, seq, "ab"[seq%2:seq%2+1], 1)
-	}
+	put(h, 1, 1, 1, "quiet")
+	put(h, 2, 1000, 1, "a", "b")
 	wants(h, 1, 7, 6*(2+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
 	for name, seq := range map[string]uint64{"quiet": 0, "q*": 0, "a": 994, "b": 993, "[ab]": 994} {
 		complete(h, name, seq)
 	}
-	for seq := uint64(1001); seq <= 1003; seq++ {
-		put(h, seq, "b", 101)
-	}
+	put(h, 1001, 1003, 101, "b")
 	wants(h, 1, 6, 3*(2+keptMessageOverhead)+2*(102+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
-	for seq := uint64(1004); seq <= 1011; seq++ { // the limits of all win
-		put(h, seq, strconv.FormatUint(seq, 10), 1)
-	}
+	put(h, 1004, 1011, 1) // the limits of all win
 	wants(h, 1002, 10, 8*(5+keptMessageOverhead)+2*(102+keptMessageOverhead)+9*keptTopicOverhead)
 
 	h = fresh(&Replay{MaxMessages: 1})
-	for seq := uint64(1); seq <= maxDroppedTopics+10; seq++ {
-		put(h, seq, strconv.FormatUint(seq, 10), 1)
-	}
+	put(h, 1, maxDroppedTopics+10, 1)
 	if n := len(h.Replay.newestDropped); n > maxDroppedTopics || h.Replay.newestDroppedSeq("1") <= 2 { // unknown, so possibly
 		t.Errorf("of %d topics it is known what is gone; expected %d at the most, and not the oldest", n, maxDroppedTopics)
 	}

@@ -76,11 +76,14 @@ func (p *testNode) dial(t *testing.T) *redisClient {
 	return &redisClient{testkit.Dial(t, p.addr), t}
 }
 
-// subscribe returns a client that is subscribed to a topic.
-func (p *testNode) subscribe(t *testing.T, topic string) *redisClient {
+// subscribe returns a client that is subscribed to a topic. The publishers' servers know of the subscription.
+func (p *testNode) subscribe(t *testing.T, topic string, publishers ...*testNode) *redisClient {
 	t.Helper()
 	c := p.dial(t)
 	c.expectReply("subscribe "+topic+" :1", "SUBSCRIBE", topic)
+	if len(publishers) > 0 {
+		waitForSubscription(t, p, hub.Topic, topic, publishers...)
+	}
 	return c
 }
 
@@ -223,8 +226,7 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}, MaxWaiting: room})
 	b := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}})
 	a.waitForNodes(t, 1)
-	from, to := a.dial(t), b.subscribe(t, "a")
-	waitForSubscription(t, b, hub.Topic, "a", a)
+	from, to := a.dial(t), b.subscribe(t, "a", a)
 	from.expectReply(":0", "PUBLISH", "a", "before")
 	to.expectReply("message a before")
 	s.Close()

@@ -33,6 +33,13 @@ func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	return startNATS(t, natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
 }
 
+func startReplayNode(t *testing.T, h *hub.Hub, c Config) *testNode {
+	t.Helper()
+	p := startTestNode(t, h, c)
+	p.waitForReplayReady(t)
+	return p
+}
+
 func (p *testNode) waitForReplayReady(t *testing.T) {
 	t.Helper()
 	testkit.WaitFor(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
@@ -157,9 +164,7 @@ func TestReplay(t *testing.T) {
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	var places []*testNode
 	for range 3 {
-		p := startTestNode(t, newReplayHub(&hub.Replay{}), c)
-		p.waitForReplayReady(t)
-		places = append(places, p)
+		places = append(places, startReplayNode(t, newReplayHub(&hub.Replay{}), c))
 	}
 	const messages = 500
 	stays := places[1].dial(t)
@@ -204,8 +209,7 @@ func TestReplayRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startNATSWithStreams(t, dir)
 	addr := s.Addr().String()
-	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
-	p.waitForReplayReady(t)
+	p := startReplayNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
 	held := func(n int64) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
@@ -242,15 +246,13 @@ func TestReplayRestart(t *testing.T) {
 func TestReplayGap(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	a := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
-	a.waitForReplayReady(t)
+	a := startReplayNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
 	at, _ := a.Replay.At()
 	for i := range 30 {
 		a.publish(t, "k.a", fmt.Sprint("0 ", i))
 	}
 	testkit.WaitFor(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
-	b := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
-	b.waitForReplayReady(t)
+	b := startReplayNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
 	for _, p := range []*testNode{a, b} {
 		testkit.WantEqual(t, p.Stats().Replay.Messages, 10, "kept messages")
 		c, err := subscribeSince(t.Context(), p.addr, at.String())
@@ -267,8 +269,7 @@ func TestReplayGap(t *testing.T) {
 func TestReplayAge(t *testing.T) {
 	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
-	p := startTestNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.waitForReplayReady(t)
+	p := startReplayNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	p.publish(t, "k.a", "x")
 	testkit.WaitFor(t, "it comes", func() bool { return p.Stats().Replay.Seq == 1 })
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
@@ -278,8 +279,7 @@ func TestReplayAge(t *testing.T) {
 // names.
 func TestReplayOfOtherPrograms(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
-	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.waitForReplayReady(t)
+	p := startReplayNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	long := "k." + strings.Repeat("\xff", 600)
 	c := p.subscribe(t, "k.a")
 	c.expectReply("subscribe "+long+" :2", "SUBSCRIBE", long)
