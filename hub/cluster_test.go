@@ -67,9 +67,8 @@ func (n *fakeOtherHubs) Largest(ctx context.Context, prefix string, limit, _ int
 func subscribeNames(t *testing.T, h *Hub, kind Kind, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if _, _, err := h.tableForKind(kind).addSubscriber(name, kind, formatWebSocket, h.Limits); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := h.tableForKind(kind).addSubscriber(name, kind, formatWebSocket, h.Limits)
+		testkit.RequireNoError(t, err)
 	}
 }
 

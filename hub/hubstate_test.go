@@ -97,9 +97,7 @@ func TestKeptMessagesSaved(t *testing.T) {
 		expect(next, restore(next, written.Bytes()), "5, missing 1 of quiet and 4 of busy")
 		next = newHub(&Replay{})
 		expect(next, next.Replay.restoreKeptMessages(bufio.NewReader(&part)), "45, missing 1 of quiet and 3 of busy")
-		if err := restore(&Hub{Limits: old.Limits}, written.Bytes()); err != nil {
-			t.Error("a hub that keeps nothing:", err)
-		}
+		testkit.ExpectNoError(t, restore(&Hub{Limits: old.Limits}, written.Bytes())) // a hub that keeps nothing
 		for n := 1; n < written.Len(); n++ {
 			next = newHub(&Replay{})
 			if err := restore(next, written.Bytes()[:n]); next.Replay.ready == (next.Replay.newestPos.Epoch == "") || err != nil && next.Replay.live > 0 && next.Replay.live < 3 {
@@ -127,9 +125,7 @@ func TestSaveStateWaits(t *testing.T) {
 		default:
 		}
 		h.published.Add(1)
-		if err := <-saved; err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, <-saved)
 	})
 }
 

@@ -37,6 +37,7 @@ func TestCheck(t *testing.T) {
 		{limits(Limits{LastValueBytes: 7}), "LastValueBytes is 7, but"},
 		{origin("example.com"), "expected an origin such as https://example.com"},
 		{origin("https://example.com/path"), "expected an origin such as https://example.com"},
+		{origin("*"), "expected an origin such as https://example.com"},
 		{&Hub{Replay: &Replay{}}, "Topics is empty"},
 		{topic(""), "expected a name"},
 		{topic("news*"), `has "news*"; expected a name, or a prefix that ends with ".", ":" or "/" followed by "*"`},
@@ -72,9 +73,7 @@ func TestLimits(t *testing.T) {
 	full := func(h *Hub, names ...string) *client {
 		c := &client{user: anyone}
 		for _, name := range names {
-			if err := h.subscribeWithoutConn(c, Topic, name); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, h.subscribeWithoutConn(c, Topic, name))
 		}
 		return c
 	}
@@ -89,17 +88,13 @@ func TestLimits(t *testing.T) {
 			return h.subscribeWithoutConn(&client{user: anyone}, Pattern, "abcd")
 		}, Refused{Names: 1}},
 		errMessageTooLong: {Limits{MaxMessage: 3}, func(h *Hub) error {
-			if _, err := h.Publish("a", []byte("123")); err != nil {
-				t.Error(err)
-			}
+			h.publishAll(t, "a", "123")
 			_, err := h.Publish("a", []byte("1234"))
 			return err
 		}, Refused{Messages: 1}},
 		errTooManySubscriptions: {Limits{MaxSubscriptions: 2}, func(h *Hub) error {
 			c := full(h, "a", "b")
-			if err := h.subscribeWithoutConn(c, Topic, "b"); err != nil {
-				t.Errorf("subscribing once more: %v", err)
-			}
+			testkit.ExpectNoError(t, h.subscribeWithoutConn(c, Topic, "b")) // once more
 			return h.subscribeWithoutConn(c, Pattern, "c")
 		}, Refused{Subscriptions: 1}},
 		errTooManySubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
@@ -109,9 +104,7 @@ func TestLimits(t *testing.T) {
 		}, Refused{Subscribers: 1}},
 		errTooManyTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
 			full(h, "a", "b")
-			if err := h.subscribeWithoutConn(&client{user: anyone}, Pattern, "a*"); err != nil {
-				t.Errorf("a pattern: %v", err)
-			}
+			testkit.ExpectNoError(t, h.subscribeWithoutConn(&client{user: anyone}, Pattern, "a*"))
 			return h.subscribeWithoutConn(full(h, "a"), Topic, "c")
 		}, Refused{Topics: 1}},
 		errPatternTooCostly: {Limits{MaxName: 16, MaxPatternWork: 20, MaxPatternCost: 11}, func(h *Hub) (err error) {

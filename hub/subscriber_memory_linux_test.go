@@ -74,9 +74,8 @@ func heapPerSubscriber(t *testing.T, model string, text func(i int) string, warm
 			testkit.RequireNoError(t, err)
 			i := len(fds)
 			fds = append(fds, fd)
-			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
-				t.Fatal(err)
-			}
+			to := &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
+			testkit.RequireNoError(t, unix.Connect(fd, to))
 			_, err = unix.Write(fd, []byte(text(i)))
 			testkit.RequireNoError(t, err)
 		}

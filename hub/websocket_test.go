@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bufio"
 	"compress/flate"
 	"encoding/json"
 	"fmt"
@@ -52,22 +53,17 @@ func TestWebSocketOps(t *testing.T) {
 
 // TestWebSocketCompression checks that only large messages to sockets that accept it are compressed.
 func TestWebSocketCompression(t *testing.T) {
-	h, addr := startHub(t, &Hub{Compression: true})
-	subscribe := func(fields string) *testkit.Conn {
-		c := testkit.Dial(t, addr)
-		c.HandshakeWebSocket("/ws", fields)
-		c.Send(testkit.MaskedFrame(testkit.FIN|1, `{"op":"subscribe","topic":"a"}`))
-		if _, reply, err := testkit.ReadFrame(c.R); err != nil || !strings.Contains(reply, `"subscribed"`) {
-			t.Fatalf("got %q, %v", reply, err)
-		}
-		return c
+	h := &Hub{Compression: true}
+	s := serveVirtual(t, h, tcp.Limits{})
+	plain, accepting := dialVirtualSocket(s, "", ""), dialVirtualSocket(s, "", "Sec-WebSocket-Extensions: permessage-deflate\r\n")
+	for _, p := range []virtualSocket{plain, accepting} {
+		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
 	}
-	plain, accepting := subscribe(""), subscribe("Sec-WebSocket-Extensions: permessage-deflate\r\n")
-	for _, size := range []int{100, 2000} {
+	for _, size := range []int{50, 2000} {
 		data := strings.Repeat("x", size)
 		h.publishAll(t, "a", data)
-		for c, compressed := range map[*testkit.Conn]bool{plain: false, accepting: size > 1000} {
-			first, payload, err := testkit.ReadFrame(c.R)
+		for p, compressed := range map[virtualSocket]bool{plain: false, accepting: size > 1000} {
+			first, payload, err := testkit.ReadFrame(bufio.NewReader(strings.NewReader(p.Output())))
 			if compressed {
 				text, _ := io.ReadAll(flate.NewReader(strings.NewReader(payload + "\x00\x00\xff\xff\x01\x00\x00\xff\xff")))
 				payload = string(text)
@@ -100,6 +96,9 @@ func TestWebSocketBadRequests(t *testing.T) {
 		{`{"op":"publish","topic":"a","data":"x","base64":"","id":7}`, "publish needs either data or base64", "7"},
 		{`{"op":"publish","topic":"a","base64":"x","id":7}`, "illegal base64", "7"},
 		{`{"op":"publish","topic":"a","data":"` + long + `","id":7}`, errMessageTooLong.Error() + ": 101 bytes; at most 100 are allowed", "7"},
+		{`{"op":"unsubscribe","id":7}`, "unsubscribe needs either topic or pattern", "7"},
+		{`{"op":"publish","data":"x","id":7}`, "publish needs either topic or pattern", "7"},
+		{`{"op":"count","id":7}`, "count needs either topic or pattern", "7"},
 		{`{"op":"auth","id":7}`, "auth needs either token, or user and password", "7"},
 		{`{"op":"auth","user":"a","id":7}`, "auth needs either token, or user and password", "7"},
 		{`{"op":"auth","token":"wrong","id":7}`, errWrongCredentials.Error(), "7"},

@@ -247,9 +247,7 @@ func newGoRedisUniversalClient(t testing.TB, r redis.UniversalClient) *client {
 		err := errors.Join(pubsub.Close(), r.Close())
 		cancel()
 		<-done
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, err)
 	})
 	subscriptionCalls := map[string]func(context.Context, ...string) error{
 		"subscribe": pubsub.Subscribe, "psubscribe": pubsub.PSubscribe, "ssubscribe": pubsub.SSubscribe,

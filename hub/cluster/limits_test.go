@@ -323,9 +323,8 @@ func TestQueriesLimit(t *testing.T) {
 	testkit.RequireNoError(t, nc.Flush())
 	p.node.goroutines.Go(func() { p.answerQueries(p.node.stopped) })
 	for range maxQueuedQueries {
-		if _, err := answers.NextMsg(testkit.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		_, err := answers.NextMsg(testkit.Timeout)
+		testkit.RequireNoError(t, err)
 	}
 	if m, err := answers.NextMsg(50 * time.Millisecond); err == nil {
 		t.Errorf("one more answer: %s", m.Data)
