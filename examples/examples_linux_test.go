@@ -208,7 +208,7 @@ func TestOverloadInMemoryCgroup(t *testing.T) {
 	}
 	naive, addr := start("-naive")
 	submitJobs(addr, 30*time.Second)
-	testkit.WantEqual(t, naive.ExitCode(), -1, "exit code of the server with a goroutine for each job, which is to be killed")
+	testkit.WantEqual(t, naive.ExitCode(), -1, "exit code of the server with a goroutine for each job, to be killed")
 
 	pooled, addr := start()
 	submitJobs(addr, 2*time.Second)

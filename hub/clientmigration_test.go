@@ -13,8 +13,8 @@ import (
 
 const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +@all &news* &n?\nuser gone on >secret2 +@all &*\n"
 
-// serveUpgradableHub serves a hub, which has a user named former, and another one without. upgrade moves the clients from
-// the first to the second.
+// serveUpgradableHub serves a hub, which has a user named former, and another one without. upgrade moves the clients
+// from the first to the second.
 func serveUpgradableHub(t *testing.T) (old, next *Hub, s *tcptest.Server, upgrade func() *tcptest.Server) {
 	newHub := func(users string) *Hub {
 		return &Hub{Users: mustReadUsers(users), Replay: &Replay{Topics: []string{"kept"}}, Compression: true}
@@ -94,7 +94,8 @@ func requestVirtual(s *tcptest.Server, path, headerLines string) *tcptest.Peer {
 // TestHTTPClientsMigrate upgrades a hub with WebSockets, event streams and an idle HTTP connection.
 func TestHTTPClientsMigrate(t *testing.T) {
 	_, next, s, upgrade := serveUpgradableHub(t)
-	ann, former, mistaken := dialVirtualSocket(s, "?token=secret", ""), dialVirtualSocket(s, "?token=secret3", ""), dialVirtualSocket(s, "", "")
+	ann, former := dialVirtualSocket(s, "?token=secret", ""), dialVirtualSocket(s, "?token=secret3", "")
+	mistaken := dialVirtualSocket(s, "", "")
 	compressed := dialVirtualSocket(s, "", "Sec-WebSocket-Extensions: permessage-deflate\r\n")
 	for _, p := range []virtualSocket{ann, former, compressed} {
 		p.exchange(`{"op":"subscribe","topic":"news"}`, `{"op":"subscribed","topic":"news","count":1}`)
@@ -105,7 +106,8 @@ func TestHTTPClientsMigrate(t *testing.T) {
 	stream := requestVirtual(s, "/events?topic=news&pattern=n?&token=secret", "")
 	ended := requestVirtual(s, "/events?topic=news&token=secret3", "")
 	keptAlive := requestVirtual(s, "/topics/news", "")
-	if out := stream.Output() + keptAlive.Output(); !strings.Contains(out, "retry: ") || !strings.Contains(out, `{"topic":"news","subscribers":5}`) {
+	out := stream.Output() + keptAlive.Output()
+	if !strings.Contains(out, "retry: ") || !strings.Contains(out, `{"topic":"news","subscribers":5}`) {
 		t.Errorf("before the upgrade: %s", out)
 	}
 	upgrade()
@@ -120,7 +122,10 @@ func TestHTTPClientsMigrate(t *testing.T) {
 	}
 	next.publishAll(t, "news", "hello")
 	next.publishAll(t, "nx", "pattern")
-	for _, message := range []string{`{"op":"message","topic":"news","data":"hello"}`, `{"op":"message","pattern":"n?","topic":"nx","data":"pattern"}`} {
+	for _, message := range []string{
+		`{"op":"message","topic":"news","data":"hello"}`,
+		`{"op":"message","pattern":"n?","topic":"nx","data":"pattern"}`,
+	} {
 		ann.expectText(message)
 		stream.Expect("data: " + message + "\n\n")
 	}

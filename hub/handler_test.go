@@ -79,7 +79,6 @@ func TestProtocolErrors(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestIncompleteCommandHasNoEffect checks that an incomplete command of a closed client has no effect.
 func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -113,7 +112,7 @@ func TestSubscribeToManyTopics(t *testing.T) {
 		p.StopReading()
 		p.Send("PING\r\n" + testkit.RESPCommand(append([]string{word}, names...)...))
 		if have := h.subscriptions.Load(); have == 0 || have > n/2 {
-			t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", have, n)
+			t.Errorf("a client that does not read has %d subscriptions; want some, and not most of %d", have, n)
 		}
 		if kept := srv.Stats().Buffered; kept > 1<<20 { // the command and MaxUnsent
 			t.Errorf("%d bytes are kept for one client", kept)

@@ -111,7 +111,6 @@ func TestKeptMessagesSaved(t *testing.T) {
 	})
 }
 
-// TestSaveStateWaits checks that SaveState waits for started deliveries.
 func TestSaveStateWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(Hub)

@@ -299,8 +299,8 @@ func TestReplayExceedsMaxUnsent(t *testing.T) {
 	})
 }
 
-// TestReplayQueueAndTimeout checks that replays beyond the queue are rejected, that slow ones time out, and that clients
-// without an id can subscribe while the newest position is unknown.
+// TestReplayQueueAndTimeout checks that replays beyond the queue are rejected, that slow ones time out, and that
+// clients without an id can subscribe while the newest position is unknown.
 func TestReplayQueueAndTimeout(t *testing.T) {
 	const ahead = `{"op":"subscribe","topic":"k.a","since":"e-4"}`
 	t.Run("waiting", func(t *testing.T) {

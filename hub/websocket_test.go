@@ -55,7 +55,8 @@ func TestWebSocketOps(t *testing.T) {
 func TestWebSocketCompression(t *testing.T) {
 	h := &Hub{Compression: true}
 	s := serveVirtual(t, h, tcp.Limits{})
-	plain, accepting := dialVirtualSocket(s, "", ""), dialVirtualSocket(s, "", "Sec-WebSocket-Extensions: permessage-deflate\r\n")
+	plain := dialVirtualSocket(s, "", "")
+	accepting := dialVirtualSocket(s, "", "Sec-WebSocket-Extensions: permessage-deflate\r\n")
 	for _, p := range []virtualSocket{plain, accepting} {
 		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`)
 	}

@@ -51,7 +51,7 @@ func TestRedisPySuite(t *testing.T) {
 					if n == maxAttempts {
 						t.Fatalf("%v\n%s", err, out)
 					}
-					t.Logf("attempt %d: %s", n, strings.Join(regexp.MustCompile("(?m)^FAILED.*").FindAllString(out, -1), "\n"))
+					t.Logf("attempt %d: %q", n, regexp.MustCompile("(?m)^FAILED.*").FindAllString(out, -1))
 					args = append(args, "--last-failed")
 				}
 			})

@@ -297,7 +297,6 @@ func TestMessagesOfOtherPrograms(t *testing.T) {
 	}
 }
 
-// TestLastValues checks that a last value may come from another node.
 func TestLastValues(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	b := startTestNode(t, &hub.Hub{Limits: hub.Limits{LastValues: 10}}, peersConfig(a))

@@ -254,7 +254,6 @@ func (busyServer) InProcessConn() (net.Conn, error) {
 	return client, nil
 }
 
-// TestGapDetectorSaved checks that a gapDetector's state survives saving.
 func TestGapDetectorSaved(t *testing.T) {
 	var from gapDetector
 	from.recordSequence("a", "x.1", 5)
@@ -280,7 +279,6 @@ func TestGapDetectorSaved(t *testing.T) {
 	testkit.WantEqual(t, wholes, 2, "beginnings of a state that are taken for whole")
 }
 
-// TestPauseEndsByItself checks that a pause ends by itself.
 func TestPauseEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
