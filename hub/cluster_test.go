@@ -167,6 +167,10 @@ func TestClusterQueryLimit(t *testing.T) {
 	}
 	c.Send("CLIENT LIST ID 1\r\nPING\r\n")
 	c.Expect("$")
+	for range maxHTTPScans {
+		h.api.scanSlots <- struct{}{}
+	}
+	expectResponse(t, 503, errTooManyHTTPScans.Error(), "GET", "http://"+addr+"/topics/t1", "")
 }
 
 func TestUnresponsiveHubsNotCounted(t *testing.T) {
