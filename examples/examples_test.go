@@ -21,24 +21,20 @@ var programs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(buildExamplesAndRun(m))
-}
-
-func buildExamplesAndRun(m *testing.M) (code int) {
-	if testing.Short() || runtime.GOOS == "windows" {
-		return m.Run()
+	if !testing.Short() && runtime.GOOS != "windows" {
+		var err error
+		if programs, err = os.MkdirTemp("", "examples"); err != nil {
+			panic(err)
+		}
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", programs, "./...").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+			os.RemoveAll(programs)
+			os.Exit(1)
+		}
 	}
-	dir, err := os.MkdirTemp("", "examples")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
-	programs = dir
-	return m.Run()
+	code := m.Run()
+	os.RemoveAll(programs)
+	os.Exit(code)
 }
 
 func programPath(t *testing.T, name string) (path string) {
@@ -56,9 +52,7 @@ func startProgram(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func())
 	p = testkit.Start(t, cmd)
 	stop = sync.OnceFunc(func() {
 		_ = p.Process.Signal(os.Interrupt) // it may have exited
-		if code := p.ExitCode(); code != 0 {
-			t.Errorf("%s ended with %d after an interrupt, want success", p.Path, code)
-		}
+		testkit.WantEqual(t, p.ExitCode(), 0, "exit code of %s after an interrupt", p.Path)
 	})
 	t.Cleanup(stop)
 	return p, stop
@@ -72,11 +66,11 @@ func startAndReadAddr(t *testing.T, name string, args ...string) (addr string) {
 
 func TestEcho(t *testing.T) {
 	const addr = "127.0.0.1:9000"
-	if l, err := net.Listen("tcp", addr); err != nil {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
 		t.Skipf("the example's address is taken: %v", err)
-	} else {
-		l.Close()
 	}
+	l.Close()
 	startProgram(t, exec.Command(programPath(t, "echo")))
 	testkit.WaitFor(t, "it does not listen", func() bool {
 		nc, err := net.Dial("tcp", addr)

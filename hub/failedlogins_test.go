@@ -38,9 +38,7 @@ func TestFailedLoginLimitPerConn(t *testing.T) {
 	}
 	s.Advance(2 * failedLoginCloseDelay)
 	p.ExpectClosed(errTooManyFailedLogins)
-	if out := p.Output(); out != "" {
-		t.Errorf("behind the last failed login it is answered %q", out)
-	}
+	testkit.WantEqual(t, p.Output(), "", "answer behind the last failed login")
 	if r := h.Stats().Refused; r.Credentials != 5 || r.Logins != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -65,9 +63,7 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 	}
 	const free = 2 * addrLoginFactor
 	for i := range free + 5 {
-		if closes := try(from); closes != (i >= free) {
-			t.Errorf("after failed login %d of one address its connection closes: %v", i+1, closes)
-		}
+		testkit.WantEqual(t, try(from), i >= free, "closes after failed login %d of one address", i+1)
 	}
 	if try(netip.MustParseAddrPort("192.0.2.2:1000")) {
 		t.Error("another address is closed for it")
@@ -75,12 +71,8 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 	p := s.DialFrom(from)
 	p.Send("AUTH ann secret\r\n")
 	p.Expect("+OK\r\n")
-	if r := h.Stats().Refused; r.Logins != 5 {
-		t.Errorf("%+v", r)
-	}
-	if n := strings.Count(log.String(), "after failed logins"); n != 1 {
-		t.Errorf("%d lines of the log in a second, want 1: %s", n, log)
-	}
+	testkit.WantEqual(t, h.Stats().Refused.Logins, 5, "refused logins")
+	testkit.WantEqual(t, strings.Count(log.String(), "after failed logins"), 1, "lines of the log in a second")
 	h.failedLogins.lastLogged = time.Now().Add(-failedLoginLogInterval)
 	try(from)
 	if lines := log.String(); strings.Count(lines, "after failed logins") != 2 || !strings.Contains(lines, "suppressed=4") {
@@ -90,26 +82,21 @@ func TestFailedLoginLimitPerAddress(t *testing.T) {
 
 func TestFailedLoginLimitOverHTTP(t *testing.T) {
 	users := mustReadUsers("user ann on >secret +@all &*\nuser default on nopass +subscribe &*\n")
-	forEachModel(t, func() *Hub { return &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}} }, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		for range 2 {
-			p.exchange(`{"op":"auth","token":"x"}`, `{"op":"error","error":"`+errWrongCredentials.Error()+`"}`)
+	h, addr := startHub(t, &Hub{Users: users, Limits: Limits{MaxFailedLogins: 2}})
+	p := dialWebSocket(t, addr, "")
+	for range 2 {
+		p.exchange(`{"op":"auth","token":"x"}`, `{"op":"error","error":"`+errWrongCredentials.Error()+`"}`)
+	}
+	p.expectClose(websocket.StatusPolicyViolation)
+	client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
+	defer client.CloseIdleConnections()
+	for i := range 2*addrLoginFactor - 1 {
+		res, err := client.Get("http://" + addr + "/topics?token=x")
+		testkit.RequireNoError(t, err)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
+			t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
 		}
-		p.expectClose(websocket.StatusPolicyViolation)
-		client := http.Client{Transport: new(http.Transport), Timeout: testkit.Timeout}
-		defer client.CloseIdleConnections()
-		for i := range 2*addrLoginFactor - 1 {
-			res, err := client.Get("http://" + addr + "/topics?token=x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = res.Body.Close()
-			if res.StatusCode != http.StatusUnauthorized || res.Close != (i >= 2*addrLoginFactor-2) {
-				t.Fatalf("failed login %d by HTTP: %d, closes: %v", i+1, res.StatusCode, res.Close)
-			}
-		}
-		if r := h.Stats().Refused; r.Logins != 2 {
-			t.Errorf("%+v", r)
-		}
-	})
+	}
+	testkit.WantEqual(t, h.Stats().Refused.Logins, 2, "refused logins")
 }

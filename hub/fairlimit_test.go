@@ -242,14 +242,23 @@ func TestFairLimit(t *testing.T) {
 	})
 }
 
-// TestFairLimitAddress checks that an address has twice the share of a user.
-func TestFairLimitAddress(t *testing.T) {
+// TestFairLimitShares checks that an address has twice the share of a user, and that a few greedy owners leave capacity
+// for others.
+func TestFairLimitShares(t *testing.T) {
+	address := func(i byte) quotaOwner { return quotaOwner{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})} }
 	l := fairSemaphore{max: 100, maxEach: 3}
-	here := quotaOwner{addr: netip.MustParseAddr("192.0.2.1")}
 	for n := range 7 {
-		if ok := l.tryAcquire([]quotaOwner{{user: &user{}}, here}); ok != (n < 6) {
+		if ok := l.tryAcquire([]quotaOwner{{user: &user{}}, address(1)}); ok != (n < 6) {
 			t.Errorf("the holder %d of an address is admitted: %v", n+1, ok)
 		}
+	}
+	l = fairSemaphore{max: 4160, maxEach: 1040, keepSpare: true}
+	for i := range byte(8) {
+		for l.tryAcquire([]quotaOwner{address(i)}) {
+		}
+	}
+	if !l.tryAcquire([]quotaOwner{address(8)}) {
+		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holderCount(), l.max)
 	}
 }
 
@@ -289,18 +298,5 @@ func TestReplayStepBounds(t *testing.T) {
 	r.messages[0].data = make([]byte, 1<<20)
 	if s.prepareStepAndJoinIfLast(firstStepLimits) || len(s.pending.buf) > 0 {
 		t.Errorf("the first step makes %d bytes of a large message", len(s.pending.buf))
-	}
-}
-
-// TestFairLimitKeepsSpareCapacity checks that a few greedy owners leave capacity for others.
-func TestFairLimitKeepsSpareCapacity(t *testing.T) {
-	l := fairSemaphore{max: 4160, maxEach: 1040, keepSpare: true}
-	for i := range byte(8) {
-		owners := []quotaOwner{{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})}}
-		for l.tryAcquire(owners) {
-		}
-	}
-	if honest := []quotaOwner{{addr: netip.AddrFrom4([4]byte{127, 0, 1, 0})}}; !l.tryAcquire(honest) {
-		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holderCount(), l.max)
 	}
 }

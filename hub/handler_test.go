@@ -1,8 +1,10 @@
 package hub
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,17 +44,13 @@ func serveVirtual(t testing.TB, h *Hub, limits tcp.Limits) *tcptest.Server {
 func expectNoSubscriptions(t testing.TB, h *Hub) {
 	t.Helper()
 	for k := range Kind(kindCount) {
-		if n := h.tableForKind(k).count.Load(); n != 0 {
-			t.Errorf("%d topics of kind %d are left", n, k)
-		}
+		testkit.WantEqual(t, h.tableForKind(k).count.Load(), 0, "topics of kind %d that are left", k)
 		h.EachName(k, func(name string, n int) bool {
 			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
 			return true
 		})
 	}
-	if n := h.subscriptions.Load(); n != 0 {
-		t.Errorf("%d subscriptions are left", n)
-	}
+	testkit.WantEqual(t, h.subscriptions.Load(), 0, "subscriptions that are left")
 	h.patternIndex.eachMatchingPattern("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
 }
 
@@ -75,17 +73,12 @@ func TestProtocolErrors(t *testing.T) {
 		p.Send(in)
 		p.Expect(want.text)
 		p.ExpectClosed(want.why)
-		if rest := p.Output(); rest != "" {
-			t.Errorf("%.40q is answered with %q in the end", in, rest)
-		}
+		testkit.WantEqual(t, p.Output(), "", "output in the end")
 	}
-	if n := h.Stats().Refused.Messages; n != 3 {
-		t.Errorf("%d messages are counted as refused, want the 3 commands that are too long", n)
-	}
+	testkit.WantEqual(t, h.Stats().Refused.Messages, 3, "commands refused as too long")
 	expectNoSubscriptions(t, h)
 }
 
-// TestIncompleteCommandHasNoEffect checks that an incomplete command of a closed client has no effect.
 func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
@@ -105,16 +98,26 @@ func TestIncompleteCommandHasNoEffect(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestSubscribeToManyTopics subscribes to more topics in one command than MaxUnsent can confirm.
+// TestSubscribeToManyTopics subscribes to more topics in one command than MaxUnsent can confirm. Unread confirmations
+// are limited without closing the client.
 func TestSubscribeToManyTopics(t *testing.T) {
 	const n = 4000
 	h := new(Hub)
-	s := serveVirtual(t, h, tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
+	srv := &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
+	s := tcptest.NewServer(t, srv)
 	names := topicNames(n)
 	for _, word := range []string{"subscribe", "psubscribe", "ssubscribe"} {
 		leave := strings.Replace(word, "sub", "unsub", 1)
 		p := s.Dial()
+		p.StopReading()
 		p.Send("PING\r\n" + testkit.RESPCommand(append([]string{word}, names...)...))
+		if have := h.subscriptions.Load(); have == 0 || have > n/2 {
+			t.Errorf("a client that does not read has %d subscriptions; want some, and not most of %d", have, n)
+		}
+		if kept := srv.Stats().Buffered; kept > 1<<20 { // the command and MaxUnsent
+			t.Errorf("%d bytes are kept for one client", kept)
+		}
+		p.StartReading()
 		p.Expect("+PONG\r\n" + confirmationsRESP2(word, names, 1, 1))
 		p.Send(testkit.RESPCommand(append([]string{leave}, names[:n/2]...)...) + "PING\r\n")
 		p.Expect(confirmationsRESP2(leave, names[:n/2], n-1, -1) + "*2\r\n$4\r\npong\r\n$0\r\n\r\n")
@@ -130,25 +133,6 @@ func TestSubscribeToManyTopics(t *testing.T) {
 		}
 		expectNoSubscriptions(t, h)
 	}
-}
-
-// TestSubscribeToManyTopicsUnread checks that unread confirmations are limited without closing the client.
-func TestSubscribeToManyTopicsUnread(t *testing.T) {
-	const n = 4000
-	h := new(Hub)
-	srv := &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
-	names := topicNames(n)
-	p := tcptest.NewServer(t, srv).Dial()
-	p.StopReading()
-	p.Send(testkit.RESPCommand(append([]string{"SUBSCRIBE"}, names...)...))
-	if left := h.topics.count.Load(); left == 0 || left > n/2 {
-		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
-	}
-	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command and MaxUnsent
-		t.Errorf("%d bytes are kept for one client", kept)
-	}
-	p.StartReading()
-	p.Expect(confirmationsRESP2("subscribe", names, 1, 1))
 }
 
 // TestLateReaderGetsAllReplies checks that a client which sends much and reads late gets all replies with limited
@@ -192,18 +176,22 @@ func TestReplyWithoutSpaceCloses(t *testing.T) {
 	expectNoSubscriptions(t, h)
 }
 
-// TestDrainClosesSubscribers checks that a drain closes subscribers without output.
-func TestDrainClosesSubscribers(t *testing.T) {
+// TestSubscriptionsEnd checks that a drain closes subscribers without output, and that QUIT ends subscriptions even if
+// the peer does not disconnect.
+func TestSubscriptionsEnd(t *testing.T) {
 	h := new(Hub)
 	s := serveVirtual(t, h, tcp.Limits{})
 	p := s.Dial()
+	p.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
+	p.Expect(confirmationRESP2("subscribe", "a", 1) + confirmationRESP2("psubscribe", "*", 2) + "+OK\r\n")
+	expectNoSubscriptions(t, h)
+	p.ExpectClosed(nil)
+	p = s.Dial()
 	p.Send("SUBSCRIBE a\r\n")
 	p.Output()
 	s.StartDrain()
 	p.ExpectClosed(tcp.ErrServerClosed)
-	if out := p.Output(); out != "" {
-		t.Errorf("a subscriber is told %q", out)
-	}
+	testkit.WantEqual(t, p.Output(), "", "output in the end")
 	expectNoSubscriptions(t, h)
 }
 
@@ -230,15 +218,11 @@ func TestLongTopicListInBackground(t *testing.T) {
 		list += p.Output()
 		return strings.HasSuffix(list, "*1\r\n$10\r\ntopic-1000\r\n+PONG\r\n")
 	})
-	if !strings.HasPrefix(list, fmt.Sprintf("*%d\r\n", len(names))) {
-		t.Errorf("the list begins with %.20q", list)
-	}
-	for _, name := range names {
-		if !strings.Contains(list, "\r\n"+name+"\r\n") {
-			t.Errorf("the list is without %s", name)
+	for _, part := range append(names, fmt.Sprint(len(names))) {
+		if !strings.Contains(list, part+"\r\n") {
+			t.Errorf("the list %.20q is without %s", list, part)
 		}
 	}
-
 	p = serveVirtual(t, h, tcp.Limits{MaxUnsent: 4000}).Dial()
 	p.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS topic-1000\r\n")
 	p.Expect("-ERR the reply exceeds 1000 bytes; use a pattern that matches fewer topics\r\n*1\r\n$10\r\ntopic-1000\r\n")
@@ -260,19 +244,6 @@ func TestDrainWaitsForList(t *testing.T) {
 	p.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestQuitEndsSubscriptions checks that QUIT ends subscriptions even if the peer does not disconnect.
-func TestQuitEndsSubscriptions(t *testing.T) {
-	h := new(Hub)
-	s := serveVirtual(t, h, tcp.Limits{})
-	a := s.Dial()
-	a.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
-	if out := a.Output(); !strings.HasSuffix(out, ":2\r\n+OK\r\n") {
-		t.Errorf("QUIT behind subscriptions: %q", out)
-	}
-	expectNoSubscriptions(t, h)
-	a.ExpectClosed(nil)
-}
-
 type countingHandler struct {
 	redisOrHTTPHandler
 	calls *int
@@ -284,7 +255,7 @@ func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 }
 
 func TestAuthTimeout(t *testing.T) {
-	s := serveVirtual(t, newHubWithUsers(t, "user ann on >secret allchannels +@all\n"), tcp.Limits{})
+	s := serveVirtual(t, newHubWithUsers("user ann on >secret allchannels +@all\n"), tcp.Limits{})
 	stranger, ann := s.Dial(), s.Dial()
 	stranger.Send("PING\r\n")
 	stranger.Expect("-NOAUTH Authentication required.\r\n")
@@ -296,4 +267,74 @@ func TestAuthTimeout(t *testing.T) {
 	ann.Expect("+PONG\r\n+RESET\r\n")
 	s.Advance(authTimeout * 9 / 8)
 	ann.ExpectClosed(tcp.ErrDeadline)
+}
+
+// nondeterministic matches inputs whose output varies with time, counters, memory or goroutines.
+var nondeterministic = regexp.MustCompile(`(?i)time|info|list|kill|/`)
+
+// FuzzCommands sends arbitrary bytes, whole and in parts. Output must not depend on the parts, and no
+// subscription may remain.
+func FuzzCommands(f *testing.F) {
+	for _, in := range []string{
+		"PING\r\nSUBSCRIBE a b\r\nPING x\r\nUNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n",
+		testkit.RESPCommand("HELLO", "3", "SETNAME", "ann") + testkit.RESPCommand("PSUBSCRIBE", "*", "a?") + testkit.RESPCommand("PUBLISH", "ab", "x") + "RESET\r\nCLIENT GETNAME\r\n",
+		"SSUBSCRIBE a\r\nSPUBLISH a x\r\nHELLO 3\r\nSUNSUBSCRIBE\r\nPUBSUB SHARDNUMSUB a\r\n",
+		"CLIENT REPLY OFF\r\nSUBSCRIBE a\r\nPING\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n",
+		"AUTH a b\r\nAUTH a\r\nHELLO 2 AUTH default x\r\nSELECT 0\r\nSELECT 1\r\nECHO \"a\\x00\"\r\nQUIT\r\nPING\r\n",
+		"PUBSUB CHANNELS\r\nPUBSUB CHANNELS *\r\nPUBSUB NUMPAT\r\nCOMMAND COUNT\r\nCOMMAND DOCS ping\r\nCONFIG GET s*\r\n",
+		"CLIENT LIST\r\nCLIENT KILL SKIPME no\r\nCLIENT KILL 1.2.3.4:5\r\nPING\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST a\r\n", "*1\r\n$4\r\nPING\r\n*3\r\n$9\r\nSUBSCRIBE\r\n$0\r\n\r\n$1\r\na\r\n", "*-1\r\n*x\r\n",
+		"INFO\r\nTIME\r\nACL WHOAMI\r\nFLUSHDB\r\nCLIENT NO-TOUCH on\r\nCLIENT SETINFO lib-name x\r\n",
+	} {
+		f.Add(in, 5)
+	}
+	f.Fuzz(func(t *testing.T, in string, part int) {
+		if len(in) > 4000 || strings.Count(strings.ToLower(in), "auth") >= 10 { // too many logins close the client later
+			return
+		}
+		whole, heard := runCommandsInParts(t, in, len(in))
+		for _, part := range []int{1, 1 + max(0, part)%100} {
+			got, also := runCommandsInParts(t, in, part)
+			if !nondeterministic.MatchString(in) && (got != whole || also != heard) {
+				t.Fatalf("in parts of %d bytes\n%.500q\nas a whole\n%.500q\nthe subscriber has\n%.200q\nand\n%.200q", part, got, whole, also, heard)
+			}
+		}
+	})
+}
+
+// runCommandsInParts returns what the client and a subscriber to everything receive for input sent in parts.
+func runCommandsInParts(t *testing.T, input string, partSize int) (client, subscriber string) {
+	later := nondeterministic.MatchString(input)
+	h := new(Hub)
+	s := tcptest.NewServer(t, &tcp.Server{Handler: h.Handler(), Limits: tcp.Limits{MaxMessage: 1000, MaxUnsent: 4000}})
+	p, all := s.Dial(), s.Dial()
+	all.Send("PSUBSCRIBE *\r\n")
+	for input != "" {
+		n := min(partSize, len(input))
+		if _, err := p.Write([]byte(input[:n])); err != nil {
+			break // closed
+		}
+		input = input[n:]
+		client += p.Output()
+	}
+	p.CloseWrite()
+	client += p.Output()
+	subscriber = all.Output()
+	all.Reset()
+	if _, closed := p.Closed(); closed {
+		expectNoSubscriptions(t, h)
+	} else if !later {
+		t.Errorf("the client has ended, and the connection is open")
+	}
+	return client, subscriber
+}
+
+// Clients whose format has ids must not receive messages that this process cannot give an id.
+func TestFormatsWithIDs(t *testing.T) {
+	for f := range messageFormat(formatCount) {
+		with, without := f.appendMessage(nil, &topic{}, "t", []byte("m"), "7"), f.appendMessage(nil, &topic{}, "t", []byte("m"), "")
+		if differs := !bytes.Equal(with, without); differs != f.hasIDs() {
+			t.Errorf("format %d: hasIDs is %v, but an id changes the message: %v", f, f.hasIDs(), differs)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 )
 
@@ -22,9 +23,7 @@ func TestHubStateSaved(t *testing.T) {
 		t.Error("a name is not too long")
 	}
 	var written bytes.Buffer
-	if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, (redisOrHTTPHandler{hub: old}).SaveState(&written))
 	restore := func(l Limits, state []byte) (*Hub, error) {
 		h := &Hub{Limits: l}
 		return h, redisOrHTTPHandler{hub: h}.RestoreState(bytes.NewReader(state))
@@ -37,9 +36,7 @@ func TestHubStateSaved(t *testing.T) {
 	for _, v := range next.lastValues.listLeastRecentlyUsedFirst() {
 		order = append(order, string(v.message))
 	}
-	if got := fmt.Sprint(order); got != "[c2 d3 b4]" {
-		t.Errorf("last values are %s", got)
-	}
+	testkit.WantEqual(t, fmt.Sprint(order), "[c2 d3 b4]", "last values")
 	for limit, kept := range map[int]int64{0: 0, 1: 1} {
 		if smaller, err := restore(Limits{LastValues: limit}, written.Bytes()); err != nil || smaller.Stats().LastValues != kept {
 			t.Errorf("of %d values: %v, %+v", limit, err, smaller.Stats())
@@ -51,9 +48,7 @@ func TestHubStateSaved(t *testing.T) {
 			between++
 		}
 	}
-	if between != 3 {
-		t.Errorf("%d parts of a state are taken for a whole one; want those that end before a value, 3", between)
-	}
+	testkit.WantEqual(t, between, 3, "parts of a state that are taken for a whole one: those that end before a value")
 	if _, err := restore(old.Limits, []byte{99}); err == nil {
 		t.Error("another version is taken")
 	}
@@ -72,12 +67,8 @@ func TestKeptMessagesSaved(t *testing.T) {
 		time.Sleep(time.Minute)
 		old.publishAll(t, "busy", "2", "3", "4", "5")
 		var written, part bytes.Buffer
-		if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
-			t.Fatal(err)
-		}
-		if err := old.Replay.saveKeptMessages(&part, 2*(5+keptMessageOverhead)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, (redisOrHTTPHandler{hub: old}).SaveState(&written))
+		testkit.RequireNoError(t, old.Replay.saveKeptMessages(&part, 2*(5+keptMessageOverhead)))
 		restore := func(h *Hub, state []byte) error {
 			return (redisOrHTTPHandler{hub: h}).RestoreState(bytes.NewReader(state))
 		}
@@ -100,16 +91,13 @@ func TestKeptMessagesSaved(t *testing.T) {
 			t.Errorf("a pattern misses messages up to %d; expected 3: %+v", n, next.Stats())
 		}
 		next.publishAll(t, "busy", "6")
-		if at, _ := next.Replay.At(); at.Seq != 6 {
-			t.Errorf("the next message is %v; expected the sixth", at)
-		}
+		at, _ := next.Replay.At()
+		testkit.WantEqual(t, at.Seq, 6, "number of the next message")
 		next = newHub(&Replay{MaxMessagesPerTopic: 1, MaxAge: time.Second})
 		expect(next, restore(next, written.Bytes()), "5, missing 1 of quiet and 4 of busy")
 		next = newHub(&Replay{})
 		expect(next, next.Replay.restoreKeptMessages(bufio.NewReader(&part)), "45, missing 1 of quiet and 3 of busy")
-		if err := restore(&Hub{Limits: old.Limits}, written.Bytes()); err != nil {
-			t.Error("a hub that keeps nothing:", err)
-		}
+		testkit.ExpectNoError(t, restore(&Hub{Limits: old.Limits}, written.Bytes())) // a hub that keeps nothing
 		for n := 1; n < written.Len(); n++ {
 			next = newHub(&Replay{})
 			if err := restore(next, written.Bytes()[:n]); next.Replay.ready == (next.Replay.newestPos.Epoch == "") || err != nil && next.Replay.live > 0 && next.Replay.live < 3 {
@@ -123,7 +111,6 @@ func TestKeptMessagesSaved(t *testing.T) {
 	})
 }
 
-// TestSaveStateWaits checks that SaveState waits for started deliveries.
 func TestSaveStateWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(Hub)
@@ -137,9 +124,7 @@ func TestSaveStateWaits(t *testing.T) {
 		default:
 		}
 		h.published.Add(1)
-		if err := <-saved; err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, <-saved)
 	})
 }
 
@@ -148,7 +133,5 @@ func TestSendToGroupKinds(t *testing.T) {
 	for _, k := range []Kind{Topic, Pattern, Sharded, kindCount} {
 		(redisOrHTTPHandler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
 	}
-	if n := h.Stats().Published; n != 2 {
-		t.Errorf("%d are published, want 2", n)
-	}
+	testkit.WantEqual(t, h.Stats().Published, 2, "published messages")
 }

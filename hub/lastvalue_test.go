@@ -12,28 +12,27 @@ import (
 // TestLastValue checks that a topic's subscribers get its newest message once, after the confirmation, and a
 // pattern's don't.
 func TestLastValue(t *testing.T) {
-	forEachModel(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 10}} }, func(t *testing.T, h *Hub, addr string) {
-		publish := func(message string, want int) {
-			t.Helper()
-			if n, err := h.Publish("a", []byte(message)); n != want || err != nil {
-				t.Fatalf("%d receivers, %v; want %d", n, err, want)
-			}
+	h, addr := startHub(t, &Hub{Limits: Limits{LastValues: 10}})
+	publish := func(message string, want int) {
+		t.Helper()
+		if n, err := h.Publish("a", []byte(message)); n != want || err != nil {
+			t.Fatalf("%d receivers, %v; want %d", n, err, want)
 		}
-		publish("1", 0)
-		publish("2", 0)
-		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*",*`)
-		p.exchange(`{"op":"subscribe","topic":"b"}`, `{"op":"subscribed","topic":"b",*`)
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
-		p.expectText(`{"op":"message","topic":"a","data":"2"}`)
-		p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
-		p.exchange(`{"op":"unsubscribe","pattern":"a*"}`, `{"op":"unsubscribed","pattern":"a*",*`)
-		publish("3", 1)
-		p.expectText(`{"op":"message","topic":"a","data":"3"}`)
-		if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != int64(smallValue) {
-			t.Errorf("%+v", s)
-		}
-	})
+	}
+	publish("1", 0)
+	publish("2", 0)
+	p := dialWebSocket(t, addr, "")
+	p.exchange(`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*",*`)
+	p.exchange(`{"op":"subscribe","topic":"b"}`, `{"op":"subscribed","topic":"b",*`)
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
+	p.expectText(`{"op":"message","topic":"a","data":"2"}`)
+	p.exchange(`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a",*`)
+	p.exchange(`{"op":"unsubscribe","pattern":"a*"}`, `{"op":"unsubscribed","pattern":"a*",*`)
+	publish("3", 1)
+	p.expectText(`{"op":"message","topic":"a","data":"3"}`)
+	if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != int64(smallValue) {
+		t.Errorf("%+v", s)
+	}
 }
 
 // TestLastValueGapless checks that subscribers get the newest message and each later one during publishing.
@@ -47,9 +46,8 @@ func TestLastValueGapless(t *testing.T) {
 		var work sync.WaitGroup
 		work.Go(func() {
 			for i := range messages {
-				if _, err := h.Publish("a", fmt.Appendf(nil, "%04d", i)); err != nil {
-					t.Error(err)
-				}
+				_, err := h.Publish("a", fmt.Appendf(nil, "%04d", i))
+				testkit.ExpectNoError(t, err)
 			}
 		})
 		defer work.Wait()
@@ -59,9 +57,7 @@ func TestLastValueGapless(t *testing.T) {
 		for _, p := range all {
 			p.expectText(`{"op":"subscribed",*`)
 			_, first, err := p.Read(p.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			var from int
 			if _, err := fmt.Sscanf(string(first), `{"op":"message","topic":"a","data":"%d"}`, &from); err != nil {
 				t.Fatalf("%s: %v", first, err)
@@ -81,13 +77,11 @@ func TestLastValueMemory(t *testing.T) {
 	for _, size := range []int{0, 10, 100, 1000} {
 		const n = 20_000
 		h := &Hub{Limits: Limits{LastValues: n, LastValueBytes: 1 << 30}}
-		message := make([]byte, size)
+		message := strings.Repeat("x", size)
 		before := testkit.LiveHeapBytes()
 		publish := func(n, base int) {
 			for i := range n {
-				if _, err := h.Publish(fmt.Sprintf("topic.%d", base+i), message); err != nil {
-					t.Fatal(err)
-				}
+				h.publishAll(t, fmt.Sprintf("topic.%d", base+i), message)
 			}
 		}
 		check := func(when string) {
@@ -111,13 +105,6 @@ func TestLastValueMemory(t *testing.T) {
 }
 
 func TestLastValueEviction(t *testing.T) {
-	kept := func(h *Hub) string {
-		var names []string
-		for v := h.lastValues.newest; v != nil; v = v.older {
-			names = append(names, v.name+string(v.message))
-		}
-		return strings.Join(names, " ")
-	}
 	large, huge := strings.Repeat("4", smallValue), strings.Repeat("6", 3*smallValue)
 	for _, c := range []struct {
 		limits  Limits
@@ -136,19 +123,19 @@ func TestLastValueEviction(t *testing.T) {
 		h := &Hub{Limits: c.limits}
 		for step := range strings.FieldsSeq(c.script) {
 			if len(step) == 1 {
-				if err := h.subscribeWithoutConn(&client{user: anyone}, Topic, step); err != nil {
-					t.Fatal(err)
-				}
-			} else if _, err := h.Publish(step[:1], []byte(step[1:])); err != nil {
-				t.Fatal(err)
+				testkit.RequireNoError(t, h.subscribeWithoutConn(&client{user: anyone}, Topic, step))
+			} else {
+				h.publishAll(t, step[:1], step[1:])
 			}
 		}
 		s, bytes := h.Stats(), 0
+		var kept []string
 		for v := h.lastValues.newest; v != nil; v = v.older {
+			kept = append(kept, v.name+string(v.message))
 			bytes += v.memoryBytes()
 		}
-		if have := kept(h); have != c.want || s.Evicted != c.evicted || s.LastValues != int64(len(strings.Fields(have))) || s.LastValueBytes != int64(bytes) {
-			t.Errorf("%+v, %s: kept is %q, %+v; want %q, %d evicted", c.limits, c.script, have, s, c.want, c.evicted)
+		if strings.Join(kept, " ") != c.want || s.Evicted != c.evicted || s.LastValues != int64(len(kept)) || s.LastValueBytes != int64(bytes) {
+			t.Errorf("%+v, %s: kept is %q, %+v; want %q, %d evicted", c.limits, c.script, kept, s, c.want, c.evicted)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -14,6 +15,9 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
+var noPatternLimit = Limits{MaxPatternWork: 1 << 30}
+
+// checkedIndex is a patternIndex with a plain list of its patterns.
 type checkedIndex struct {
 	patternIndex
 	all map[string]*topic
@@ -28,7 +32,7 @@ func (x *checkedIndex) addPattern(pattern string) {
 		}
 		x.all[pattern] = t
 	}
-	if _, err := x.addPatternWithinBudget(t, Limits{}, 1<<30); err != nil {
+	if _, err := x.addPatternWithinBudget(t, noPatternLimit, 1<<30); err != nil {
 		panic(err)
 	}
 }
@@ -36,7 +40,7 @@ func (x *checkedIndex) addPattern(pattern string) {
 func (x *checkedIndex) removePattern(pattern string) {
 	if t := x.all[pattern]; t != nil {
 		delete(x.all, pattern)
-		x.removeIndexedPattern(t, Limits{})
+		x.removeIndexedPattern(t, noPatternLimit)
 	}
 }
 
@@ -75,9 +79,7 @@ func (x *checkedIndex) removeAllAndCheckEmpty(t *testing.T) {
 			}
 		}
 	}
-	if work := x.maxPublishWork.Load(); work != 0 {
-		t.Errorf("no pattern takes %d units of work", work)
-	}
+	testkit.WantEqual(t, x.maxPublishWork.Load(), 0, "work without patterns")
 }
 
 func randomText(r *rand.Rand, alphabet string, n int) string {
@@ -105,28 +107,16 @@ func TestPatternIndex(t *testing.T) {
 	}
 }
 
-func manyPatterns(n int) (all []string) {
-	for i := range n {
-		all = append(all, fmt.Sprintf([]string{"user.%d.*", "*.%d.log", "a*%d*b"}[i%3], i))
-	}
-	return all
-}
-
 func TestFewPatternsTried(t *testing.T) {
 	var x checkedIndex
-	for _, p := range manyPatterns(30_000) {
-		x.addPattern(p)
+	for i := range 30_000 {
+		x.addPattern(fmt.Sprintf([]string{"user.%d.*", "*.%d.log", "a*%d*b"}[i%3], i))
 	}
-	for name, limit := range map[string]int{
-		"user.3000.x": 8, "user.3001.x": 8, "x.3001.log": 8, "a-3002-b": 8, "nothing": 8, strings.Repeat("user.", 200): 8,
-	} {
-		if tried := x.eachMatchingPattern(name, func(*topic) {}); tried > limit {
-			t.Errorf("%.20q: %d of 30000 patterns tried, want %d at the most", name, tried, limit)
+	for _, name := range []string{"user.3000.x", "user.3001.x", "x.3001.log", "a-3002-b", "nothing", strings.Repeat("user.", 200)} {
+		if tried := x.eachMatchingPattern(name, func(*topic) {}); tried > 8 {
+			t.Errorf("%.20q: %d of 30000 patterns tried, want 8 at the most", name, tried)
 		}
 	}
-	x.checkMatches(t, "user.3000.x")
-	x.checkMatches(t, "a-3002-b")
-	x.removeAllAndCheckEmpty(t)
 }
 
 // TestExpensivePatternsRejected subscribes to patterns with which a publish would take seconds. They are rejected
@@ -209,39 +199,21 @@ func TestPublishYields(t *testing.T) {
 func TestPatternBucket(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var x checkedIndex
-	limits := Limits{MaxPatternWork: 1 << 30}
-	all := make([]*topic, 5*chunkSize+1)
-	for i := range all {
-		all[i] = &topic{name: "a" + strings.Repeat("?", i) + "*", kind: Pattern}
-	}
-	in := map[*topic]bool{}
 	for step := range 4000 {
-		p := all[r.IntN(len(all))]
-		var before []bucket
-		for _, b := range x.buckets[atStart] {
-			before = append(before, b)
-		}
+		pattern := "a" + strings.Repeat("?", r.IntN(5*chunkSize+1)) + "*"
+		before := slices.Collect(maps.Values(x.buckets[atStart]))
 		names := patternNames(before)
-		if in[p] {
-			x.removeIndexedPattern(p, limits)
-			delete(in, p)
+		if x.all[pattern] != nil {
+			x.removePattern(pattern)
 		} else {
-			if _, err := x.addPatternWithinBudget(p, limits, 1<<30); err != nil {
-				t.Fatal(err)
-			}
-			in[p] = true
+			x.addPattern(pattern)
 		}
-		if got := patternNames(before); !slices.Equal(got, names) {
+		if !slices.Equal(patternNames(before), names) {
 			t.Fatalf("step %d: a bucket that is being read has changed", step)
 		}
-		var found []*topic
-		x.eachMatchingPattern("a"+strings.Repeat("x", len(all)), func(p *topic) { found = append(found, p) })
-		if len(found) != len(in) || slices.ContainsFunc(found, func(p *topic) bool { return !in[p] }) {
-			t.Fatalf("step %d: %d patterns match, want %d", step, len(found), len(in))
+		if step%50 == 0 {
+			x.checkMatches(t, "a"+strings.Repeat("x", 5*chunkSize))
 		}
-	}
-	for p := range in {
-		x.removeIndexedPattern(p, limits)
 	}
 	x.removeAllAndCheckEmpty(t)
 }
@@ -260,6 +232,7 @@ func patternNames(buckets []bucket) (names []string) {
 func FuzzPatterns(f *testing.F) {
 	f.Add("a*\n*b\n-a*\na*b*c\nabc")
 	f.Add("[a-c]x\n\\*x\n[^\nx*[\n*x")
+	f.Add("*" + strings.Repeat("[ab]", 70) + "[^c]*\n" + strings.Repeat("ab", 80))
 	long := strings.Repeat("0123456789", 10) // only a part of a long run is hashed
 	many := "*" + long + "*\n*x" + long + "y*\n" + long + "*\n*" + long + "\n?" + long + "?\n*aa*\n*a*a*\n" + strings.Repeat("*b", 40) + "*\n"
 	for _, name := range []string{long, "x" + long + "y", "-" + long + "-", long[1:], strings.Repeat("a", 50), strings.Repeat("b", 40), strings.Repeat("b", 39), ""} {
@@ -280,4 +253,52 @@ func FuzzPatterns(f *testing.F) {
 		x.checkMatches(t, lines[len(lines)-1])
 		x.removeAllAndCheckEmpty(t)
 	})
+}
+
+// collidingHash returns hashes with few home slots.
+func collidingHash(name string) uint64 { return maphash.String(hashSeed, name) & 0xf00000000000ffff }
+
+// TestTopicSet adds and removes colliding topics and checks that memory is released.
+func TestTopicSet(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, hash := range []func(string) uint64{collidingHash, func(name string) uint64 { return maphash.String(hashSeed, name) }} {
+		var s topicSet
+		all := make(map[string]*topic)
+		names := make([]string, 500)
+		for i := range names {
+			names[i] = fmt.Sprint(i)
+		}
+		step := func(adds bool) {
+			name := names[r.IntN(len(names))]
+			switch have := s.find(name, hash(name)); {
+			case have != all[name]:
+				t.Fatalf("topic %s is %v, want %v", name, have, all[name])
+			case have == nil && adds:
+				all[name] = &topic{name: name}
+				s.add(all[name], hash(name))
+			case have != nil && !adds:
+				s.remove(have)
+				delete(all, name)
+			}
+			if s.count != len(all) {
+				t.Fatalf("%d topics, want %d", s.count, len(all))
+			}
+		}
+		for _, percent := range []int{90, 50, 10} {
+			for range 3000 {
+				step(r.IntN(100) < percent)
+			}
+		}
+		for len(all) > 0 {
+			step(false)
+		}
+		if len(s.slots) != minSlots {
+			t.Errorf("an empty set keeps %d slots, want %d", len(s.slots), minSlots)
+		}
+		for i, slot := range s.slots {
+			if slot != nil || s.tags[i] != 0 {
+				t.Errorf("slot %d of an empty set has %v, %d", i, slot, s.tags[i])
+			}
+		}
+	}
 }

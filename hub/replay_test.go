@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,30 +17,30 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
+const reconnectMessages, reconnectTopics = 3000, 3
+
 // TestReplayAcrossReconnects disconnects clients during publishing, which continue at one of two hubs, of which
-// one lags. Each must get every message of its topics once, in order.
+// one lags, or at a single hub. Each must get every message of its topics once, in order.
 func TestReplayAcrossReconnects(t *testing.T) {
-	const messages, clients, topics = 3000, 6, 3
-	for _, model := range append(tcp.Models(), "a single hub") {
-		t.Run(model, func(t *testing.T) {
+	for name, alone := range map[string]bool{"two hubs": false, "a single hub": true} {
+		t.Run(name, func(t *testing.T) {
 			a, b := newReplayHub(&Replay{}), newReplayHub(&Replay{})
-			alone := model == "a single hub"
 			if alone {
-				model = tcp.Auto
 				a.Cluster, b = nil, a
 			}
 			var addrs [2]string
-			addrs[0], _ = serveHub(t, model, a)
-			addrs[1], _ = serveHub(t, model, b)
+			addrs[0], _ = serveHub(t, tcp.Auto, a)
+			addrs[1], _ = serveHub(t, tcp.Auto, b)
 			late := make(chan KeptMessage, 50)
 			var all sync.WaitGroup
 			all.Go(func() {
 				defer close(late)
-				for i := range messages {
-					m := KeptMessage{At: Position{"e", uint64(i + 4)}, Time: time.Now(), Topic: "k." + strconv.Itoa(i%(topics+1)), Data: []byte(strconv.Itoa(i))}
+				for i := range reconnectMessages {
+					topic, data := "k."+strconv.Itoa(i%(reconnectTopics+1)), strconv.Itoa(i)
 					if alone {
-						a.publishAll(t, m.Topic, string(m.Data))
+						a.publishAll(t, topic, data)
 					} else {
+						m := KeptMessage{At: Position{"e", uint64(i + 4)}, Time: time.Now(), Topic: topic, Data: []byte(data)}
 						a.KeepAndDeliver(m)
 						late <- m
 					}
@@ -55,27 +54,12 @@ func TestReplayAcrossReconnects(t *testing.T) {
 					b.KeepAndDeliver(m)
 				}
 			})
-			for n := range clients {
+			for n := range 6 {
 				all.Go(func() {
 					r := rand.New(rand.NewPCG(1, uint64(n)))
-					last, had, cuts := "e-3", 0, 0
-					for want := 0; had < messages*topics/(topics+1); cuts++ {
-						err := readMessages(t, addrs[r.IntN(2)], last, n%2 == 0, 1+r.IntN(300), func(id, data string) error {
-							for want%(topics+1) == topics {
-								want++
-							}
-							if data != strconv.Itoa(want) {
-								return fmt.Errorf("it got %s behind %s; expected %d", data, last, want)
-							}
-							want++
-							had++
-							last = id
-							if had == messages*topics/(topics+1) {
-								return io.EOF
-							}
-							return nil
-						})
-						if err != nil && err != io.EOF {
+					c, cuts := restlessClient{last: "e-3"}, 0
+					for ; c.want < reconnectMessages-1; cuts++ {
+						if err := c.visit(t, addrs[r.IntN(2)], 1+r.IntN(300)); err != nil {
 							t.Errorf("client %d: %v", n, err)
 							return
 						}
@@ -93,40 +77,32 @@ func TestReplayAcrossReconnects(t *testing.T) {
 	}
 }
 
-// readMessages reads messages behind lastID, of a pattern on a WebSocket or of topics on an event stream, and
-// disconnects.
-func readMessages(t testing.TB, addr, lastID string, onSocket bool, maxMessages int, f func(id, data string) error) error {
-	var next func() (string, error)
-	if onSocket {
-		p := dialWebSocket(t, addr, "")
-		defer func() { _ = p.CloseNow() }()
-		p.exchange(`{"op":"subscribe","pattern":"k.[012]","since":"`+lastID+`"}`, `{"op":"subscribed"*`)
-		next = func() (string, error) {
-			_, text, err := p.Read(p.ctx)
-			return string(text), err
-		}
-	} else {
-		s := openEvents(t, addr, "topic=k.0&topic=k.1&topic=k.2", lastID)
-		defer s.Close()
-		next = func() (data string, err error) {
-			for data == "" && err == nil { // an event that only sets the id
-				data, err = s.nextEvent()
-				_, data, _ = strings.Cut(data, "data: ")
-			}
-			return data, err
-		}
-	}
-	for range maxMessages {
-		text, err := next()
+type restlessClient struct {
+	last string // id of the last message
+	want int    // number of the next one
+}
+
+// visit reads messages of topics behind the last one, and disconnects.
+func (c *restlessClient) visit(t testing.TB, addr string, maxMessages int) error {
+	s := openEvents(t, addr, "topic=k.0&topic=k.1&topic=k.2", c.last)
+	defer s.Close()
+	for maxMessages > 0 && c.want < reconnectMessages-1 {
+		event, err := s.nextEvent()
 		if err != nil {
 			return err
 		}
-		var m struct{ Op, ID, Data string }
-		if err := json.Unmarshal([]byte(text), &m); err != nil || m.Op != "message" {
-			return fmt.Errorf("%s: %v", text, err)
+		_, text, ok := strings.Cut(event, "data: ")
+		if !ok { // it only sets the id
+			continue
 		}
-		if err := f(m.ID, m.Data); err != nil {
-			return err
+		var m struct{ Op, ID, Data string }
+		if err := json.Unmarshal([]byte(text), &m); err != nil || m.Op != "message" || m.Data != strconv.Itoa(c.want) {
+			return fmt.Errorf("it got %s behind %s, %v; expected %d", text, c.last, err, c.want)
+		}
+		c.last = m.ID
+		maxMessages--
+		if c.want++; c.want%(reconnectTopics+1) == reconnectTopics { // of the topic that it does not subscribe to
+			c.want++
 		}
 	}
 	return nil
@@ -136,27 +112,32 @@ func readMessages(t testing.TB, addr, lastID string, onSocket bool, maxMessages 
 // are missing.
 func TestReplayBufferLimits(t *testing.T) {
 	began := time.Now()
-	put := func(h *Hub, seq uint64, topic string, size int) {
-		h.KeepAndDeliver(KeptMessage{At: Position{"e", seq}, Time: began.Add(time.Duration(seq) * time.Second), Topic: topic, Data: make([]byte, size)})
+	// put keeps a message a second, of each topic in turn, or of a new topic each.
+	put := func(h *Hub, first, last uint64, size int, topics ...string) {
+		for seq := first; seq <= last; seq++ {
+			topic := strconv.FormatUint(seq, 10)
+			if len(topics) > 0 {
+				topic = topics[seq%uint64(len(topics))]
+			}
+			at := began.Add(time.Duration(seq) * time.Second)
+			h.KeepAndDeliver(KeptMessage{At: Position{"e", seq}, Time: at, Topic: topic, Data: make([]byte, size)})
+		}
 	}
 	wants := func(h *Hub, first uint64, messages, size int) {
 		t.Helper()
 		if r := h.Replay; r.firstOrNextSeq() != first || r.live != messages || r.bytes != size || cap(r.messages) > 4*messages+64 {
-			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d", r.firstOrNextSeq(), r.live, r.bytes, cap(r.messages), first, messages, size)
+			t.Fatalf("from %d on there are %d messages of %d bytes, with room for %d; expected %d, %d, %d",
+				r.firstOrNextSeq(), r.live, r.bytes, cap(r.messages), first, messages, size)
 		}
 	}
 	// complete expects that a topic, or a pattern with a wildcard, lacks messages up to seq and none behind it.
 	complete := func(h *Hub, name string, seq uint64) {
 		t.Helper()
-		lacks := func(seq uint64) bool {
-			if strings.ContainsAny(name, "*[") {
-				return h.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob(name)}}, seq) > seq
-			}
-			return h.Replay.newestDroppedSeq(name) > seq
+		newest := h.Replay.newestDroppedSeq(name)
+		if strings.ContainsAny(name, "*[") {
+			newest = h.Replay.newestDroppedSeqOfPatterns([]topicPattern{{glob: compileGlob(name)}}, 0)
 		}
-		if seq > 0 && !lacks(seq-1) || lacks(seq) {
-			t.Errorf("%s lacks something behind %d: %v, behind %d: %v", name, seq-1, lacks(seq-1), seq, lacks(seq))
-		}
+		testkit.WantEqual(t, newest, seq, "newest message that %s lacks", name)
 	}
 	fresh := func(r *Replay) *Hub {
 		h := &Hub{Replay: r, Cluster: &fakeKeepingCluster{}}
@@ -166,25 +147,19 @@ func TestReplayBufferLimits(t *testing.T) {
 		return h
 	}
 	h := fresh(&Replay{MaxMessages: 10})
-	put(h, 1, "quiet", 1)
-	for seq := uint64(2); seq <= 1000; seq++ {
-		put(h, seq, "busy", 1)
-	}
+	put(h, 1, 1, 1, "quiet")
+	put(h, 2, 1000, 1, "busy")
 	wants(h, 991, 10, 10*(len("busy")+1+keptMessageOverhead)+keptTopicOverhead)
 	for name, seq := range map[string]uint64{"quiet": 1, "busy": 990, "b*": 990, "q*": 1} { // whatever other topics lack
 		complete(h, name, seq)
 	}
 
 	h = fresh(&Replay{MaxBytes: 1000 + keptTopicOverhead})
-	for seq := uint64(1); seq <= 20; seq++ {
-		put(h, seq, "a", 99)
-	}
+	put(h, 1, 20, 99, "a")
 	wants(h, 16, 5, 1000+keptTopicOverhead)
 
 	h = fresh(&Replay{MaxAge: 10 * time.Second})
-	for seq := uint64(1); seq <= 20; seq++ {
-		put(h, seq, "a", 1)
-	}
+	put(h, 1, 20, 1, "a")
 	wants(h, 10, 11, 11*(2+keptMessageOverhead)+keptTopicOverhead)
 	h.Replay.DropExpired(began.Add(25 * time.Second))
 	wants(h, 15, 6, 6*(2+keptMessageOverhead)+keptTopicOverhead)
@@ -193,27 +168,19 @@ func TestReplayBufferLimits(t *testing.T) {
 	complete(h, "a", 20)
 
 	h = fresh(&Replay{MaxMessages: 10, MaxMessagesPerTopic: 3, MaxBytesPerTopic: 4 * (2 + keptMessageOverhead)})
-	put(h, 1, "quiet", 1)
-	for seq := uint64(2); seq <= 1000; seq++ {
-		put(h, seq, "ab"[seq%2:seq%2+1], 1)
-	}
+	put(h, 1, 1, 1, "quiet")
+	put(h, 2, 1000, 1, "a", "b")
 	wants(h, 1, 7, 6*(2+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
 	for name, seq := range map[string]uint64{"quiet": 0, "q*": 0, "a": 994, "b": 993, "[ab]": 994} {
 		complete(h, name, seq)
 	}
-	for seq := uint64(1001); seq <= 1003; seq++ {
-		put(h, seq, "b", 101)
-	}
+	put(h, 1001, 1003, 101, "b")
 	wants(h, 1, 6, 3*(2+keptMessageOverhead)+2*(102+keptMessageOverhead)+len("quiet")+1+keptMessageOverhead+3*keptTopicOverhead)
-	for seq := uint64(1004); seq <= 1011; seq++ { // the limits of all win
-		put(h, seq, strconv.FormatUint(seq, 10), 1)
-	}
+	put(h, 1004, 1011, 1) // the limits of all win
 	wants(h, 1002, 10, 8*(5+keptMessageOverhead)+2*(102+keptMessageOverhead)+9*keptTopicOverhead)
 
 	h = fresh(&Replay{MaxMessages: 1})
-	for seq := uint64(1); seq <= maxDroppedTopics+10; seq++ {
-		put(h, seq, strconv.FormatUint(seq, 10), 1)
-	}
+	put(h, 1, maxDroppedTopics+10, 1)
 	if n := len(h.Replay.newestDropped); n > maxDroppedTopics || h.Replay.newestDroppedSeq("1") <= 2 { // unknown, so possibly
 		t.Errorf("of %d topics it is known what is gone; expected %d at the most, and not the oldest", n, maxDroppedTopics)
 	}
@@ -280,29 +247,28 @@ func TestReplayAge(t *testing.T) {
 // TestReplayGaps checks that current subscribers are told of messages dropped by the stream, and reconnecting
 // ones of those dropped from memory.
 func TestReplayGaps(t *testing.T) {
-	forEachModel(t, func() *Hub { return newReplayHub(&Replay{MaxMessages: 2}) }, func(t *testing.T, h *Hub, addr string) {
-		p := dialWebSocket(t, addr, "")
-		p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
-		s := openEvents(t, addr, "pattern=k.*", "e-2")
-		s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
-		redis := testkit.Dial(t, addr)
-		redis.Send("SUBSCRIBE k.a\r\n")
-		redis.Expect(confirmationRESP2("subscribe", "k.a", 1))
-		h.KeepAndDeliver(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
-		p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
-		p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
-		s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
-		redis.Expect("*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n")
-		late := openEvents(t, addr, "topic=k.a&topic=k.b", "e-8")
-		late.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9"}`, `id: e-10 data: {"op":"message","id":"e-10","topic":"k.a","data":"x"}`, "id: e-10")
-		h.Cluster.(*fakeKeepingCluster).at.Seq = 10
-		h.publishAll(t, "k.a", "1", "2", "3")
-		q := dialWebSocket(t, addr, "")
-		q.exchange(`{"op":"subscribe","topic":"k.a","since":"e-10"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`,
-			`{"op":"gap","id":"e-11","topic":"k.a"}`, `{"op":"message","id":"e-12","topic":"k.a","data":"2"}`, `{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
-		q.exchange(`{"op":"subscribe","topic":"k.b","since":"e-10"}`, `{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`) // nothing is dropped of it
-		q.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
-	})
+	h, addr := startHub(t, newReplayHub(&Replay{MaxMessages: 2}))
+	p := dialWebSocket(t, addr, "")
+	p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-3"}`)
+	s := openEvents(t, addr, "pattern=k.*", "e-2")
+	s.expectEvents(t, `id: e-3 data: {"op":"message","id":"e-3","pattern":"k.*","topic":"k.old","data":"3"}`, "id: e-3")
+	redis := testkit.Dial(t, addr)
+	redis.Send("SUBSCRIBE k.a\r\n")
+	redis.Expect(confirmationRESP2("subscribe", "k.a", 1))
+	h.KeepAndDeliver(KeptMessage{At: Position{"e", 10}, Time: time.Now(), Topic: "k.a", Data: []byte("x")})
+	p.expectText(`{"op":"gap","id":"e-9","topic":"k.a"}`)
+	p.expectText(`{"op":"message","id":"e-10","topic":"k.a","data":"x"}`)
+	s.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9","pattern":"k.*"}`, `id: e-10 data: {"op":"message","id":"e-10","pattern":"k.*","topic":"k.a","data":"x"}`)
+	redis.Expect("*3\r\n$7\r\nmessage\r\n$3\r\nk.a\r\n$1\r\nx\r\n")
+	late := openEvents(t, addr, "topic=k.a&topic=k.b", "e-8")
+	late.expectEvents(t, `id: e-9 event: gap data: {"op":"gap","id":"e-9"}`, `id: e-10 data: {"op":"message","id":"e-10","topic":"k.a","data":"x"}`, "id: e-10")
+	h.Cluster.(*fakeKeepingCluster).at.Seq = 10
+	h.publishAll(t, "k.a", "1", "2", "3")
+	q := dialWebSocket(t, addr, "")
+	q.exchange(`{"op":"subscribe","topic":"k.a","since":"e-10"}`, `{"op":"subscribed","topic":"k.a","count":1,"since":"e-10"}`,
+		`{"op":"gap","id":"e-11","topic":"k.a"}`, `{"op":"message","id":"e-12","topic":"k.a","data":"2"}`, `{"op":"message","id":"e-13","topic":"k.a","data":"3"}`)
+	q.exchange(`{"op":"subscribe","topic":"k.b","since":"e-10"}`, `{"op":"subscribed","topic":"k.b","count":2,"since":"e-10"}`) // nothing is dropped of it
+	q.exchange(`{"op":"ping"}`, `{"op":"pong"}`)
 }
 
 // TestReplayExceedsMaxUnsent checks a replay that exceeds MaxUnsent, and that later requests are answered after
@@ -329,13 +295,12 @@ func TestReplayExceedsMaxUnsent(t *testing.T) {
 			}
 		}
 		testkit.WaitFor(t, "the replays end", func() bool { return h.Stats().Replay.Waiting == 0 })
-		if n := h.Stats().Replay.Replays; n != 2 {
-			t.Errorf("%d replays took a turn; expected 2", n)
-		}
+		testkit.WantEqual(t, h.Stats().Replay.Replays, 2, "replays that took a turn")
 	})
 }
 
-// TestReplayQueueAndTimeout checks that replays beyond the queue are rejected, and slow ones time out.
+// TestReplayQueueAndTimeout checks that replays beyond the queue are rejected, that slow ones time out, and that
+// clients without an id can subscribe while the newest position is unknown.
 func TestReplayQueueAndTimeout(t *testing.T) {
 	const ahead = `{"op":"subscribe","topic":"k.a","since":"e-4"}`
 	t.Run("waiting", func(t *testing.T) {
@@ -350,16 +315,16 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		}
 		testkit.WaitFor(t, "all wait", func() bool { return h.Stats().Replay.Waiting == waitersPerTurn+1 })
 		p := dialWebSocket(t, addr, "")
+		p.exchange(`{"op":"subscribe","topic":"k.b"}`, `{"op":"subscribed","topic":"k.b","count":1}`)
+		h.publishAll(t, "k.b", "x")
+		p.expectText(`{"op":"message","id":"e-4","topic":"k.b","data":"x"}`)
 		p.sendText(ahead)
 		p.expectClose(closeTryAgainLater)
-		if b, err := io.ReadAll(openEvents(t, addr, "topic=k.a", "e-4").Reader); err != nil || !strings.Contains(string(b), errTooManyReplays.Error()) {
+		if b, err := io.ReadAll(openEvents(t, addr, "topic=k.a", "e-4").R); err != nil || !strings.Contains(string(b), errTooManyReplays.Error()) {
 			t.Errorf("a stream is told %s, %v", b, err)
 		}
-		if s := h.Stats().Replay; s.Refused != 2 {
-			t.Errorf("%+v; expected 2 to be refused", s)
-		}
+		testkit.WantEqual(t, h.Stats().Replay.Refused, 2, "refused replays")
 		h.Replay.SetLoaded(4)
-		h.Cluster.(*fakeKeepingCluster).at.Seq = 4
 		h.publishAll(t, "k.a", "x")
 		for _, p := range waiting {
 			p.expectText(`{"op":"message","id":"e-5","topic":"k.a","data":"x"}`)
@@ -368,7 +333,7 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 	t.Run("time", func(t *testing.T) {
 		serveSlowConsumers(t, func() *Hub { return newReplayHub(&Replay{Timeout: 50 * time.Millisecond}) }, func(t *testing.T, h *Hub, _ *tcp.Server, addr string) {
 			for range 100 {
-				h.publishAll(t, "k.a", string(bytes.Repeat([]byte("x"), 60<<10)))
+				h.publishAll(t, "k.a", strings.Repeat("x", 60<<10))
 			}
 			openEvents(t, addr, "topic=k.a", "e-3") // and never read
 			testkit.WaitFor(t, "its time is over", func() bool { return h.Stats().Replay.Refused == 1 })
@@ -381,17 +346,6 @@ func TestReplayQueueAndTimeout(t *testing.T) {
 		p.exchange(ahead, `{"op":"subscribed"*`)
 		p.expectClose(closeTryAgainLater)
 	})
-}
-
-// TestReplayNotReady checks that clients can subscribe while the newest position is unknown.
-func TestReplayNotReady(t *testing.T) {
-	h := newReplayHub(&Replay{})
-	h.Replay.Begin("e", 1)
-	addr, _ := serveHub(t, tcp.Goroutine, h)
-	p := dialWebSocket(t, addr, "")
-	p.exchange(`{"op":"subscribe","topic":"k.a"}`, `{"op":"subscribed","topic":"k.a","count":1}`)
-	h.publishAll(t, "k.a", "x")
-	p.expectText(`{"op":"message","id":"e-4","topic":"k.a","data":"x"}`)
 }
 
 // TestReplayLastValues checks that clients without a position start with the last value, and reconnecting ones
@@ -411,9 +365,6 @@ func TestReplayLastValues(t *testing.T) {
 
 func TestReplayTopics(t *testing.T) {
 	h := &Hub{Replay: &Replay{Topics: []string{"news.*", "chat:7"}}, Cluster: &fakeKeepingCluster{}}
-	if err := h.Check(); err != nil {
-		t.Error(err)
-	}
 	for _, row := range []struct {
 		k    Kind
 		name string
@@ -423,13 +374,9 @@ func TestReplayTopics(t *testing.T) {
 		{Sharded, "news.a", false}, {Pattern, "news.a*", true}, {Pattern, "n*", true}, {Pattern, "*", true}, {Pattern, "?", true},
 		{Pattern, "newt*", false}, {Pattern, "chat:?", true}, {Pattern, "chat:[89]", false}, {Pattern, "sport*", false}, {Pattern, "news.a", true},
 	} {
-		if have := h.keepsAny(row.k, row.name); have != row.want {
-			t.Errorf("%d %q is kept: %v; expected %v", row.k, row.name, have, row.want)
-		}
+		testkit.WantEqual(t, h.keepsAny(row.k, row.name), row.want, "%d %q is kept", row.k, row.name)
 	}
 	for pattern, want := range map[string]bool{"news.*": true, "news.a?": true, "news.": true, "new*": false, "*": false, "chat:7": false, "chat:*": false} {
-		if have := h.Replay.KeepsAll(Pattern, pattern); have != want {
-			t.Errorf("all that %q matches is kept: %v; expected %v", pattern, have, want)
-		}
+		testkit.WantEqual(t, h.Replay.KeepsAll(Pattern, pattern), want, "all that %q matches is kept", pattern)
 	}
 }

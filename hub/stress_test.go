@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -36,15 +37,25 @@ func TestStress(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			h := new(Hub)
-			srv := &tcp.Server{Model: model, WriteDelay: delay, Handler: h.Handler(), Loops: 2, Limits: tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
+			limits := tcp.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}
+			srv := &tcp.Server{Model: model, WriteDelay: delay, Handler: h.Handler(), Loops: 2, Limits: limits}
 			addr, _ := testserver.Start(t, srv)
-			var live clientAddrs
+			var connections sync.Map // addresses of clients by number
 			var all sync.WaitGroup
 			for i := range clients {
 				all.Go(func() {
-					s := stressClient{t: t, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
-					for left := steps; left > 0; {
-						left -= s.runRandomCommands(addr, left)
+					s := stressClient{t: t, rand: rand.New(rand.NewPCG(uint64(i), 1))}
+					s.randomAddr = func() any { a, _ := connections.Load(s.rand.IntN(clients)); return a }
+					for n, left := 0, steps; left > 0; n++ {
+						c, err := net.Dial("tcp", addr)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						connections.Store(i, c.LocalAddr())
+						s.name = fmt.Sprint(i, ".", n)
+						left -= s.runRandomCommands(c, left)
+						c.Close()
 					}
 				})
 			}
@@ -55,50 +66,24 @@ func TestStress(t *testing.T) {
 	}
 }
 
-type clientAddrs struct {
-	mu    sync.Mutex
-	addrs []string
-}
-
-func (c *clientAddrs) add(addr string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.addrs = append(c.addrs, addr)
-}
-
-func (c *clientAddrs) randomRecent(r *rand.Rand) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.addrs[len(c.addrs)-1-r.IntN(min(len(c.addrs), 100))]
-}
-
 type stressClient struct {
-	t      testing.TB
-	name   string // its address
-	crowd  *clientAddrs
-	rand   *rand.Rand
-	topics map[string]bool // confirmed subscriptions
-	last   map[string]int  // last message number by subscription and publisher
-	sent   int
+	t          testing.TB
+	rand       *rand.Rand
+	randomAddr func() any // of some client
+	name       string     // of its connection
+	sent       int
+	topics     map[string]bool // confirmed subscriptions
+	last       map[string]int  // last message number by subscription and publisher
 }
 
-// runRandomCommands runs up to maxSteps commands on a connection, ends it at random, and returns their number.
-func (s *stressClient) runRandomCommands(addr string, maxSteps int) (steps int) {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		s.t.Error(err)
-		return maxSteps
-	}
-	defer c.Close()
-	s.name = c.LocalAddr().String()
-	s.crowd.add(s.name)
+// runRandomCommands runs up to maxSteps commands on a connection, and returns their number.
+func (s *stressClient) runRandomCommands(c net.Conn, maxSteps int) (steps int) {
+	s.topics, s.last = make(map[string]bool), make(map[string]int)
 	_ = c.SetDeadline(time.Now().Add(testkit.Timeout))
 	r := bufio.NewReader(c)
-	clear(s.topics)
-	clear(s.last)
 	if resp3 := s.rand.IntN(2) == 1; resp3 {
 		_, _ = io.WriteString(c, "HELLO 3\r\n")
-		_, _ = s.readValue(r)
+		_, _ = testkit.ReadRESP(r)
 	}
 	for steps < maxSteps {
 		// A few commands, then a PING that marks the end of their replies.
@@ -116,11 +101,11 @@ func (s *stressClient) runRandomCommands(addr string, maxSteps int) (steps int) 
 			return steps // before reading replies
 		}
 		for end := false; !end; {
-			v, err := s.readValue(r)
+			text, err := testkit.ReadRESP(r)
 			if err != nil {
 				return steps
 			}
-			end = s.checkReply(v)
+			end = s.checkReply(text)
 		}
 		if s.rand.IntN(30) == 0 {
 			_, _ = io.WriteString(c, "QUIT\r\n")
@@ -129,11 +114,9 @@ func (s *stressClient) runRandomCommands(addr string, maxSteps int) (steps int) 
 	return steps
 }
 
-const stressTopics = 10
-
 // randomCommand returns a random command. Names begin with a letter for patterns to match.
 func (s *stressClient) randomCommand() string {
-	name := string(rune('a'+s.rand.IntN(stressTopics/2))) + strconv.Itoa(s.rand.IntN(2))
+	name := string(rune('a'+s.rand.IntN(5))) + strconv.Itoa(s.rand.IntN(2))
 	switch s.rand.IntN(12) {
 	case 0, 1, 2:
 		return testkit.RESPCommand("SUBSCRIBE", name)
@@ -149,7 +132,7 @@ func (s *stressClient) randomCommand() string {
 		return "UNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n"
 	case 9:
 		if s.rand.IntN(10) == 0 {
-			return testkit.RESPCommand("CLIENT", "KILL", "ADDR", s.crowd.randomRecent(s.rand))
+			return testkit.RESPCommand("CLIENT", "KILL", "ADDR", fmt.Sprint(s.randomAddr()))
 		}
 		return testkit.RESPCommand("PUBSUB", "NUMSUB", "a0", name)
 	default: // rejected for RESP2 subscribers
@@ -159,18 +142,15 @@ func (s *stressClient) randomCommand() string {
 }
 
 // checkReply checks a received value and reports whether it is the reply to PING.
-func (s *stressClient) checkReply(v []string) (end bool) {
+func (s *stressClient) checkReply(text string) (end bool) {
+	v := testkit.RESPWords(text)
 	switch v[0] {
 	case "subscribe", "psubscribe":
 		s.topics[v[0]+" "+v[1]] = true
 	case "unsubscribe", "punsubscribe":
 		subscription := strings.Replace(v[0], "un", "", 1) + " " + v[1]
 		delete(s.topics, subscription)
-		for key := range s.last {
-			if strings.HasPrefix(key, subscription+" ") {
-				delete(s.last, key)
-			}
-		}
+		maps.DeleteFunc(s.last, func(key string, _ int) bool { return strings.HasPrefix(key, subscription+" ") })
 	case "message":
 		s.checkMessage("subscribe "+v[1], v[1], v[2])
 	case "pmessage":
@@ -194,14 +174,4 @@ func (s *stressClient) checkMessage(subscription, topic, text string) {
 		s.t.Errorf("of %s comes message %q behind number %d", key, text, s.last[key])
 	}
 	s.last[key] = n
-}
-
-func (s *stressClient) readValue(r *bufio.Reader) (words []string, err error) {
-	text, err := testkit.ReadRESP(r)
-	for line := range strings.SplitSeq(strings.TrimSpace(text), "\r\n") {
-		if line != "" && !strings.Contains("$*>%", line[:1]) {
-			words = append(words, line)
-		}
-	}
-	return words, err
 }

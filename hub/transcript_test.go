@@ -1,7 +1,8 @@
 package hub_test
 
 import (
-	"fmt"
+	"cmp"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -19,26 +20,21 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestTranscripts checks that the hub replies like redis-server, under each model.
+// TestTranscripts checks that the hub replies like redis-server.
 func TestTranscripts(t *testing.T) {
 	forEachTranscript(t, func(t *testing.T, s *transcript) {
-		for _, model := range tcp.Models() {
-			t.Run(model, func(t *testing.T) {
-				h := new(hub.Hub)
-				if s.users != nil {
-					var err error
-					if h.Users, err = hub.ReadUsers(strings.NewReader(strings.Join(s.users, "\n") + "\n")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				srv := &tcp.Server{Model: model, Handler: h.Handler()}
-				addr, _ := testserver.Start(t, srv)
-				for _, c := range s.cases {
-					c.runAllModes(t, true, func(t testing.TB) string {
-						testkit.WaitFor(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
-						return addr
-					})
-				}
+		h := new(hub.Hub)
+		if s.users != nil {
+			var err error
+			h.Users, err = hub.ReadUsers(strings.NewReader(strings.Join(s.users, "\n") + "\n"))
+			testkit.RequireNoError(t, err)
+		}
+		srv := &tcp.Server{Handler: h.Handler()}
+		addr, _ := testserver.Start(t, srv)
+		for _, c := range s.cases {
+			c.runAllModes(t, true, func(t testing.TB) string {
+				testkit.WaitFor(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
+				return addr
 			})
 		}
 	})
@@ -65,9 +61,7 @@ func TestRedisServer(t *testing.T) {
 func startRedis(t *testing.T, users []string) string {
 	dir := t.TempDir()
 	socket, acl := filepath.Join(dir, "s"), filepath.Join(dir, "users.acl")
-	if err := os.WriteFile(acl, []byte(strings.Join(users, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, os.WriteFile(acl, []byte(strings.Join(users, "\n")+"\n"), 0o600))
 	testkit.Start(t, exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir, "--aclfile", acl))
 	testkit.WaitFor(t, "redis-server listens", func() bool {
 		c, err := net.Dial("unix", socket)
@@ -145,10 +139,6 @@ func escapeText(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-func unescapeText(s string) (string, error) {
-	return strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`)
-}
-
 func forEachTranscript(t *testing.T, do func(*testing.T, *transcript)) {
 	files, err := filepath.Glob("testdata/redis/*.txt")
 	if err != nil || len(files) == 0 {
@@ -157,9 +147,7 @@ func forEachTranscript(t *testing.T, do func(*testing.T, *transcript)) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, err)
 			s := new(transcript)
 			for i, line := range strings.Split(string(text), "\n") {
 				if err := s.parseLine(line); err != nil {
@@ -187,21 +175,15 @@ func (s *transcript) parseLine(line string) (err error) {
 	}
 	m := lineForm.FindStringSubmatch(line)
 	if m == nil || len(s.cases) == 0 {
-		return fmt.Errorf("not a line of a transcript")
+		return errors.New("not a line of a transcript")
 	}
 	c := s.cases[len(s.cases)-1]
-	conn, sign, rest := m[1], m[3], m[4]
-	if conn == "" {
-		conn = "a"
-	}
+	conn, sign, rest := cmp.Or(m[1], "a"), m[3], m[4]
 	if sign[0] == '>' {
 		t := &caseRequest{conn: conn, line: line}
 		t.bytes, err = encodeRequest(sign, rest)
 		c.requests = append(c.requests, t)
 		return err
-	}
-	if len(c.requests) == 0 {
-		return fmt.Errorf("an answer before a request")
 	}
 	w := expectedValue{text: rest}
 	if strings.HasSuffix(sign, "~") {
@@ -211,9 +193,6 @@ func (s *transcript) parseLine(line string) (err error) {
 	}
 	t := c.requests[len(c.requests)-1]
 	if sign[0] == '^' {
-		if len(t.answers) == 0 {
-			return fmt.Errorf("no answer to replace")
-		}
 		t.answers[len(t.answers)-1].hubWant = &w
 		return nil
 	}
@@ -222,29 +201,23 @@ func (s *transcript) parseLine(line string) (err error) {
 	return nil
 }
 
+var wordForm = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|\S+`)
+
 // encodeRequest unescapes the bytes of a line with >>. It encodes the words of one with >, quoted if they contain
 // spaces, as an array of bulk strings.
 func encodeRequest(sign, line string) ([]byte, error) {
 	if sign == ">>" {
-		raw, err := unescapeText(line)
+		raw, err := strconv.Unquote(`"` + strings.ReplaceAll(line, `"`, `\"`) + `"`)
 		return []byte(raw), err
 	}
-	var words []string
-	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
-		var word string
-		if line[0] == '"' {
-			quoted, err := strconv.QuotedPrefix(line)
-			if err != nil {
+	words := wordForm.FindAllString(line, -1)
+	for i, word := range words {
+		if word[0] == '"' {
+			var err error
+			if words[i], err = strconv.Unquote(word); err != nil {
 				return nil, err
 			}
-			if word, err = strconv.Unquote(quoted); err != nil {
-				return nil, err
-			}
-			line = line[len(quoted):]
-		} else {
-			word, line, _ = strings.Cut(line, " ")
 		}
-		words = append(words, word)
 	}
 	return []byte(testkit.RESPCommand(words...)), nil
 }
@@ -253,27 +226,20 @@ type caseConns struct {
 	t    testing.TB
 	addr string
 	resp int
-	open map[string]*clientConn
+	open map[string]*testkit.Conn
 }
 
-type clientConn struct {
-	*testkit.Conn
-	done bool
-}
-
-func (cs *caseConns) conn(name string) *clientConn {
+func (cs *caseConns) conn(name string) *testkit.Conn {
 	cs.t.Helper()
 	if c := cs.open[name]; c != nil {
 		return c
 	}
-	c := &clientConn{Conn: testkit.Dial(cs.t, cs.addr)}
+	c := testkit.Dial(cs.t, cs.addr)
 	cs.open[name] = c
 	if cs.resp == 3 {
 		c.Send("HELLO 3\r\n")
 		v, err := testkit.ReadRESP(c.R)
-		if err != nil {
-			cs.t.Fatal(err)
-		}
+		testkit.RequireNoError(cs.t, err)
 		// A server that requires a password says so; the case begins there.
 		if v[0] != '%' && !strings.HasPrefix(v, "-NOAUTH") {
 			cs.t.Fatalf("HELLO 3 is answered with %q", v)
@@ -286,7 +252,7 @@ func (cs *caseConns) conn(name string) *clientConn {
 func (cs *caseConns) closeAll() {
 	cs.t.Helper()
 	for name, c := range cs.open {
-		if !c.done && !cs.t.Failed() {
+		if !cs.t.Failed() {
 			c.CloseWrite()
 			if rest, _ := io.ReadAll(c.R); len(rest) > 0 {
 				cs.t.Errorf("connection %s: more answers than expected: %s", name, escapeText(string(rest)))
@@ -296,11 +262,11 @@ func (cs *caseConns) closeAll() {
 	}
 }
 
-// readValue reads the next value, closed at the end.
-func (c *clientConn) readValue() (string, error) {
-	v, err := testkit.ReadRESP(c.R)
+// readValue reads the next value of a connection, closed at the end.
+func (cs *caseConns) readValue(conn string) (string, error) {
+	cs.t.Helper()
+	v, err := testkit.ReadRESP(cs.conn(conn).R)
 	if v == "" && (err == io.EOF || testkit.IsReset(err)) { // reset if input was left unread
-		c.done = true
 		return closed, nil
 	}
 	return v, err
@@ -331,7 +297,7 @@ func (e *transcriptCase) runAllModes(t *testing.T, hub bool, address func(testin
 }
 
 func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode writeMode, hub bool) {
-	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*clientConn{}}
+	cs := &caseConns{t: t, addr: addr, resp: resp, open: map[string]*testkit.Conn{}}
 	defer cs.closeAll()
 	requests := e.requests
 	if mode == pipelined {
@@ -352,7 +318,7 @@ func (e *transcriptCase) runCase(t *testing.T, addr string, resp int, mode write
 			if a.resp != 0 && a.resp != resp || w.text == nothing {
 				continue
 			}
-			got, err := cs.conn(a.conn).readValue()
+			got, err := cs.readValue(a.conn)
 			if err != nil || !w.matches(got) {
 				t.Fatalf("after %s\nconnection %s has %s, error %v\nwant %s", turn.line, a.conn, escapeText(got), err, w.text)
 			}

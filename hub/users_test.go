@@ -7,15 +7,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
 
-func newHubWithUsers(t *testing.T, file string) *Hub {
-	t.Helper()
-	u := mustReadUsers(file)
-	return &Hub{Users: u}
-}
+func newHubWithUsers(file string) *Hub { return &Hub{Users: mustReadUsers(file)} }
 
 // isAllowed reports whether a user may "publish NAME", "subscribe NAME", "psubscribe PATTERN", or run a command.
 func isAllowed(u *user, action string) bool {
@@ -45,7 +42,7 @@ func TestACLRights(t *testing.T) {
 		{"on (+publish &x) clearselectors +subscribe &y", "subscribe y", "publish x"},
 		{"on ~* %R~a allkeys resetkeys sanitize-payload +@read +@write +@pubsub &*", "publish a", "get"},
 	} {
-		u := newHubWithUsers(t, "user u "+c.rules).Users.currentRoster().byName["u"]
+		u := newHubWithUsers("user u " + c.rules).Users.currentRoster().byName["u"]
 		for want, all := range map[bool]string{true: c.yes, false: c.no} {
 			for what := range strings.SplitSeq(all, ";") {
 				if what != "" && isAllowed(u, what) != want {
@@ -69,7 +66,6 @@ func TestACLFileErrors(t *testing.T) {
 		"\n# fine\nsure a on":                "line 3",
 		"user a on\nuser a on":               "line 2: user a is defined twice",
 		"user a on +frob":                    `unknown command "frob"`,
-		"user a on -publsh":                  `unknown command "publsh"`,
 		"user a on +@frob":                   "unknown category @frob",
 		"user a on frob":                     `unknown rule "frob"`,
 		"user a on &* &x":                    "expected resetchannels",
@@ -92,12 +88,12 @@ func TestACLFileErrors(t *testing.T) {
 func TestACLFileLimits(t *testing.T) {
 	file := "user u1 on\nuser u2 on\n" // 22 bytes
 	for want, limit := range map[string]aclLimits{
-		"": {22, 11, 2},
+		"<nil>": {22, 11, 2},
 		"line 2: too many users; expected at most 1":              {22, 11, 1},
 		"line 1: the line is too long; expected at most 10 bytes": {22, 10, 2},
 		"the file is too large; expected at most 21 bytes":        {21, 11, 2},
 	} {
-		if _, _, err := parseACLFile(strings.NewReader(file), limit); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if _, _, err := parseACLFile(strings.NewReader(file), limit); !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("with the bounds %+v: %v; want %q", limit, err, want)
 		}
 	}
@@ -105,9 +101,9 @@ func TestACLFileLimits(t *testing.T) {
 
 func TestLogin(t *testing.T) {
 	sum := sha256.Sum256([]byte("hashed"))
-	h := newHubWithUsers(t, `
+	h := newHubWithUsers(`
 user alice on >secret >other <other cert
-user bob on #`+hex.EncodeToString(sum[:])+` >old resetpass >new #`+hex.EncodeToString(sum[:])+`
+user bob on #` + hex.EncodeToString(sum[:]) + ` >old resetpass >new #` + hex.EncodeToString(sum[:]) + `
 user carol off >carols cert
 user dave on nopass
 user erin on >x nopass >erins`)
@@ -148,16 +144,15 @@ func TestUserOfUnauthenticatedClient(t *testing.T) {
 	if u := new(Hub).unauthenticatedUserOrNil(); !u.mayPublish(Topic, "a") {
 		t.Error("a hub without users: a client may not publish")
 	}
-	for file, want := range map[string]string{
-		"":                                  "",
-		"user alice on nopass +@all &*":     "",
-		"user default on >x +@all &*":       "",
-		"user default off nopass":           "",
-		"user default on nopass +publish &": "default",
+	for file, want := range map[string]bool{
+		"":                                  false,
+		"user alice on nopass +@all &*":     false,
+		"user default on >x +@all &*":       false,
+		"user default off nopass":           false,
+		"user default on nopass +publish &": true,
 	} {
-		u := newHubWithUsers(t, file).unauthenticatedUserOrNil()
-		if (u == nil) != (want == "") || u != nil && u.name != want {
-			t.Errorf("%q: the newcomer is %v, want %q", file, u, want)
+		if u := newHubWithUsers(file).unauthenticatedUserOrNil(); (u != nil) != want || want && u.name != "default" {
+			t.Errorf("%q: the newcomer is %v, want the default user: %v", file, u, want)
 		}
 	}
 	if u := (&Hub{Users: new(Users)}).unauthenticatedUserOrNil(); u != nil {
@@ -168,7 +163,7 @@ func TestUserOfUnauthenticatedClient(t *testing.T) {
 // TestReloadUsers checks that clients keep their user with its new rights, and that a file with an error changes
 // nothing.
 func TestReloadUsers(t *testing.T) {
-	h := newHubWithUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
+	h := newHubWithUsers("user alice on >a +@all &*\nuser bob on >b +@all &*")
 	alice, _ := h.authenticatePassword("alice", "a")
 	bob, _ := h.authenticatePassword("bob", "b")
 	if err := h.Users.Reload(strings.NewReader("user alice on >a\nfrob")); err == nil || !alice.mayPublish(Topic, "x") || !bob.mayPublish(Topic, "x") {

@@ -1,11 +1,9 @@
 package hub
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -22,6 +20,12 @@ func serveHub(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
 	h.httpHandler().ErrorLog = log.New(io.Discard, "", 0)
 	return testserver.Start(t, &tcp.Server{Model: model, Handler: h.Handler()})
+}
+
+func startHub(t testing.TB, h *Hub) (same *Hub, addr string) {
+	t.Helper()
+	addr, _ = serveHub(t, tcp.Auto, h)
+	return h, addr
 }
 
 func forEachModel(t *testing.T, newHub func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
@@ -46,21 +50,15 @@ func dialWebSocket(t testing.TB, addr, query string) wsClient {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	t.Cleanup(cancel)
 	c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}, CompressionMode: websocket.CompressionNoContextTakeover})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.Subprotocol() != subprotocol {
-		t.Errorf("the subprotocol is %q", c.Subprotocol())
-	}
+	testkit.RequireNoError(t, err)
+	testkit.WantEqual(t, c.Subprotocol(), subprotocol, "subprotocol")
 	t.Cleanup(func() { _ = c.CloseNow() })
 	return wsClient{t, ctx, c}
 }
 
 func (p wsClient) sendText(message string) {
 	p.t.Helper()
-	if err := p.Write(p.ctx, websocket.MessageText, []byte(message)); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.RequireNoError(p.t, p.Write(p.ctx, websocket.MessageText, []byte(message)))
 }
 
 // exchange sends a message and expects others.
@@ -92,22 +90,14 @@ func (p wsClient) expectClose(code websocket.StatusCode) {
 func doRequest(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(fields); i += 2 {
-		r.Header.Set(fields[i], fields[i+1])
-	}
+	testkit.RequireNoError(t, err)
+	r.Header = headerFromPairs(fields)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Timeout}
 	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return res, string(b)
 }
 
@@ -120,23 +110,32 @@ func expectResponse(t testing.TB, status int, text, method, url, body string, fi
 	return res
 }
 
-func dialAndSend(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
+func headerFromPairs(fields []string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(fields); i += 2 {
+		h.Set(fields[i], fields[i+1])
+	}
+	return h
+}
+
+func dialAndSend(t testing.TB, addr, text string) *testkit.Conn {
 	t.Helper()
 	c := testkit.Dial(t, addr)
 	c.Send(text)
-	return c.Conn, c.R
+	return c
 }
 
-func expectLine(t *testing.T, in *bufio.Reader, want string) {
+func expectLine(t *testing.T, c *testkit.Conn, want string) {
 	t.Helper()
-	expectUpTo(t, in, want+"\r\n")
+	expectUpTo(t, c, want+"\r\n")
 }
 
-func expectUpTo(t *testing.T, in *bufio.Reader, want string) {
+// expectUpTo reads until what has been read ends with want.
+func expectUpTo(t *testing.T, c *testkit.Conn, want string) {
 	t.Helper()
 	var got []byte
 	for !strings.HasSuffix(string(got), want) {
-		b, err := in.ReadByte()
+		b, err := c.R.ReadByte()
 		if err != nil {
 			t.Fatalf("got %q, then %v; want %q", got, err, want)
 		}

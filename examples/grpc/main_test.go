@@ -13,6 +13,7 @@ import (
 
 	"github.com/myriad-go/myriad/tcp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/interop/grpc_testing"
 )
@@ -71,14 +72,6 @@ func startServer(t *testing.T, model string) (addr string) {
 	return addr
 }
 
-func newClient(addr string) (*grpc.ClientConn, grpc_testing.BenchmarkServiceClient, error) {
-	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, nil, err
-	}
-	return cc, grpc_testing.NewBenchmarkServiceClient(cc), nil
-}
-
 // newRequest returns a request with size bytes of text that depends on n.
 func newRequest(n, size int) *grpc_testing.SimpleRequest {
 	text := fmt.Appendf(nil, "message %d ", n)
@@ -95,13 +88,7 @@ func TestCalls(t *testing.T) {
 			var clients sync.WaitGroup
 			for n := range 10 {
 				clients.Go(func() {
-					cc, c, err := newClient(addr)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer cc.Close()
-					checkCalls(t, ctx, c, n)
+					checkCalls(t, ctx, addr, insecure.NewCredentials(), n)
 				})
 			}
 			clients.Wait()
@@ -110,39 +97,40 @@ func TestCalls(t *testing.T) {
 }
 
 // checkCalls makes unary calls of several sizes and exchanges a stream.
-func checkCalls(t *testing.T, ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int) {
+func checkCalls(t *testing.T, ctx context.Context, addr string, creds credentials.TransportCredentials, n int) {
+	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer cc.Close()
+	c := grpc_testing.NewBenchmarkServiceClient(cc)
+	check := func(what string, want *grpc_testing.SimpleRequest, got *grpc_testing.SimpleResponse, err error) {
+		if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
+			t.Errorf("%s with %d bytes: %d bytes, %v; want them back", what, len(want.Payload.Body), len(got.GetPayload().GetBody()), err)
+		}
+	}
 	for _, size := range []int{1, 1000, 40_000, 3 << 20} {
 		want := newRequest(n, size)
 		got, err := c.UnaryCall(ctx, want)
-		if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
-			t.Errorf("a call with %d bytes: %d bytes, %v; want them back", size, len(got.GetPayload().GetBody()), err)
-		}
+		check("a call", want, got, err)
 	}
-	if err := exchangeStream(ctx, c, n); err != nil {
-		t.Error(err)
-	}
-}
-
-// exchangeStream sends messages in a stream and reads the answer to each.
-func exchangeStream(ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int) error {
 	s, err := c.StreamingCall(ctx)
 	if err != nil {
-		return err
+		t.Error(err)
+		return
 	}
 	for i := range 100 {
 		want := newRequest(n*100+i, 1+i*100)
 		if err := s.Send(want); err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
+			t.Errorf("message %d: %v", i, err)
+			return
 		}
-		if got, err := s.Recv(); err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
-			return fmt.Errorf("message %d of a stream: %v; want it back", i, err)
-		}
+		got, err := s.Recv()
+		check("a message of a stream", want, got, err)
 	}
-	if err := s.CloseSend(); err != nil {
-		return err
-	}
+	_ = s.CloseSend()
 	if _, err := s.Recv(); err != io.EOF {
-		return fmt.Errorf("the end of a stream: %v; want io.EOF", err)
+		t.Errorf("the end of a stream: %v; want io.EOF", err)
 	}
-	return nil
 }

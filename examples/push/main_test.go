@@ -28,7 +28,6 @@ func TestGateway(t *testing.T) {
 	ann.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestTopics subscribes to more topics than allowed.
 func TestTopics(t *testing.T) {
 	s := tcptest.NewServer(t, newServer("", time.Minute))
 	p := s.Dial()

@@ -6,17 +6,23 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/myriad-go/myriad/internal/testkit"
+	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
 // client is a Redis client library behind a common interface. Calls are subscribe, psubscribe, unsubscribe and
@@ -83,9 +89,7 @@ func (c *client) callAndConfirm(op, name string) {
 
 func (c *client) publish(channel, message, receivers string) {
 	c.t.Helper()
-	if n := c.mustCall("publish", channel, message); n != receivers {
-		c.t.Errorf("a message to %s has %s receivers, want %s", channel, n, receivers)
-	}
+	testkit.WantEqual(c.t, c.mustCall("publish", channel, message), receivers, "receivers of a message to %s", channel)
 }
 
 func (c *client) expectMessage(want string) {
@@ -104,17 +108,18 @@ type library struct {
 var libraries = []library{
 	{"go-redis", false, newGoRedisClient},
 	{"go-redis ClusterClient", true, newGoRedisClusterClient},
-	{"redis-py RedisCluster", true, programClient("python", "redis-py.py", "cluster")},
-	{"redis-py", false, programClient("python", "redis-py.py")},
+	{"redis-py RedisCluster", true, programClient("python/bin/python", "redis-py.py", "cluster")},
+	{"redis-py", false, programClient("python/bin/python", "redis-py.py")},
 	{"node-redis", false, programClient("node", "node-redis.cjs")},
 	{"ioredis", false, programClient("node", "ioredis.cjs")},
 }
 
+// programClient returns a client in a program, on the PATH or in the folder with the clients.
 func programClient(program, script string, more ...string) func(testing.TB, string, int) *client {
 	return func(t testing.TB, url string, protocol int) *client {
 		path := program
-		if program == "python" {
-			path = filepath.Join(installDir(t), "python", "bin", "python")
+		if strings.Contains(program, "/") {
+			path = filepath.Join(installDir(t), program)
 		}
 		return startClientProgram(t, append([]string{path, script, url, fmt.Sprint(protocol)}, more...)...)
 	}
@@ -151,16 +156,10 @@ func startClientProgram(t testing.TB, args ...string) *client {
 	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(installDir(t), "node_modules"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, cmd.Start())
 	type answer struct {
 		event
 		Value, Error string
@@ -210,9 +209,7 @@ func startClientProgram(t testing.TB, args ...string) *client {
 
 func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 	options, err := redis.ParseURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	options.Protocol = protocol
 	options.MaxRetries = -1 // show all errors
 	return newGoRedisUniversalClient(t, redis.NewClient(options))
@@ -220,9 +217,7 @@ func newGoRedisClient(t testing.TB, url string, protocol int) *client {
 
 func newGoRedisClusterClient(t testing.TB, url string, protocol int) *client {
 	options, err := redis.ParseClusterURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	options.Protocol = protocol
 	return newGoRedisUniversalClient(t, redis.NewClusterClient(options))
 }
@@ -252,25 +247,18 @@ func newGoRedisUniversalClient(t testing.TB, r redis.UniversalClient) *client {
 		err := errors.Join(pubsub.Close(), r.Close())
 		cancel()
 		<-done
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, err)
 	})
+	subscriptionCalls := map[string]func(context.Context, ...string) error{
+		"subscribe": pubsub.Subscribe, "psubscribe": pubsub.PSubscribe, "ssubscribe": pubsub.SSubscribe,
+		"unsubscribe": pubsub.Unsubscribe, "punsubscribe": pubsub.PUnsubscribe,
+	}
 	c.call = func(words ...string) (string, error) {
-		switch op, args := words[0], words[1:]; op {
-		case "subscribe":
-			return "", pubsub.Subscribe(ctx, args...)
-		case "psubscribe":
-			return "", pubsub.PSubscribe(ctx, args...)
-		case "ssubscribe":
-			return "", pubsub.SSubscribe(ctx, args...)
-		case "unsubscribe":
-			return "", pubsub.Unsubscribe(ctx, args...)
-		case "punsubscribe":
-			return "", pubsub.PUnsubscribe(ctx, args...)
-		case "publish":
-			n, err := r.Publish(ctx, args[0], args[1]).Result()
-			return fmt.Sprint(n), err
+		op, args := words[0], words[1:]
+		if subscription := subscriptionCalls[op]; subscription != nil {
+			return "", subscription(ctx, args...)
+		}
+		switch op {
 		case "transaction":
 			replies, err := r.TxPipelined(ctx, func(p redis.Pipeliner) error {
 				for _, message := range args[1:] {
@@ -303,4 +291,87 @@ func newGoRedisUniversalClient(t testing.TB, r redis.UniversalClient) *client {
 		}
 	}
 	return c
+}
+
+var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
+
+type server struct {
+	addr        string
+	t           testing.TB
+	args        []string
+	stopProcess func() // nil for an external server
+}
+
+// startServer starts a server that stops with the test. users are lines of an ACL file; without any, everybody
+// may do everything.
+func startServer(t testing.TB, users ...string) *server {
+	if *against != "hub" && *against != "redis-server" {
+		if len(users) > 0 {
+			t.Skip("the server of an address has its own users")
+		}
+		return &server{t: t, addr: *against}
+	}
+	s := &server{t: t, addr: testserver.FreeAddr(t)}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "users")
+	testkit.RequireNoError(t, os.WriteFile(file, []byte(strings.Join(users, "\n")+"\n"), 0o600))
+	_, port, _ := net.SplitHostPort(s.addr)
+	switch {
+	case *against == "redis-server":
+		s.args = []string{"redis-server", "--port", port, "--save", "", "--dir", dir, "--aclfile", file}
+	case len(users) > 0:
+		s.args = []string{hubBinary(t), "hub", "--addr", s.addr, "--users", file}
+	default:
+		s.args = []string{hubBinary(t), "hub", "--addr", s.addr}
+	}
+	s.startProcess()
+	return s
+}
+
+func (s *server) startProcess() {
+	s.t.Helper()
+	p := testkit.Start(s.t, exec.Command(s.args[0], s.args[1:]...))
+	s.stopProcess = sync.OnceFunc(func() {
+		p.Signal(syscall.SIGTERM)
+		testkit.WantEqual(s.t, p.ExitCode(), 0, "exit code of %s", strings.Join(s.args, " "))
+	})
+	s.t.Cleanup(s.stopProcess)
+	testkit.WaitFor(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {
+		c, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+func (s *server) url(user, password string) string {
+	if user == "" && password == "" {
+		return "redis://" + s.addr
+	}
+	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
+}
+
+// hubBinary is built once.
+func hubBinary(t testing.TB) string {
+	path, err := buildMyriad()
+	testkit.RequireNoError(t, err)
+	return path
+}
+
+var buildMyriad = sync.OnceValues(func() (string, error) {
+	return testserver.Build(buildDir, filepath.Join("..", ".."), "./tools/myriad")
+})
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	var err error
+	if buildDir, err = os.MkdirTemp("", "clients"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(buildDir)
+	os.Exit(code)
 }

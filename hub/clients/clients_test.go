@@ -67,24 +67,18 @@ func TestChannels(t *testing.T) {
 		if strings.Contains(t.Name(), "RedisCluster") {
 			t.Log("redis-py's RedisCluster has no transactions of PUBLISH")
 		} else {
-			if got := c.mustCall("transaction", "stays", "3", "4"); got != "[1 1]" {
-				t.Errorf("EXEC replies %s, want a receiver of each message", got)
-			}
+			testkit.WantEqual(t, c.mustCall("transaction", "stays", "3", "4"), "[1 1]", "replies of EXEC")
 			c.expectMessage(`"stays": "3"`)
 			c.expectMessage(`"stays": "4"`)
 		}
 		c.callAndConfirm("ssubscribe", "a")
-		if n := c.mustCall("spublish", "a", "5"); n != "1" {
-			t.Errorf("SPUBLISH has %s receivers, want 1", n)
-		}
+		testkit.WantEqual(t, c.mustCall("spublish", "a", "5"), "1", "receivers of SPUBLISH")
 		c.expectMessage(`"a": "5"`)
 		if strings.Contains(t.Name(), "Cluster") {
 			t.Log("a cluster client has no RESET of its own")
 			return
 		}
-		if got := c.mustCall("reset"); got != "RESET " {
-			t.Errorf("after RESET a connection has answered %q, want no name", got)
-		}
+		testkit.WantEqual(t, c.mustCall("reset"), "RESET ", "reply to RESET, and the connection's name after it")
 		if got := c.mustCall("ping"); got != "PONG" && got != "True" { // redis-py returns True
 			t.Errorf("PING is answered with %q", got)
 		}

@@ -53,15 +53,10 @@ func TestRedisCLI(t *testing.T) {
 	}{
 		{args: []string{"ping"}, want: "PONG\n"},
 		{args: []string{"-3", "ping"}, want: "PONG\n"},
-		{args: []string{"-r", "3", "ping"}, want: "PONG\nPONG\nPONG\n"},
-		{args: []string{"echo", "a b"}, want: "a b\n"},
 		{args: []string{"pubsub", "numsub", "nobody"}, want: "nobody\n0\n"},
-		{args: []string{"pubsub", "channels"}, want: "\n"},
 		{args: []string{"config", "get", "save"}, want: "save\n\n"},
 		{args: []string{"--no-raw", "client", "getname"}, want: "(nil)\n"},
 		{args: []string{"info", "server"}, want: "# Server\r\n"},
-		{args: []string{"client", "list"}, want: "id="},
-		{args: []string{"nosuch"}, want: "ERR unknown command 'nosuch'"},
 		{in: "PING\nECHO \"a b\"\nPUBLISH nobody x\n", want: "PONG\na b\n0\n"},
 		{args: []string{"-x", "publish", "nobody"}, in: "all of the input", want: "0\n"},
 		{args: []string{"--pipe"}, in: stream, want: fmt.Sprintf("All data transferred. Waiting for the last reply...\nLast reply received from server.\nerrors: 0, replies: %d\n", many)},
@@ -106,9 +101,7 @@ func TestRedisCLIUsers(t *testing.T) {
 	const failed = "AUTH failed: WRONGPASS invalid username-password pair or user is disabled.\n"
 	for _, c := range []struct{ args, out, errors string }{
 		{"-a first ping", "PONG\n", insecure},
-		{"-3 -a first ping", "PONG\n", insecure},
 		{"-a first --no-auth-warning ping", "PONG\n", ""},
-		{"--user alice --pass secret publish news:a x", "0\n", insecure},
 		{"--user alice --pass secret publish other x", "NOPERM ", insecure},
 		{"--user alice --pass wrong ping", "NOAUTH Authentication required.\n", insecure + failed},
 		{"ping", "NOAUTH Authentication required.\n", ""},
@@ -139,12 +132,9 @@ func TestRedisBenchmark(t *testing.T) {
 	requireProgram(t, "redis-benchmark", "redis-tools")
 	s := startServer(t)
 	for args, rows := range map[string]int{
-		"-t ping_inline,ping_mbulk -n 10000 -q":               2,
 		"-t ping_inline,ping_mbulk -n 10000 -q -3":            2,
-		"-n 10000 -q publish ch msg":                          1,
 		"-n 10000 -q -P 16 publish ch msg":                    1,
 		"-n 10000 -q -c 200 -r 1000 publish __rand_int__ msg": 1,
-		"-n 10000 -q --threads 2 publish ch msg":              1,
 	} {
 		out, err := s.redisTool("redis-benchmark", strings.Fields(args)...).CombinedOutput()
 		if err != nil || strings.Count(string(out), "requests per second, p50=") != rows || bytes.Contains(out, []byte("WARN")) || bytes.Contains(out, []byte("rror")) {

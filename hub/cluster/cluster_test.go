@@ -1,9 +1,9 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,9 +32,7 @@ func startTestNode(t *testing.T, h *hub.Hub, c Config) *testNode {
 	t.Helper()
 	c.Warn = func(line string) { t.Log(line) }
 	node, err := Start(h, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(node.Close)
 	limits := tcp.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 20}
 	addr, _ := testserver.Start(t, &tcp.Server{Model: tcp.Goroutine, Handler: h.Handler(), Limits: limits})
@@ -70,50 +68,60 @@ func (p *testNode) waitForNodes(t *testing.T, others int) {
 
 type redisClient struct {
 	*testkit.Conn
+	t *testing.T
 }
 
 func (p *testNode) dial(t *testing.T) *redisClient {
 	t.Helper()
-	return &redisClient{testkit.Dial(t, p.addr)}
+	return &redisClient{testkit.Dial(t, p.addr), t}
 }
 
-func (c *redisClient) sendCommand(t *testing.T, args ...string) {
+// subscribe returns a client that is subscribed to a topic. The publishers' servers know of the subscription.
+func (p *testNode) subscribe(t *testing.T, topic string, publishers ...*testNode) *redisClient {
 	t.Helper()
-	c.Send(testkit.RESPCommand(args...))
-}
-
-func (c *redisClient) readReply(t *testing.T) (words []string) {
-	t.Helper()
-	line := strings.TrimSpace(c.ReadLine())
-	switch n, _ := strconv.Atoi(line[1:]); line[0] {
-	case '*':
-		for range n {
-			words = append(words, c.readReply(t)...)
-		}
-		return words
-	case '$':
-		b := make([]byte, n+2)
-		if _, err := io.ReadFull(c.R, b); err != nil {
-			t.Fatal(err)
-		}
-		return []string{string(b[:n])}
+	c := p.dial(t)
+	c.expectReply("subscribe "+topic+" :1", "SUBSCRIBE", topic)
+	if len(publishers) > 0 {
+		waitForSubscription(t, p, hub.Topic, topic, publishers...)
 	}
-	return []string{line}
+	return c
+}
+
+func (c *redisClient) readReply() (words []string) {
+	c.t.Helper()
+	raw, err := testkit.ReadRESP(c.R)
+	testkit.RequireNoError(c.t, err)
+	return testkit.RESPWords(raw)
 }
 
 // expectReply sends a command, unless args is empty, and expects a reply.
-func (c *redisClient) expectReply(t *testing.T, want string, args ...string) {
-	t.Helper()
+func (c *redisClient) expectReply(want string, args ...string) {
+	c.t.Helper()
 	got := ""
-	testkit.WaitForFunc(t, func() bool {
+	testkit.WaitForFunc(c.t, func() bool {
 		if len(args) > 0 {
-			c.sendCommand(t, args...)
+			c.Send(testkit.RESPCommand(args...))
 		}
-		got = strings.Join(c.readReply(t), " ")
+		got = strings.Join(c.readReply(), " ")
 		return got == want || len(args) == 0 || args[0] != "PUBSUB" // retry: other nodes may have answered too late
 	}, func() string { return fmt.Sprintf("%q: got %q; expected %q", args, got, want) })
 	if got != want {
-		t.Fatalf("%q: got %q; expected %q", args, got, want)
+		c.t.Fatalf("%q: got %q; expected %q", args, got, want)
+	}
+}
+
+func (c *redisClient) expectMessages(topic string, messages ...string) {
+	c.t.Helper()
+	for _, m := range messages {
+		c.expectReply("message " + topic + " " + m)
+	}
+}
+
+func (p *testNode) publish(t *testing.T, topic string, messages ...string) {
+	t.Helper()
+	for _, m := range messages {
+		_, err := p.Publish(topic, []byte(m))
+		testkit.RequireNoError(t, err)
 	}
 }
 
@@ -136,9 +144,7 @@ func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, topi
 		}
 		probe := nats.NewInbox()
 		sub, err := subscriber.node.natsConn.SubscribeSync(probe)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		testkit.WaitFor(t, "a probe", func() bool {
 			_ = p.node.natsConn.Publish(probe, nil)
 			_, err := sub.NextMsg(20 * time.Millisecond)
@@ -156,10 +162,9 @@ func TestPublish(t *testing.T) {
 	publisher := all[0].dial(t)
 	var subscribers []*redisClient
 	for _, p := range all {
-		c := p.dial(t)
-		c.expectReply(t, "subscribe news.a :1", "SUBSCRIBE", "news.a")
-		c.expectReply(t, "psubscribe news.* :2", "PSUBSCRIBE", "news.*")
-		c.expectReply(t, "ssubscribe news.a :1", "SSUBSCRIBE", "news.a")
+		c := p.subscribe(t, "news.a")
+		c.expectReply("psubscribe news.* :2", "PSUBSCRIBE", "news.*")
+		c.expectReply("ssubscribe news.a :1", "SSUBSCRIBE", "news.a")
 		subscribers = append(subscribers, c)
 		waitForSubscription(t, p, hub.Topic, "news.a", all[:]...)
 		waitForSubscription(t, p, hub.Pattern, "news.*", all[:]...)
@@ -167,20 +172,20 @@ func TestPublish(t *testing.T) {
 	}
 	const messages = 200
 	for i := range messages {
-		publisher.expectReply(t, ":2", "PUBLISH", "news.a", strconv.Itoa(i))
-		publisher.expectReply(t, ":1", "SPUBLISH", "news.a", strconv.Itoa(i))
+		publisher.expectReply(":2", "PUBLISH", "news.a", strconv.Itoa(i))
+		publisher.expectReply(":1", "SPUBLISH", "news.a", strconv.Itoa(i))
 	}
 	for n, c := range subscribers {
 		next := map[string]int{} // by kind
 		for range 3 * messages {
-			words := c.readReply(t)
+			words := c.readReply()
 			kind, number := words[0], words[len(words)-1]
 			if number != strconv.Itoa(next[kind]) {
 				t.Fatalf("%d: %q; expected number %d", n, words, next[kind])
 			}
 			next[kind]++
 		}
-		c.expectReply(t, "unsubscribe news.a :1", "UNSUBSCRIBE", "news.a") // nothing precedes it
+		c.expectReply("unsubscribe news.a :1", "UNSUBSCRIBE", "news.a") // nothing precedes it
 		if next["message"] != messages || next["pmessage"] != messages || next["smessage"] != messages {
 			t.Errorf("%d: %v", n, next)
 		}
@@ -199,9 +204,7 @@ func TestPublish(t *testing.T) {
 func startNATS(t *testing.T, c natsd.Config) *natsd.Server {
 	t.Helper()
 	s, err := natsd.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -209,9 +212,7 @@ func startNATS(t *testing.T, c natsd.Config) *natsd.Server {
 func connectTo(t *testing.T, s *natsd.Server) *nats.Conn {
 	t.Helper()
 	nc, err := s.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -225,15 +226,13 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}, MaxWaiting: room})
 	b := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}})
 	a.waitForNodes(t, 1)
-	from, to := a.dial(t), b.dial(t)
-	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	waitForSubscription(t, b, hub.Topic, "a", a)
-	from.expectReply(t, ":0", "PUBLISH", "a", "before")
-	to.expectReply(t, "message a before")
+	from, to := a.dial(t), b.subscribe(t, "a", a)
+	from.expectReply(":0", "PUBLISH", "a", "before")
+	to.expectReply("message a before")
 	s.Close()
 	testkit.WaitFor(t, "both are cut off", func() bool { return !a.Stats().Cluster.Connected && !b.Stats().Cluster.Connected })
 	for i := range 3 * room {
-		from.expectReply(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
+		from.expectReply(":0", "PUBLISH", "a", strconv.Itoa(i))
 	}
 	if got := a.Stats().Cluster; got.Waiting != room || got.Unsent != 2*room || got.WaitingBytes > room*200 || got.Disconnects != 1 {
 		t.Fatalf("%+v; expected %d to wait and %d to be lost", got, room, 2*room)
@@ -242,9 +241,9 @@ func TestMessagesWaitForReconnect(t *testing.T) {
 	testkit.WaitFor(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
 	testkit.WaitFor(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
 	waitForSubscription(t, b, hub.Topic, "a", a)
-	from.expectReply(t, ":0", "PUBLISH", "a", "behind")
+	from.expectReply(":0", "PUBLISH", "a", "behind")
 	got := 0
-	for words := to.readReply(t); words[2] != "behind"; words = to.readReply(t) {
+	for words := to.readReply(); words[2] != "behind"; words = to.readReply() {
 		got++
 	}
 	if s := b.Stats().Cluster; s.Lost != int64(3*room-got) || s.Received != int64(got+2) {
@@ -260,7 +259,7 @@ func TestLateServer(t *testing.T) {
 	addr := testserver.FreeAddr(t)
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + addr}})
 	from := a.dial(t)
-	from.expectReply(t, ":0", "PUBLISH", "a", "1")
+	from.expectReply(":0", "PUBLISH", "a", "1")
 	if s := a.Stats().Cluster; s.Connected || s.Waiting != 1 {
 		t.Fatalf("%+v; expected one message to wait", s)
 	}
@@ -272,51 +271,40 @@ func TestLateServer(t *testing.T) {
 func TestMessageTooLong(t *testing.T) {
 	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0", MaxPayload: 8 << 10})
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	c, to := a.dial(t), a.dial(t)
-	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	c.expectReply(t, "-ERR the message is too long: 4097 bytes; at most 4096 are allowed in this cluster", "PUBLISH", "a", strings.Repeat("x", 4097))
-	c.expectReply(t, ":1", "PUBLISH", "a", strings.Repeat("x", 4096))
-	to.expectReply(t, "message a "+strings.Repeat("x", 4096))
-	if s := a.Stats(); s.Refused.Messages != 1 {
-		t.Errorf("%d messages are refused; expected 1", s.Refused.Messages)
-	}
+	c, to := a.dial(t), a.subscribe(t, "a")
+	c.expectReply("-ERR the message is too long: 4097 bytes; at most 4096 are allowed in this cluster", "PUBLISH", "a", strings.Repeat("x", 4097))
+	c.expectReply(":1", "PUBLISH", "a", strings.Repeat("x", 4096))
+	to.expectReply("message a " + strings.Repeat("x", 4096))
+	testkit.WantEqual(t, a.Stats().Refused.Messages, 1, "refused messages")
 }
 
 // TestMessagesOfOtherPrograms checks that messages of other programs, without sequence numbers, are delivered once.
 func TestMessagesOfOtherPrograms(t *testing.T) {
 	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0"})
 	a := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	to := a.dial(t)
-	to.expectReply(t, "subscribe a.b :1", "SUBSCRIBE", "a.b")
-	to.expectReply(t, "psubscribe a.* :2", "PSUBSCRIBE", "a.*")
+	to := a.subscribe(t, "a.b")
+	to.expectReply("psubscribe a.* :2", "PSUBSCRIBE", "a.*")
 	waitForSubscription(t, a, hub.Topic, "a.b", a)
 	waitForSubscription(t, a, hub.Pattern, "a.*", a)
 	nc := connectTo(t, s)
 	_ = a.node.natsConn.Flush()
 	own := &nats.Msg{Subject: "myriad.t.a.b", Header: nats.Header{sequenceHeader: {a.node.origin + ".1 1"}}}
-	if err := nc.PublishMsg(own); err != nil { // as if from a connection given up earlier
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, nc.PublishMsg(own)) // as if from a connection given up earlier
 	for _, text := range []string{"1", "2"} {
-		if err := nc.Publish("myriad.t.a.b", []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		to.expectReply(t, "message a.b "+text)
-		to.expectReply(t, "pmessage a.* a.b "+text)
+		testkit.RequireNoError(t, nc.Publish("myriad.t.a.b", []byte(text)))
+		to.expectReply("message a.b " + text)
+		to.expectReply("pmessage a.* a.b " + text)
 	}
 }
 
-// TestLastValues checks that a last value may come from another node.
 func TestLastValues(t *testing.T) {
 	a := startTestNode(t, new(hub.Hub), peersConfig())
 	b := startTestNode(t, &hub.Hub{Limits: hub.Limits{LastValues: 10}}, peersConfig(a))
 	a.waitForNodes(t, 1)
 	waitForSubscription(t, b, hub.Topic, "a", a)
-	a.dial(t).expectReply(t, ":0", "PUBLISH", "a", "1")
+	a.dial(t).expectReply(":0", "PUBLISH", "a", "1")
 	testkit.WaitFor(t, "the value is kept", func() bool { return b.Stats().LastValues == 1 })
-	c := b.dial(t)
-	c.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	c.expectReply(t, "message a 1")
+	b.subscribe(t, "a").expectMessages("a", "1")
 }
 
 // TestWrongToken checks that a wrong password is a permanent error.
@@ -383,9 +371,7 @@ func TestWarnings(t *testing.T) {
 		w.warnf("9 refused, rid:1")
 		w.logChange("connected")
 		w.warnf("9 refused, rid:2")
-		if len(said) != 3 {
-			t.Errorf("when something has changed it says %q", said)
-		}
+		testkit.WantEqual(t, len(said), 3, "lines when something has changed")
 		for i := range 10 * maxKnownWarnings {
 			w.warnf("%d refused", i)
 			time.Sleep(time.Second)
@@ -394,4 +380,61 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%d lines are known; expected at most %d", len(w.known), maxKnownWarnings)
 		}
 	})
+}
+
+func TestSubscriberCountsOfAllNodes(t *testing.T) {
+	all := startThreePeers(t)
+	for i, p := range all {
+		c := p.dial(t)
+		c.expectReply("subscribe a :1", "SUBSCRIBE", "a")
+		c.expectReply(fmt.Sprintf("subscribe b%d\xff :2", i), "SUBSCRIBE", fmt.Sprintf("b%d\xff", i))
+		c.expectReply("psubscribe p* :3", "PSUBSCRIBE", "p*")
+		c.expectReply(fmt.Sprintf("psubscribe p%d* :4", i), "PSUBSCRIBE", fmt.Sprintf("p%d*", i))
+	}
+	c := all[1].dial(t)
+	c.expectReply("a :3 b0\xff :1 x :0", "PUBSUB", "NUMSUB", "a", "b0\xff", "x")
+	c.expectReply("a b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS")
+	c.expectReply("b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS", "b*")
+	c.expectReply("a :0", "PUBSUB", "SHARDNUMSUB", "a")
+	c.expectReply(":4", "PUBSUB", "NUMPAT")
+	all[2].node.Close()
+	for _, p := range all[:2] {
+		p.waitForNodes(t, 1)
+	}
+	c.expectReply("a :2", "PUBSUB", "NUMSUB", "a")
+	c.expectReply(":3", "PUBSUB", "NUMPAT")
+}
+
+// TestQueriesSplit checks that queries are split to fit into messages and omitted names counted.
+func TestQueriesSplit(t *testing.T) {
+	s := startNATS(t, natsd.Config{Addr: "127.0.0.1:0", MaxPayload: 8 << 10})
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
+	a, b := startTestNode(t, new(hub.Hub), c), startTestNode(t, new(hub.Hub), c)
+	a.waitForNodes(t, 1)
+	const size, n = 100, 100 // 10,800 bytes; 4,096 fit 37 names
+	client := b.dial(t)
+	names := make([]string, 0, n+1)
+	for i := range n {
+		names = append(names, fmt.Sprintf("%0*d", size, i))
+		client.expectReply(fmt.Sprintf("subscribe %s :%d", names[i], i+1), "SUBSCRIBE", names[i])
+	}
+	names = append(names, strings.Repeat("long", 3000)) // fits into no query
+	for i, count := range a.node.Subscribers(t.Context(), hub.Topic, append(names[n:], names[:n]...)) {
+		if want := min(i, 1); count != want {
+			t.Fatalf("name %d has %d subscribers; expected %d", i, count, want)
+		}
+	}
+	for limit, want := range map[int]int{n: 37, 10: 10} {
+		if found, more := a.node.Names(t.Context(), hub.Topic, "0*", limit*(size+8)); len(found) != want || more != n-want {
+			t.Errorf("of a pattern: %d names and %d more; expected %d of %d", len(found), more, want, n)
+		}
+		if found, more := a.node.Largest(t.Context(), "0", limit, 1<<20); len(found) != want || more != n-want {
+			t.Errorf("the largest: %d names and %d more; expected %d of %d", len(found), more, want, n)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if counts := a.node.Subscribers(over, hub.Topic, names[1:2]); counts[0] != 0 {
+		t.Errorf("%d, without time to ask", counts[0])
+	}
 }

@@ -47,9 +47,7 @@ func TestOutboxLimits(t *testing.T) {
 	o.close() // also ends the pause
 	put(10)
 	for _, want := range []int{1, 0} {
-		if got := o.waitAndDequeueAll(nil); len(got) != want {
-			t.Errorf("a closed outbox that was paused gives %+v; expected what was put in before", got)
-		}
+		testkit.WantEqual(t, len(o.waitAndDequeueAll(nil)), want, "messages of a closed outbox that was paused")
 	}
 }
 
@@ -59,9 +57,7 @@ func TestSequencerLimit(t *testing.T) {
 	for i := range maxSequencedTopics {
 		n.nextSequenceHeader(fmt.Sprint(i))
 	}
-	if got := n.nextSequenceHeader("0"); got != "me.1 2" {
-		t.Errorf("%q", got)
-	}
+	testkit.WantEqual(t, n.nextSequenceHeader("0"), "me.1 2", "header")
 	if got := n.nextSequenceHeader("one more"); got != "me.2 1" || len(n.newest) != 1 {
 		t.Errorf("%q, and %d topics", got, len(n.newest))
 	}
@@ -122,9 +118,7 @@ func TestGapDetectorLimits(t *testing.T) {
 	for i := range 2 * maxSourcesPerTopic {
 		g.recordSequence("used", fmt.Sprint(i), 1)
 	}
-	if n := len(g.getOrAddTopic("used").sources); n != maxSourcesPerTopic {
-		t.Errorf("%d origins are known of one topic; expected %d", n, maxSourcesPerTopic)
-	}
+	testkit.WantEqual(t, len(g.getOrAddTopic("used").sources), maxSourcesPerTopic, "known origins of one topic")
 	for i := range 10 {
 		g.recordSequence("eras", fmt.Sprint("x.", i), 1)
 	}
@@ -270,9 +264,7 @@ func TestKnownNodesLimit(t *testing.T) {
 	in := newInbox(n)
 	n.inbox = in
 	(&presence{node: n}).handleAnnouncementAndAnnounceBack(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
-	if len(in.nodes) != 0 {
-		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
-	}
+	testkit.WantEqual(t, len(in.nodes), 0, "known nodes")
 	for i := range maxNodes + 10 {
 		in.recordAnnouncedNode(announcement{Origin: fmt.Sprint(i), Name: strings.Repeat("x", 1000)})
 	}
@@ -280,17 +272,13 @@ func TestKnownNodesLimit(t *testing.T) {
 		t.Fatalf("%d nodes; expected %d", len(in.nodes), maxNodes)
 	}
 	in.recordAnnouncedNode(announcement{Origin: "0", Gone: true})
-	if here := in.countPresentNodes(); here != maxNodes-1 {
-		t.Errorf("%d are here; expected %d", here, maxNodes-1)
-	}
+	testkit.WantEqual(t, in.countPresentNodes(), maxNodes-1, "nodes that are here")
 	in.forgetAbsentNodes(time.Now().Add(2 * absenceTimeout))
 	if len(in.nodes) > maxNodes/2 {
 		t.Errorf("%d nodes are known still", len(in.nodes))
 	}
 	in.forgetAbsentNodes(time.Now().Add(2 * forgetNodeAfter))
-	if len(in.nodes) != 0 {
-		t.Errorf("%d nodes are known still", len(in.nodes))
-	}
+	testkit.WantEqual(t, len(in.nodes), 0, "known nodes")
 }
 
 // TestInboxThrottlesReads checks that nothing is read while messages are queued.
@@ -319,38 +307,28 @@ func TestInboxThrottlesReads(t *testing.T) {
 	})
 }
 
+// TestQueriesLimit checks that only some queries are queued, and that invalid ones are ignored.
 func TestQueriesLimit(t *testing.T) {
 	nc := connectTo(t, startNATS(t, natsd.Config{}))
 	p := newPresence(&Node{hub: new(hub.Hub), natsConn: nc, stopped: make(chan struct{})})
+	for _, data := range []string{"", "{", `{"Kind":9}`} {
+		p.answerCountsOrNamesQuery(&nats.Msg{Data: []byte(data)})
+	}
 	p.subscribeOrWarn(querySubject, p.queries)
 	for range 2 * maxQueuedQueries {
-		if err := nc.PublishRequest(querySubject, "answers", []byte(`{"Of":["YQ=="]}`)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, nc.PublishRequest(querySubject, "answers", []byte(`{"Of":["YQ=="]}`)))
 	}
 	answers, err := nc.SubscribeSync("answers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, nc.Flush())
 	p.node.goroutines.Go(func() { p.answerQueries(p.node.stopped) })
 	for range maxQueuedQueries {
-		if _, err := answers.NextMsg(testkit.Timeout); err != nil {
-			t.Fatal(err)
-		}
+		_, err := answers.NextMsg(testkit.Timeout)
+		testkit.RequireNoError(t, err)
 	}
 	if m, err := answers.NextMsg(50 * time.Millisecond); err == nil {
 		t.Errorf("one more answer: %s", m.Data)
 	}
 	close(p.node.stopped)
 	p.node.goroutines.Wait()
-}
-
-func TestInvalidQueriesIgnored(t *testing.T) {
-	p := newPresence(&Node{hub: new(hub.Hub)})
-	for _, data := range []string{"", "{", `{"Kind":9}`} {
-		p.answerCountsOrNamesQuery(&nats.Msg{Data: []byte(data)})
-	}
 }

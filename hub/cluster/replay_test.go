@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +31,13 @@ func newReplayHub(r *hub.Replay) *hub.Hub {
 func startNATSWithStreams(t *testing.T, dir string) *natsd.Server {
 	t.Helper()
 	return startNATS(t, natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
+}
+
+func startReplayNode(t *testing.T, h *hub.Hub, c Config) *testNode {
+	t.Helper()
+	p := startTestNode(t, h, c)
+	p.waitForReplayReady(t)
+	return p
 }
 
 func (p *testNode) waitForReplayReady(t *testing.T) {
@@ -158,22 +164,18 @@ func TestReplay(t *testing.T) {
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
 	var places []*testNode
 	for range 3 {
-		p := startTestNode(t, newReplayHub(&hub.Replay{}), c)
-		p.waitForReplayReady(t)
-		places = append(places, p)
+		places = append(places, startReplayNode(t, newReplayHub(&hub.Replay{}), c))
 	}
 	const messages = 500
 	stays := places[1].dial(t)
-	stays.expectReply(t, "psubscribe * :1", "PSUBSCRIBE", "*") // matches kept topics, whose messages arrive twice
+	stays.expectReply("psubscribe * :1", "PSUBSCRIBE", "*") // matches kept topics, whose messages arrive twice
 	waitForSubscription(t, places[1], hub.Pattern, "*", places[0])
 	publishWhileVisiting(t, places, 6, messages, func() {
-		if _, err := places[0].Publish("other", []byte("x")); err != nil { // not kept
-			t.Error(err)
-		}
+		places[0].publish(t, "other", "x") // not kept
 	})
 	next, others := make(map[string]int), 0
 	for range 3*messages + 1 {
-		words := stays.readReply(t)
+		words := stays.readReply()
 		if words[2] == "other" {
 			others++
 			continue
@@ -184,9 +186,7 @@ func TestReplay(t *testing.T) {
 		}
 		next[from]++
 	}
-	if others != 1 {
-		t.Errorf("%d messages that are not kept came; expected 1", others)
-	}
+	testkit.WantEqual(t, others, 1, "messages that are not kept")
 	if n := places[2].Stats().Cluster.Subjects; n != 0 { // kept topics need none
 		t.Errorf("%d subjects are subscribed to; expected 0", n)
 	}
@@ -209,52 +209,36 @@ func TestReplayRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := startNATSWithStreams(t, dir)
 	addr := s.Addr().String()
-	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
-	p.waitForReplayReady(t)
-	publish := func(texts ...string) {
-		t.Helper()
-		for _, text := range texts {
-			if _, err := p.Publish("k.a", []byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	p := startReplayNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
 	held := func(n int64) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
 	}
-	publish("1")
+	p.publish(t, "k.a", "1")
 	held(1)
 	s.Close()
 	testkit.WaitFor(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
-	publish("2", "3", "4")
+	p.publish(t, "k.a", "2", "3", "4")
 	if _, err := p.Publish("k.a", []byte("5")); err == nil || !strings.Contains(err.Error(), "already waiting to be stored") || p.Stats().Refused.Unkept != 1 {
 		t.Fatalf("%v; expected it to be refused", err)
 	}
 	again := startNATS(t, natsd.Config{Addr: addr, StoreDir: dir})
 	held(4)
-	c := p.dial(t)
-	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
-	publish("5")
-	c.expectReply(t, "message k.a 5")
+	c := p.subscribe(t, "k.a")
+	p.publish(t, "k.a", "5")
+	c.expectMessages("k.a", "5")
 	at, _ := p.Replay.At()
-	if at.Seq != 5 {
-		t.Errorf("the newest message is %v; expected 5", at)
-	}
+	testkit.WantEqual(t, at.Seq, 5, "number of the newest message")
 	// A new stream delivers everything again.
 	js, err := jetstream.New(connectTo(t, again))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := js.DeleteStream(t.Context(), streamName); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
+	testkit.RequireNoError(t, js.DeleteStream(t.Context(), streamName))
 	testkit.WaitFor(t, "another stream", func() bool {
 		now, _ := p.Replay.At()
 		return now.Epoch != at.Epoch
 	})
-	publish("6")
-	c.expectReply(t, "message k.a 6")
+	p.publish(t, "k.a", "6")
+	c.expectMessages("k.a", "6")
 }
 
 // TestReplayGap checks that the stream drops what exceeds its limits, also for a node that comes later, and that
@@ -262,25 +246,17 @@ func TestReplayRestart(t *testing.T) {
 func TestReplayGap(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
 	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
-	a := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
-	a.waitForReplayReady(t)
+	a := startReplayNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
 	at, _ := a.Replay.At()
 	for i := range 30 {
-		if _, err := a.Publish("k.a", fmt.Appendf(nil, "0 %d", i)); err != nil {
-			t.Fatal(err)
-		}
+		a.publish(t, "k.a", fmt.Sprint("0 ", i))
 	}
 	testkit.WaitFor(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
-	b := startTestNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
-	b.waitForReplayReady(t)
+	b := startReplayNode(t, newReplayHub(&hub.Replay{MaxMessages: 10}), c)
 	for _, p := range []*testNode{a, b} {
-		if n := p.Stats().Replay.Messages; n != 10 {
-			t.Errorf("%d messages are kept; expected 10", n)
-		}
+		testkit.WantEqual(t, p.Stats().Replay.Messages, 10, "kept messages")
 		c, err := subscribeSince(t.Context(), p.addr, at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		defer c.CloseNow()
 		for _, want := range []string{`{"op":"gap","id":"` + at.Epoch + `-20"`, `{"op":"message","id":"` + at.Epoch + `-21"`} {
 			if _, text, err := c.Read(t.Context()); err != nil || !strings.HasPrefix(string(text), want) {
@@ -293,11 +269,8 @@ func TestReplayGap(t *testing.T) {
 func TestReplayAge(t *testing.T) {
 	t.Parallel() // mostly waits
 	s := startNATSWithStreams(t, t.TempDir())
-	p := startTestNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.waitForReplayReady(t)
-	if _, err := p.Publish("k.a", []byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	p := startReplayNode(t, newReplayHub(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	p.publish(t, "k.a", "x")
 	testkit.WaitFor(t, "it comes", func() bool { return p.Stats().Replay.Seq == 1 })
 	testkit.WaitFor(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
 }
@@ -306,26 +279,18 @@ func TestReplayAge(t *testing.T) {
 // names.
 func TestReplayOfOtherPrograms(t *testing.T) {
 	s := startNATSWithStreams(t, t.TempDir())
-	p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
-	p.waitForReplayReady(t)
+	p := startReplayNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
 	long := "k." + strings.Repeat("\xff", 600)
-	c := p.dial(t)
-	c.expectReply(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
-	c.expectReply(t, "subscribe "+long+" :2", "SUBSCRIBE", long)
+	c := p.subscribe(t, "k.a")
+	c.expectReply("subscribe "+long+" :2", "SUBSCRIBE", long)
 	nc := connectTo(t, s)
 	for _, subject := range []string{"myriad.t.k.%zz", "myriad.t.k.a"} {
-		if err := nc.Publish(subject, []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, nc.Publish(subject, []byte("x")))
 	}
-	c.expectReply(t, "message k.a x")
-	if _, err := p.Publish(long, []byte("y")); err != nil {
-		t.Fatal(err)
-	}
-	c.expectReply(t, "message "+long+" y")
-	if s := p.Stats().Replay; s.Gaps != 0 {
-		t.Errorf("%+v", s)
-	}
+	c.expectReply("message k.a x")
+	p.publish(t, long, "y")
+	c.expectMessages(long, "y")
+	testkit.WantEqual(t, p.Stats().Replay.Gaps, 0, "gaps")
 }
 
 // TestReplayConfig checks the error without JetStream, and the stream's subjects.
@@ -338,12 +303,12 @@ func TestReplayConfig(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "expected NATS servers with JetStream") {
 		t.Errorf("%v; expected it to say that there is no JetStream", err)
 	}
-	want := []string{"myriad.t.chat:.>", "myriad.t.news.>", "myriad.t.one"}
-	if have := nonOverlappingSubjects([]string{"one", "news.sport.*", "news.*", "chat:*", "news.today", "one"}); strings.Join(have, " ") != strings.Join(want, " ") {
-		t.Errorf("the subjects are %q; expected %q", have, want)
-	}
-	if have := nonOverlappingSubjects([]string{"one", "*"}); len(have) != 1 || have[0] != "myriad.t.>" {
-		t.Errorf("the subjects are %q", have)
+	for topics, want := range map[string]string{
+		"one news.sport.* news.* chat:* news.today one": "myriad.t.chat:.> myriad.t.news.> myriad.t.one",
+		"one *": "myriad.t.>",
+	} {
+		have := strings.Join(nonOverlappingSubjects(strings.Fields(topics)), " ")
+		testkit.WantEqual(t, have, want, "subjects of %s", topics)
 	}
 }
 
@@ -392,15 +357,11 @@ func TestStreamPublisher(t *testing.T) {
 	k.close()
 	put("b", "4", false)
 	all.Wait()
-	if have := strings.Join(stored, ", "); have != "myriad.t.a 1, myriad.t.a 2, myriad.t.b 3" {
-		t.Errorf("stored: %s", have)
-	}
+	testkit.WantEqual(t, strings.Join(stored, ", "), "myriad.t.a 1, myriad.t.a 2, myriad.t.b 3", "stored messages")
 	if _, _, lost := k.stats(); lost != 2 {
 		t.Errorf("%d are lost; expected 2", lost)
 	}
-	if len(k.topics) != 0 {
-		t.Errorf("%d topics are left", len(k.topics))
-	}
+	testkit.WantEqual(t, len(k.topics), 0, "topics left")
 	// Messages that time out are lost; the end of ctx ends retries immediately.
 	k = newStreamPublisher("me", 4, 1000)
 	k.warn = t.Logf
@@ -414,52 +375,6 @@ func TestStreamPublisher(t *testing.T) {
 	all.Wait()
 	if waiting, _, lost := k.stats(); waiting != 0 || lost != 2 {
 		t.Errorf("%d wait, %d are lost; expected 0 and 2", waiting, lost)
-	}
-}
-
-func startThreeNATSWithStreams(t *testing.T) (servers []*natsd.Server, urls []string) {
-	t.Helper()
-	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
-	for i, addr := range addrs {
-		s := startNATS(t, natsd.Config{
-			Name: "nats" + strconv.Itoa(i), Addr: "127.0.0.1:0", StoreDir: t.TempDir(),
-			Cluster: &natsd.Cluster{Addr: addr, Secret: "s3cret", Join: addrs},
-		})
-		servers, urls = append(servers, s), append(urls, "nats://"+s.Addr().String())
-	}
-	return servers, urls
-}
-
-// TestReplayServerKilled checks that with replicas nothing is lost when the stream's leader stops.
-func TestReplayServerKilled(t *testing.T) {
-	t.Parallel() // mostly waits
-	servers, urls := startThreeNATSWithStreams(t)
-	var places []*testNode
-	for i := range 3 {
-		p := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: slices.Concat(urls[i:], urls[:i]), Replicas: 3})
-		p.waitForReplayReady(t)
-		places = append(places, p)
-	}
-	publishWhileVisiting(t, places, 4, 200, func() {
-		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
-		defer cancel()
-		found, err := places[0].node.stream.js.Stream(ctx, streamName)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		i, err := strconv.Atoi(strings.TrimPrefix(found.CachedInfo().Cluster.Leader, "nats"))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		t.Logf("server %d, which leads, is closed", i)
-		servers[i].Close()
-	})
-	for i, p := range places {
-		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*200 {
-			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
-		}
 	}
 }
 
@@ -483,9 +398,7 @@ func TestReplayPeers(t *testing.T) {
 	publishWhileVisiting(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
 	places[2].waitForReplayReady(t)
-	if n := places[2].Stats().Replay.Messages; n != 2*100 {
-		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*100)
-	}
+	testkit.WantEqual(t, places[2].Stats().Replay.Messages, 2*100, "messages of a node that comes again")
 	testkit.WaitFor(t, "the server of the node that has come again has what the others have", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), apiTimeout)
 		defer cancel()

@@ -29,62 +29,43 @@ func TestTakeOver(t *testing.T) {
 	c.Name = "near"
 	old := startTestNode(t, new(hub.Hub), c)
 	far.waitForNodes(t, 1)
-	from, before := far.dial(t), old.dial(t)
-	before.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	waitForSubscription(t, old, hub.Topic, "a", far)
-	publish := func(first, last int) {
-		t.Helper()
-		for i := first; i <= last; i++ {
-			from.expectReply(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
-		}
-	}
-	wants := func(c *redisClient, first, last int) {
-		t.Helper()
-		for i := first; i <= last; i++ {
-			c.expectReply(t, "message a "+strconv.Itoa(i))
-		}
-	}
-	publish(1, 3)
-	wants(before, 1, 3)
+	before := old.subscribe(t, "a", far)
+	far.publish(t, "a", "1", "2", "3")
+	before.expectMessages("a", "1", "2", "3")
 	c.Origin = old.node.Origin()
 	next := startTestNode(t, new(hub.Hub), c)
 	if s := next.Stats().Cluster; !s.All {
 		t.Errorf("%+v; expected it to be subscribed to everything at once", s)
 	}
 	waitForSubscription(t, next, hub.Topic, "a", far)
-	publish(4, 6) // reach both
-	wants(before, 4, 6)
+	far.publish(t, "a", "4", "5", "6") // reach both
+	before.expectMessages("a", "4", "5", "6")
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
 	state := old.node.PauseDelivery()
 	old.node.PauseDelivery() // already paused
-	publish(7, 9)
+	far.publish(t, "a", "7", "8", "9")
 	testkit.WaitFor(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
-	behind := next.dial(t)
-	behind.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	if err := next.node.Restore(state); err != nil {
-		t.Fatal(err)
-	}
+	behind := next.subscribe(t, "a")
+	testkit.RequireNoError(t, next.node.Restore(state))
 	for _, p := range []*testNode{old, next} {
 		p.node.Resume()
 		p.node.Resume()
 	}
-	wants(before, 7, 9) // clients that stayed
-	wants(behind, 7, 9)
+	before.expectMessages("a", "7", "8", "9") // a client that stayed
+	behind.expectMessages("a", "7", "8", "9")
 	testkit.WaitFor(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
-	old.dial(t).expectReply(t, ":1", "PUBLISH", "a", "by old")
-	before.expectReply(t, "message a by old")
-	next.dial(t).expectReply(t, ":1", "PUBLISH", "a", "by next")
-	behind.expectReply(t, "message a by next")
-	there := far.dial(t)
-	there.expectReply(t, "subscribe b :1", "SUBSCRIBE", "b")
-	waitForSubscription(t, far, hub.Topic, "b", old, next)
+	old.dial(t).expectReply(":1", "PUBLISH", "a", "by old")
+	before.expectReply("message a by old")
+	next.dial(t).expectReply(":1", "PUBLISH", "a", "by next")
+	behind.expectReply("message a by next")
+	there := far.subscribe(t, "b", old, next)
 	for _, p := range []*testNode{old, next, old} { // their eras differ
-		p.dial(t).expectReply(t, ":0", "PUBLISH", "b", "here")
-		there.expectReply(t, "message b here")
+		p.dial(t).expectReply(":0", "PUBLISH", "b", "here")
+		there.expectReply("message b here")
 	}
-	publish(10, 10)
-	wants(before, 10, 10)
-	wants(behind, 10, 10)
+	far.publish(t, "a", "10")
+	before.expectMessages("a", "10")
+	behind.expectMessages("a", "10")
 	old.node.Close()
 	far.waitForNodes(t, 1)
 	if nodes := far.Stats().Cluster.Nodes; len(nodes) != 1 || nodes[0].Name != "near" {
@@ -111,8 +92,7 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 	slow := startBlockableProxy(t, nats)
 	old := startTestNode(t, newReplayHub(&hub.Replay{}), Config{URLs: []string{"nats://" + slow.addr}})
 	far.waitForNodes(t, 1)
-	there := far.dial(t)
-	there.expectReply(t, "subscribe "+topic+" :1", "SUBSCRIBE", topic)
+	there := far.subscribe(t, topic)
 	if topic == "a" {
 		waitForSubscription(t, far, hub.Topic, topic, old)
 	}
@@ -121,18 +101,10 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 	for _, p := range []*testNode{far, old, next} {
 		p.waitForReplayReady(t)
 	}
-	publish := func(p *testNode, message string) {
-		t.Helper()
-		if _, err := p.Publish(topic, []byte(message)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	slow.up.Lock()
-	if err := next.node.Restore(old.node.PauseDelivery()); err != nil {
-		t.Fatal(err)
-	}
-	publish(old, "1")
-	publish(next, "2")
+	testkit.RequireNoError(t, next.node.Restore(old.node.PauseDelivery()))
+	old.publish(t, topic, "1")
+	next.publish(t, topic, "2")
 	testkit.WaitFor(t, "the second message is ahead, or waits", func() bool {
 		return far.Stats().Cluster.Received > 0 || next.Stats().Cluster.Waiting == 1
 	})
@@ -148,8 +120,7 @@ func testTakeOverOrderOf(t *testing.T, nats, topic string) {
 		return old.node.inbox.resumed == nil
 	})
 	slow.up.Unlock()
-	there.expectReply(t, "message "+topic+" 1")
-	there.expectReply(t, "message "+topic+" 2")
+	there.expectMessages(topic, "1", "2")
 	testkit.Receive(t, resumed, "the end of both pauses")
 	if s := far.Stats().Cluster; s.Lost != 0 || s.Received != 2 {
 		t.Errorf("%+v; expected 2 messages, and none lost", s)
@@ -165,43 +136,30 @@ func TestTakeOverOfLaggingProcess(t *testing.T) {
 	slow := startBlockableProxy(t, s.Addr().String())
 	old := startTestNode(t, new(hub.Hub), Config{URLs: []string{"nats://" + slow.addr}})
 	far.waitForNodes(t, 1)
-	from, before := far.dial(t), old.dial(t)
-	before.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
-	waitForSubscription(t, old, hub.Topic, "a", far)
-	publish := func(message string) {
-		t.Helper()
-		from.expectReply(t, ":0", "PUBLISH", "a", message)
-	}
-	publish("1")
-	before.expectReply(t, "message a 1")
+	before := old.subscribe(t, "a", far)
+	far.publish(t, "a", "1")
+	before.expectMessages("a", "1")
 	slow.down.Lock()
-	publish("2")
+	far.publish(t, "a", "2")
 	testkit.WaitFor(t, "it is passed on", func() bool {
 		return far.Stats().Cluster.Sent == 2 && far.node.natsConn.FlushTimeout(time.Second) == nil
 	})
 	c.Origin = old.node.Origin()
 	next := startTestNode(t, new(hub.Hub), c)
-	publish("3")
-	behind := next.dial(t)
-	behind.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+	far.publish(t, "a", "3")
+	behind := next.subscribe(t, "a")
 	testkit.WaitFor(t, "a message waits", func() bool { return len(next.node.inbox.messages) == 1 })
 	sent, paused := slow.sent.Load(), make(chan []byte, 1)
 	go func() { paused <- old.node.PauseDelivery() }()
 	testkit.WaitFor(t, "it pauses, or asks for what is on its way", func() bool { return len(paused) > 0 || slow.sent.Load() > sent })
 	slow.down.Unlock()
-	if err := next.node.Restore(testkit.Receive(t, paused, "the pause")); err != nil {
-		t.Fatal(err)
-	}
-	publish("4")
+	testkit.RequireNoError(t, next.node.Restore(testkit.Receive(t, paused, "the pause")))
+	far.publish(t, "a", "4")
 	old.node.Resume()
 	next.node.Resume()
-	for _, message := range []string{"2", "3", "4"} {
-		before.expectReply(t, "message a "+message)
-	}
-	behind.expectReply(t, "message a 4")
-	if s := next.Stats().Cluster; s.Lost != 0 {
-		t.Errorf("%+v; expected none lost", s)
-	}
+	before.expectMessages("a", "2", "3", "4")
+	behind.expectMessages("a", "4")
+	testkit.WantEqual(t, next.Stats().Cluster.Lost, 0, "lost messages")
 }
 
 type blockableProxy struct {
@@ -213,9 +171,7 @@ type blockableProxy struct {
 func startBlockableProxy(t *testing.T, to string) *blockableProxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	w := &blockableProxy{addr: l.Addr().String()}
 	var running sync.WaitGroup
 	t.Cleanup(func() {
@@ -263,9 +219,7 @@ func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
 	conn, err := nats.Connect("", nats.InProcessServer(readThrottledDialer{busyServer{}, n.inbox}), nats.NoReconnect())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(conn.Close)
 	t.Cleanup(func() { close(n.stopped) })
 	n.subscriptions = &subscriptions{
@@ -273,9 +227,7 @@ func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
 	n.subscribeToAllForTakeover()
-	if got := len(n.inbox.messages); got != busyMessages {
-		t.Errorf("it goes on behind %d messages; expected %d, and then the confirmation", got, busyMessages)
-	}
+	testkit.WantEqual(t, len(n.inbox.messages), busyMessages, "messages before the confirmation")
 }
 
 // busyServer is a NATS server that sends many messages before each PONG but the first.
@@ -302,7 +254,6 @@ func (busyServer) InProcessConn() (net.Conn, error) {
 	return client, nil
 }
 
-// TestGapDetectorSaved checks that a gapDetector's state survives saving.
 func TestGapDetectorSaved(t *testing.T) {
 	var from gapDetector
 	from.recordSequence("a", "x.1", 5)
@@ -312,9 +263,7 @@ func TestGapDetectorSaved(t *testing.T) {
 	state := from.saveState()
 	var to gapDetector
 	to.period = 3
-	if err := to.restoreState(state); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, to.restoreState(state))
 	to.sees(t, "a", "x.1", 5, 0, true)
 	to.sees(t, "a", "x.1", 8, 2, false)
 	to.sees(t, "a", "y.1", 8, 0, false)
@@ -327,12 +276,9 @@ func TestGapDetectorSaved(t *testing.T) {
 			wholes++ // between two topics
 		}
 	}
-	if wholes != 2 {
-		t.Errorf("%d of the beginnings of a state are taken for whole; expected 2", wholes)
-	}
+	testkit.WantEqual(t, wholes, 2, "beginnings of a state that are taken for whole")
 }
 
-// TestPauseEndsByItself checks that a pause ends by itself.
 func TestPauseEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -346,9 +292,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"x.1 1"}}}
 		time.Sleep(maxPauseDuration - 1)
 		synctest.Wait()
-		if n := n.inbox.received.Load(); n != 0 {
-			t.Errorf("%d messages are delivered in the pause", n)
-		}
+		testkit.WantEqual(t, n.inbox.received.Load(), 0, "messages delivered in the pause")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.subscriptions.forceAll.Load() || n.outbox.paused {
@@ -370,8 +314,7 @@ func TestSwitching(t *testing.T) {
 	c.MaxSubjects, c.Linger = 4, 4*time.Millisecond
 	b := startTestNode(t, new(hub.Hub), c)
 	a.waitForNodes(t, 1)
-	to, others := b.dial(t), b.dial(t)
-	to.expectReply(t, "subscribe a :1", "SUBSCRIBE", "a")
+	to, others := b.subscribe(t, "a"), b.dial(t)
 	waitForSubscription(t, b, hub.Topic, "a", a)
 	var topics []string
 	for i := range 8 {
@@ -382,26 +325,22 @@ func TestSwitching(t *testing.T) {
 		t.Helper()
 		testkit.WaitFor(t, fmt.Sprint("subscribed to everything: ", all), func() bool {
 			for range 20 {
-				if _, err := a.Publish("a", []byte(strconv.Itoa(published))); err != nil {
-					t.Fatal(err)
-				}
+				a.publish(t, "a", strconv.Itoa(published))
 				published++
 			}
 			return b.Stats().Cluster.All == all
 		})
 	}
 	for range 5 {
-		others.sendCommand(t, append([]string{"SUBSCRIBE"}, topics...)...)
+		others.Send(testkit.RESPCommand(append([]string{"SUBSCRIBE"}, topics...)...))
 		publishUntil(true)
-		others.sendCommand(t, append([]string{"UNSUBSCRIBE"}, topics...)...)
+		others.Send(testkit.RESPCommand(append([]string{"UNSUBSCRIBE"}, topics...)...))
 		publishUntil(false)
 		for range 2 * len(topics) {
-			if words := others.readReply(t); !strings.HasSuffix(words[0], "subscribe") {
-				t.Fatalf("%q", words)
-			}
+			others.readReply()
 		}
 		for ; read < published; read++ {
-			to.expectReply(t, fmt.Sprint("message a ", read))
+			to.expectMessages("a", strconv.Itoa(read))
 		}
 	}
 	if s := b.Stats().Cluster; s.Lost != 0 || s.Received != int64(read) {
