@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/hub/natsd"
@@ -89,4 +94,87 @@ func TestClusterFails(t *testing.T) {
 	testkit.WaitFor(t, "it is back", func() bool { s := fetchClusterStats(t, s); return s.Connected && s.Waiting == 0 })
 	s.Signal(syscall.SIGTERM)
 	s.checkStop(t)
+}
+
+// TestRollingRestart restarts three nodes one after the other while messages are published at another node. Each
+// subscriber that must leave subscribes to the next node. None is refused, and no connection receives a message twice
+// or out of order.
+func TestRollingRestart(t *testing.T) {
+	skipIfShort(t)
+	t.Parallel()
+	var addrs, joined []string
+	for i := range 3 {
+		addrs, joined = append(addrs, uniqueLoopbackAddr(9091+i)), append(joined, uniqueLoopbackAddr(6222+i))
+	}
+	start := func(i int) *server {
+		cmd := newCommandProcess(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),
+			"--node", fmt.Sprint("hub", i+1))
+		cmd.Env = append(cmd.Env, clusterSecretVariable+"=s3cret")
+		return startProcess(t, cmd)
+	}
+	nodes := []*server{start(0), start(1), start(2)}
+	var received [30]atomic.Int64 // the last message of each subscriber
+	var subscribers, publisher sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() { cancel(); subscribers.Wait() }()
+	for i := range received {
+		subscribers.Go(func() {
+			for node := i; ctx.Err() == nil; node++ {
+				c, err := net.Dial("tcp", addrs[node%3])
+				if err != nil {
+					t.Errorf("subscriber %d: %v", i, err)
+					return
+				}
+				stop := context.AfterFunc(ctx, func() { c.Close() })
+				fmt.Fprint(c, "SUBSCRIBE t\r\n")
+				last := 0
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					if n, err := strconv.Atoi(lines.Text()); err == nil { // not a length
+						if received[i].Store(int64(n)); n <= last {
+							t.Errorf("subscriber %d received %d after %d", i, n, last)
+						}
+						last = n
+					}
+				}
+				stop()
+				c.Close()
+			}
+		})
+	}
+	published := 0
+	for i, node := range nodes {
+		c, stopped := testkit.Dial(t, addrs[(i+1)%3]), make(chan struct{})
+		publisher.Go(func() {
+			for range time.Tick(5 * time.Millisecond) {
+				select {
+				case <-stopped:
+					return
+				default:
+					published++
+					fmt.Fprintf(c, "PUBLISH t %d\r\n", published)
+				}
+			}
+		})
+		waitUntilAllReceive := func(when string) {
+			t.Helper()
+			var before [len(received)]int64
+			for i := range received {
+				before[i] = received[i].Load()
+			}
+			for i := range received {
+				testkit.WaitFor(t, "a message arrives "+when, func() bool { return received[i].Load() != before[i] })
+			}
+		}
+		waitUntilAllReceive("before a restart")
+		if code := node.signalAndWait(syscall.SIGTERM); code != 0 {
+			t.Errorf("hub%d: exit code %d", i+1, code)
+		}
+		start(i)
+		waitUntilAllReceive("after a restart")
+		close(stopped)
+		publisher.Wait()
+		for i := range received {
+			testkit.WaitFor(t, "the last message arrives", func() bool { return received[i].Load() == int64(published) })
+		}
+	}
 }
