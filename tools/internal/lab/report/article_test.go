@@ -35,7 +35,7 @@ func articleSet(cpu float64) *result.Set {
 
 // The parts of a page get the figures of the runs that they select; all else stays, and nothing is added twice.
 func TestUpdateArticle(t *testing.T) {
-	const page = "Text.\n<!-- chart quick ^echo/ cpu A <title> -->\n<img>\n<!-- end -->\n" +
+	const page = "Text.\n<!-- chart quick ^echo/ cpu A <title> -->\n<img>\n<!-- end -->\n<!-- lines quick ^echo/ cpu B -->\n<!-- end -->\n" +
 		"<!-- table quick ^echo/ connections tps cpu -->\n|a|b|c|d|e|f|\n|---|---|---|---|---|---|\n<!-- end -->\nEnd.\n"
 	want := strings.Replace(page, "|---|\n<", `|---|
 |`+"`echo`"+`|published|1,000,000|42,495|-||
@@ -59,6 +59,9 @@ Commit `+"`abc`"+`; 2026-01-02; scale small; 2 CPUs; load average before 0.5.
 		if strings.Count(svg, "<rect") != 3 || !strings.Contains(svg, "A &lt;title&gt;") {
 			t.Errorf("got the chart %s, want a background and two bars", svg)
 		}
+		if strings.Count(svg, "<circle") != 2 || !strings.Contains(svg, ">10,000</text>") || !strings.Contains(svg, ">100,000</text>") {
+			t.Errorf("got the chart %s, want a point for each server, between powers of ten", svg)
+		}
 	}
 	set := articleSet(5)
 	rows := &set.Reports[0].Scenario.References[0].Rows
@@ -67,7 +70,7 @@ Commit `+"`abc`"+`; 2026-01-02; scale small; 2 CPUs; load average before 0.5.
 	if got, _, err := UpdateArticle(page, set, true); err != nil || !strings.Contains(got, "|原文: another|") {
 		t.Errorf("two published rows of a design: got %v and\n%s\nwant their names in the labels", err, got)
 	}
-	for from, to := range map[string]string{"quick": "slow", "tps cpu -->": "tps gpu -->", "^echo": "(", "|---|---|---|---|---|---|\n": ""} {
+	for from, to := range map[string]string{"quick": "slow", "tps cpu -->": "tps gpu -->", "cpu B": "p99 B", "^echo": "(", "|---|---|---|---|---|---|\n": ""} {
 		if _, _, err := UpdateArticle(strings.Replace(page, from, to, 1), articleSet(5), false); err == nil {
 			t.Errorf("%q instead of %q: no error", to, from)
 		}
