@@ -126,7 +126,7 @@ func testStopWhileDialling(b *testEnv) {
 	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
 	b.requireNoError(s.Dial(engine.DialRequest{Target: newNeverAcceptingListener(b), Count: n}))
 	testkit.WaitFor(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
-	b.checkNoError(s.stopNow(b))
+	s.stopMeanwhile(b)()
 	made := len(s.reasons())
 	if made == n {
 		b.Errorf("all %d dials succeeded at once", n)

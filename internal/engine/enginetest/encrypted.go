@@ -398,7 +398,7 @@ func testTLSStop(b *testEnv) {
 		stalled = append(stalled, c)
 	}
 	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Handshaking] == 10 })
-	done := s.stop(background(b))
+	wantStopped := s.stopMeanwhile(b)
 	for _, c := range stalled {
 		c.ExpectClosed()
 		c.Close()
@@ -407,7 +407,7 @@ func testTLSStop(b *testEnv) {
 		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
 	}
 	ready.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	wantStopped()
 	s.wantClosed(engine.ErrServerClosed)
 }
 

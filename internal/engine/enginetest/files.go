@@ -237,10 +237,10 @@ func testFileDuringDrain(b *testEnv) {
 	c.Send("x")
 	c.Expect(content[:1000])
 	s.wantOpened(3)
-	done := s.stop(background(b))
+	wantStopped := s.stopMeanwhile(b)
 	idle.ExpectEOF("") // Stop is under way
 	idle.Close()
 	c.ExpectEOF(content[1000:] + "end")
 	c.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	wantStopped()
 }

@@ -68,11 +68,11 @@ func testOutputOwedAtEnd(b *testEnv, stop bool) {
 		s.wantClosed(io.EOF)
 		return
 	}
-	done := s.stop(background(b))
+	wantStopped := s.stopMeanwhile(b)
 	idle.ExpectEOF("") // Stop is under way
 	idle.Close()
 	c.ExpectEOF(string(answer))
 	c.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	wantStopped()
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }

@@ -148,19 +148,6 @@ func testSendToOtherConn(b *testEnv) {
 	}
 }
 
-func wantClosedRef(b *testEnv, r engine.Ref) {
-	b.Helper()
-	if err := r.Send([]byte("wrong")); !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Send to a closed connection: %v, want %v", err, engine.ErrClosed)
-	}
-	if err := r.Close(); !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Close of a closed connection: %v, want %v", err, engine.ErrClosed)
-	}
-	if err := r.Nudge(); !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Nudge of a closed connection: %v, want %v", err, engine.ErrClosed)
-	}
-}
-
 func testCloseByRef(b *testEnv) {
 	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("awake") }})
 	c := s.dial()
