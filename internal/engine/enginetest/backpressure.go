@@ -65,9 +65,10 @@ func testShutdownRate(b *testEnv, cutOff bool) {
 	}
 	if cutOff {
 		cancel()
-	}
-	for _, c := range clients {
-		c.Close()
+	} else {
+		for _, c := range clients {
+			c.Close()
+		}
 	}
 	if err := testkit.Receive(b, done, "the return of Stop"); (err != nil) != cutOff {
 		b.Errorf("Stop: %v; connections were cut off: %v", err, cutOff)
