@@ -147,7 +147,7 @@ var aloneCases = []testCase{
 	{"second listener that can't be opened", testBadListener},
 	{"Dial to a port that refuses", testDialRefused},
 	{"peer that ends while a layer is at work", testEOFInHandshake},
-	{"Ref tells of its connection", testRefValues},
+	{"Ref tells of its connection, and not of the next one", testRefValues},
 }
 
 // fewDescriptors is the maximum number of descriptors of a case that is not in manyDescriptors. No
@@ -157,7 +157,6 @@ const fewDescriptors = 100
 var manyDescriptors = map[string]int{
 	"many connections at once":                  620,
 	"Pace touches many in one call":             420,
-	"Dial with Reset, and be killed":            220,
 	"ShutdownRate when the connections end":     320,
 	"ShutdownRate when its context ends":        320,
 	"connection of a peer is closed among many": 760,
