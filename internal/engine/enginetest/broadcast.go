@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,13 +44,9 @@ func testBroadcastToAll(b *testEnv) {
 		c.exchange("hello")
 	}
 	var want bytes.Buffer
-	var sizes []int
-	for i := range messages {
-		size := []int{5, 1000, 20 << 10}[i%3]
-		if i == messages/2 {
-			size = 300 << 10
-		}
-		sizes = append(sizes, size)
+	sizes := slices.Repeat([]int{5, 1000, 20 << 10}, messages/3)
+	sizes[messages/2] = 300 << 10
+	for i, size := range sizes {
 		want.Write(broadcastMessage(i, size))
 	}
 	var readers, passing sync.WaitGroup

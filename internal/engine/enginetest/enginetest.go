@@ -160,9 +160,10 @@ var manyDescriptors = map[string]int{
 	"ShutdownRate when the connections end":     320,
 	"ShutdownRate when its context ends":        320,
 	"connection of a peer is closed among many": 760,
-	"hand over":         900,
-	"hand over in part": 900,
-	"hand over while there are always broadcasts": 900,
+	"hand over": 900,
+	"hand over that ends while a connection is saved":    900,
+	"hand over that ends while a connection is restored": 900,
+	"hand over while there are always broadcasts":        900,
 }
 
 // handoverCases are for engines that can export connections.
