@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"fmt"
-	"io"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// This file tests the cost of messages to many connections, and which messages slow connections miss.
+// This file tests the cost of messages to many connections, and their order.
 
 var fanCases = []testCase{
 	{"broadcasts that wait go out together", func(b *testEnv) { testMessagesTogether(b, true) }},
@@ -28,7 +27,6 @@ var fanCases = []testCase{
 	{"delayed output is limited", testDelayedOutputLimits},
 	{"what was missed in a group is reported", testMissedInGroup},
 	{"messages of a group are between those before it and those behind it", testLeaveGroup},
-	{"a value that is not sent is replaced", testLatestToSlowReader},
 }
 
 // blockHandler blocks the handler of a new connection until release is called.
@@ -218,50 +216,5 @@ func testLeaveGroup(b *testEnv) {
 		if n := g.Len(); n != 0 {
 			b.Errorf("%d of %d are left in the group", n, conns)
 		}
-	}
-}
-
-// testLatestToSlowReader sends much more than MaxUnsent. When the peer reads, it must get some of
-// the values, each whole, and the last one. The counters must account for all.
-func testLatestToSlowReader(b *testEnv) {
-	const size = 8 << 10
-	missed := make(chan int64, 1)
-	var reported *atomic.Int64
-	s := b.startServer(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
-		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }), func(cfg *engine.Config) { reported = countMissed(cfg) })
-	slow := s.dial()
-	slow.shrinkSocketBuffers()
-	ref := s.wantOpened(1)[0]
-	var topic engine.LatestValue
-	latest, n := engine.NewSubscriptionToLaterValues(&topic), 0
-	testkit.WaitFor(b, "nothing is replaced", func() bool {
-		for range 20 {
-			topic.Set(broadcastMessage(n, size))
-			b.checkNoError(ref.AnnounceLatest(latest, size))
-			n++
-		}
-		return s.Counters()[engine.Replaced] > 1000
-	})
-	if why := s.reasons(); len(why) > 0 {
-		b.Fatalf("closed for %v", why)
-	}
-	if err := ref.AnnounceLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
-		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
-	}
-	got := slow.startReader(b)
-	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
-	replaced := s.Counters()[engine.Replaced]
-	if taken := got.n.Load(); taken+replaced != int64(n) {
-		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
-	}
-	testkit.WaitFor(b, "Missed does not report replaced values", func() bool { return reported.Load() == replaced })
-	slow.CloseWrite()
-	testkit.Receive(b, got.done, "the end")
-	s.wantClosed(io.EOF)
-	if n := testkit.Receive(b, missed, "Closed"); n != replaced {
-		b.Errorf("the connection has missed %d values, want %d", n, replaced)
-	}
-	if err := ref.AnnounceLatest(latest, 1); err != engine.ErrClosed {
-		b.Errorf("Publish to one that has closed: %v, want %v", err, engine.ErrClosed)
 	}
 }

@@ -9,8 +9,6 @@ import (
 )
 
 var outputCases = []testCase{
-	{"head and body to slow readers, with Send from outside", func(b *testEnv) { testHeadsAndBodies(b, false) }},
-	{"head and body with TLS", func(b *testEnv) { testHeadsAndBodies(b, true) }},
 	{"reading pauses for a client that does not read", testReadingPausesAtHighWater},
 	{"answers owed when the client has half-closed", func(b *testEnv) { testOutputOwedAtEnd(b, false) }},
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -20,7 +19,6 @@ var mailCases = []testCase{
 	}},
 	{"Send while the client half-closes", testSendAtHalfClose},
 	{"mail while both directions end", testSendAtBothEnds},
-	{"Send from one connection's handler to another", testSendToOtherConn},
 	{"Nudge, Send and Close from outside", testCloseByRef},
 }
 
@@ -125,26 +123,6 @@ func testSendAtBothEnds(b *testEnv) {
 		wg.Wait()
 	}
 	s.wantClosed(slices.Repeat([]error{io.EOF}, conns)...)
-}
-
-func testSendToOtherConn(b *testEnv) {
-	var other atomic.Pointer[engine.Ref]
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		r := c.Ref()
-		if to := other.Swap(&r); to != nil {
-			b.checkNoError(to.Send(in))
-		}
-		return len(in)
-	}})
-	clients := []*client{s.dial(), s.dial(), s.dial(), s.dial()}
-	clients[0].Send("first\n")
-	testkit.WaitFor(b, "the first handler does not run", func() bool { return other.Load() != nil })
-	for i := range 100 {
-		from, to := clients[(i+1)%4], clients[i%4]
-		line := fmt.Sprintf("message %d\n", i)
-		from.Send(line)
-		to.Expect(line)
-	}
 }
 
 func testCloseByRef(b *testEnv) {

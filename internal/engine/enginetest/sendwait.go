@@ -122,12 +122,16 @@ func testSendWaitEnds(b *testEnv) {
 	k.awaitEnd(engine.ErrClosed)
 
 	k = b.startBlockedConn()
-	k.waitTooMany(b)
 	b.checkNoError(k.ref.Close())
 	k.awaitEnd(engine.ErrClosed)
 	if _, err := io.Copy(io.Discard, k); err != nil { // data after the close is not sent
 		b.Errorf("client: %v, want the end", err)
 	}
+
+	k = b.startBlockedConn()
+	k.cancel(enough)
+	k.awaitEnd(enough)
+	k.waitTooMany(b)
 }
 
 // waitTooMany starts more senders than may wait. Those that wait end with their context.
