@@ -32,17 +32,13 @@ type testEnv struct {
 // checkNoError reports an error. It may be called on any goroutine.
 func (b *testEnv) checkNoError(err error) {
 	b.Helper()
-	if err != nil {
-		b.Error(err)
-	}
+	b.checkNoError(err)
 }
 
 // requireNoError ends the test case after an error.
 func (b *testEnv) requireNoError(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.requireNoError(err)
 }
 
 // testCase checks one guarantee.
@@ -198,9 +194,7 @@ func checkLeaks(t *testing.T) {
 	running := testkit.GoroutineIDs()
 	before := countOpenFiles()
 	t.Cleanup(func() {
-		if err := testkit.WaitGoroutinesEnd(running); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, testkit.WaitGoroutinesEnd(running))
 		if before < 0 {
 			return
 		}
@@ -220,9 +214,7 @@ func countOpenFiles() int {
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }

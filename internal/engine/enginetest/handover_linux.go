@@ -97,9 +97,7 @@ func closeFiles(all []*os.File) {
 // exportConns exports all connections of s.
 func (s *server) exportConns(ctx context.Context, channels []*os.File) (engine.ExportResult, error) {
 	s.t.Helper()
-	if err := s.PauseAccept(true); err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.RequireNoError(s.t, s.PauseAccept(true))
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return s.Engine.(engine.Migrator).ExportConns(ctx, channels)
@@ -244,9 +242,7 @@ func testExportBothWays(b *testEnv) {
 					b.Errorf("handed over %+v, %v", moved, err)
 				}
 				gone.Add(int64(moved.Exported))
-				if err := from.PauseAccept(false); err != nil {
-					b.Error(err)
-				}
+				b.checkNoError(from.PauseAccept(false))
 			})
 		}
 		moving.Wait()

@@ -118,9 +118,7 @@ func (t target) addr() netip.AddrPort { return t.Addr().(*net.TCPAddr).AddrPort(
 func (t target) acceptRelayed() *client {
 	t.b.Helper()
 	nc, err := t.Accept()
-	if err != nil {
-		t.b.Fatal(err)
-	}
+	testkit.RequireNoError(t.b, err)
 	return &client{testkit.NewConn(t.b, nc), t.b}
 }
 

@@ -90,14 +90,10 @@ func socketOptionsOf(b *testEnv, target, from netip.AddrPort) (options engine.So
 		return err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)) == want
 	}
 	open, err := os.ReadDir("/proc/thread-self/fd") // the thread may have a table of its own
-	if err != nil {
-		b.Error(err)
-	}
+	b.checkNoError(err)
 	for _, entry := range open {
 		fd, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			b.Error(err)
-		}
+		b.checkNoError(err)
 		if peer, err := syscall.Getpeername(fd); !is(peer, err, target) {
 			continue
 		}
