@@ -32,13 +32,13 @@ type testEnv struct {
 // checkNoError reports an error. It may be called on any goroutine.
 func (b *testEnv) checkNoError(err error) {
 	b.Helper()
-	b.checkNoError(err)
+	testkit.ExpectNoError(b, err)
 }
 
 // requireNoError ends the test case after an error.
 func (b *testEnv) requireNoError(err error) {
 	b.Helper()
-	b.requireNoError(err)
+	testkit.RequireNoError(b, err)
 }
 
 // testCase checks one guarantee.
