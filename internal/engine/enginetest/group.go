@@ -78,37 +78,46 @@ func testMessagesTogether(b *testEnv, casts bool) {
 	})
 }
 
-// testDelayedOutput sends messages that are delayed, to a group and to its member. Requests that concern other
+// testDelayedOutput sends messages that are delayed, to a group and to its members. Requests that concern other
 // connections must not end the delay; release must end it.
 func testDelayedOutput(b *testEnv, delay time.Duration, release func(s *server, r engine.Ref)) {
-	const messages = 30
-	nudged := make(chan engine.Ref, 2)
-	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { nudged <- c.Ref() }}, func(cfg *engine.Config) { cfg.WriteDelay = delay })
-	delayed := s.dial()
-	s.wantOpened(1)
+	const conns, messages = 20, 30
+	nudged := make(chan engine.Ref, 2*conns)
+	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { nudged <- c.Ref() }},
+		func(cfg *engine.Config) { cfg.WriteDelay, cfg.Limits.MaxMail = delay, 4*2*conns*messages })
+	clients := s.dialMany(conns)
+	refs := s.wantOpened(conns)
 	other := s.dial()
-	refs := s.wantOpened(2)
+	otherRef := s.wantOpened(conns + 1)[conns]
 	var g engine.Group
-	g.Add(refs[0])
+	for _, r := range refs {
+		g.Add(r)
+	}
 	want := ""
 	for i := range messages {
 		text := fmt.Sprintf("%d,", i)
 		want += text + text
 		g.Broadcast([]byte(text))
-		b.checkNoError(refs[0].Send([]byte(text)))
+		for _, r := range refs {
+			b.checkNoError(r.Send([]byte(text)))
+		}
 	}
-	b.checkNoError(refs[1].Nudge())
-	if r := testkit.Receive(b, nudged, "Nudged of a connection without messages"); r != refs[1] {
-		b.Errorf("Nudged of %v, want %v", r, refs[1])
+	b.checkNoError(otherRef.Nudge())
+	if r := testkit.Receive(b, nudged, "Nudged of a connection without messages"); r != otherRef {
+		b.Errorf("Nudged of %v, want %v", r, otherRef)
 	}
 	together := delay == time.Hour && s.Loops() > 0
 	if n := s.Counters()[engine.Writes]; together && n > 0 {
 		b.Errorf("%d writes of delayed messages", n)
 	}
-	release(s, refs[0])
-	delayed.Expect(want)
-	if n := s.Counters()[engine.Writes]; together && n > 2 {
-		b.Errorf("it took %d writes for %d messages", n, 2*messages)
+	for _, r := range refs {
+		release(s, r)
+	}
+	for _, c := range clients {
+		c.Expect(want)
+	}
+	if n := s.Counters()[engine.Writes]; together && n > 2*conns {
+		b.Errorf("%d connections took %d writes for %d messages each", conns, n, 2*messages)
 	}
 	other.CloseWrite()
 	other.ExpectEOF("")
