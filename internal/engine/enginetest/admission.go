@@ -1,13 +1,11 @@
 package enginetest
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -16,19 +14,16 @@ import (
 
 var entryCases = []testCase{
 	{"more connections than MaxConns", testTooManyConns},
-	{"more connections from a source than are let in", testMaxPerSource},
-	{"denied addresses, with an answer", testDeniedAddress},
+	{"denied addresses, and more connections from a source than are let in, with an answer", testRefusalReply},
 	{"several listeners, one with a bound", testSeveralListeners},
 }
 
 func testTooManyConns(b *testEnv) {
 	const most, more = 4, 3
 	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxConns = most }))
-	var clients []*client
-	for range most {
-		c := s.dial()
+	clients := s.dialMany(most)
+	for _, c := range clients {
 		c.exchange("welcome\n")
-		clients = append(clients, c)
 	}
 	for range more {
 		s.dial().ExpectClosed()
@@ -36,16 +31,12 @@ func testTooManyConns(b *testEnv) {
 	if n := s.Counters(); n.TotalRefused() != more || n[engine.Accepted] != most || n[engine.Open] != most {
 		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.TotalRefused(), n[engine.Accepted], n[engine.Open], more, most, most)
 	}
-	for _, c := range clients[1:] {
-		c.exchange("still there\n")
-	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
 	s.wantAccepting()
-	for _, c := range slices.Backward(clients[1:]) {
-		c.Close()
+	for _, c := range clients[1:] {
+		c.exchange("still there\n")
 	}
-	s.awaitClosed(most)
 }
 
 // wantAccepting waits until a connection is accepted. The slot of a closed connection is released a moment after the
@@ -75,40 +66,29 @@ func testSeveralListeners(b *testEnv) {
 	if len(at) != 3 || s.Addr().String() != at[0].Addr.String() {
 		b.Fatalf("Listening: %+v, want three, Addr %v being the first", at, s.Addr())
 	}
+	dial := func(i int) *client { return dialTo(b, at[i].Addr.String()) }
 	var there []*client
 	for i, want := range []string{"a 0\n", "b 1\n", "c 2\n", "b 1\n"} {
-		c := dialTo(b, at[i%3+i/3].Addr.String())
-		c.sendAndExpect("?", want)
-		there = append(there, c)
+		there = append(there, dial(i%3+i/3))
+		there[i].sendAndExpect("?", want)
 	}
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
-	full := dialTo(b, at[1].Addr.String())
-	full.Read(make([]byte, 1)) // refused, by EOF or a reset
+	dial(1).ExpectClosed()
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
-	if n := s.Counters().RefusedBy(engine.RefusedFull); n != 1 {
-		b.Errorf("%d are counted as refused for want of room, want 1", n)
-	}
+	s.wantRefused(engine.RefusedFull, 1)
 	there[1].Close()
 	s.wantClosed(io.EOF)
 	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // the slot of the closed connection is free again
-	again := dialTo(b, at[1].Addr.String())
-	again.sendAndExpect("?", "b 1\n")
+	dial(1).sendAndExpect("?", "b 1\n")
 	other := listen(b)
 	b.requireNoError(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()
 	b.requireNoError(err)
 	s.wantOpened(6)
 	wantListenerStats(b, s, "a 1 1 0, b 2 3 1, c 1 1 0")
-	dialled.Close()
-	for _, c := range append(there, again) {
-		c.Close()
-	}
-	wantStopped(b, s, s.stopNow(b))
-	for _, l := range s.ListenerStats() {
-		if l.Open != 0 {
-			b.Errorf("%d connections are counted as open at %s after Stop", l.Open, l.Name)
-		}
-	}
+	defer dialled.Close()
+	Kill(s)
+	wantListenerStats(b, s, "a 0 1 0, b 0 3 1, c 0 1 0")
 }
 
 // wantListenerStats waits until the listeners' open, accepted and refused counts are as wanted.
@@ -163,31 +143,35 @@ func (s *server) wantRefused(cause engine.Cause, n int64) {
 	}
 }
 
-func withRefusalReply(answer string, want error, b *testEnv) with {
-	return func(cfg *engine.Config) {
-		cfg.RefusalReply = func(peer netip.AddrPort, reason error) []byte {
-			if !errors.Is(reason, want) || !peer.IsValid() {
-				b.Errorf("Refuse of %v for %v, want %v", peer, reason, want)
-			}
-			return []byte(answer)
+func testRefusalReply(b *testEnv) {
+	s := b.startServer(lines(), func(cfg *engine.Config) {
+		cfg.Admission = engine.AdmissionRules{
+			MaxPerSource: 2, SourcePrefix: 64,
+			Deny:  []netip.Prefix{netip.MustParsePrefix("127.0.0.3/32")},
+			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.3/32")},
 		}
+		cfg.RefusalReply = func(peer netip.AddrPort, reason error) []byte {
+			return fmt.Appendf(nil, "%v: %v\n", peer, reason)
+		}
+	})
+	wantRefusal := func(c *client, reason error) {
+		b.Helper()
+		c.Send("and I talk first\n")
+		c.Expect(fmt.Sprintf("%v: %v\n", c.peer(), reason))
+		c.ExpectClosed()
 	}
-}
-
-func testMaxPerSource(b *testEnv) {
-	s := b.startServer(lines(), withRefusalReply("too many\n", engine.ErrRefusedSource, b),
-		func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{MaxPerSource: 2, SourcePrefix: 64} })
-	a, other := s.dial(), s.dialFrom("127.0.0.2")
+	wantRefusal(s.dialFrom("127.0.0.2"), engine.ErrDenied)
+	wantRefusal(s.dialFrom("127.0.0.3"), engine.ErrDenied)
+	a := s.dial()
 	a.exchange("hello\n")
 	s.dial().exchange("hello\n")
 	for range 3 {
-		c := s.dial()
-		c.Send("and I talk first\n")
-		c.Expect("too many\n")
-		c.ExpectClosed()
+		wantRefusal(s.dial(), engine.ErrRefusedSource)
 	}
-	other.exchange("hello\n")
-	s.wantRefused(engine.RefusedSource, 3)
+	if n := s.Counters(); n.RefusedBy(engine.RefusedDenied) != 2 || n.RefusedBy(engine.RefusedSource) != 3 || n.TotalRefused() != 5 {
+		b.Errorf("%d are counted as denied, %d for their source and %d in all; want 2, 3 and 5",
+			n.RefusedBy(engine.RefusedDenied), n.RefusedBy(engine.RefusedSource), n.TotalRefused())
+	}
 	a.Close()
 	s.wantClosed(io.EOF)
 	s.wantAccepting()
@@ -206,20 +190,4 @@ func testAcceptRate(b *testEnv) {
 	if c := s.Counters(); c[engine.AcceptPauses] == 0 || c[engine.Accepted] != int64(len(clients)) || c.TotalRefused() != 0 {
 		b.Errorf("counted %d pauses, %d accepted, %d refused; want some, %d and 0", c[engine.AcceptPauses], c[engine.Accepted], c.TotalRefused(), len(clients))
 	}
-}
-
-func testDeniedAddress(b *testEnv) {
-	s := b.startServer(lines(), withRefusalReply("not you\n", engine.ErrDenied, b), func(cfg *engine.Config) {
-		cfg.Admission = engine.AdmissionRules{
-			Deny:  []netip.Prefix{netip.MustParsePrefix("127.0.0.3/32")},
-			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.3/32")},
-		}
-	})
-	for _, ip := range []string{"127.0.0.2", "127.0.0.3"} {
-		c := s.dialFrom(ip)
-		c.Expect("not you\n")
-		c.ExpectClosed()
-	}
-	s.dial().exchange("hello\n")
-	s.wantRefused(engine.RefusedDenied, 2)
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +21,6 @@ var castCases = []testCase{
 	{"broadcast to a peer that does not read", func(b *testEnv) { testBroadcastToSlowReader(b, false) }},
 	{"broadcast to a peer that does not read, with messages dropped", func(b *testEnv) { testBroadcastToSlowReader(b, true) }},
 	{"broadcast to a connection whose handler takes long", testBroadcastToBusyHandlers},
-	{"broadcast while the engine stops", testBroadcastDuringStop},
 }
 
 // broadcast broadcasts p, and retries while there is no space.
@@ -45,13 +44,9 @@ func testBroadcastToAll(b *testEnv) {
 		c.exchange("hello")
 	}
 	var want bytes.Buffer
-	var sizes []int
-	for i := range messages {
-		size := []int{5, 1000, 20 << 10}[i%3]
-		if i == messages/2 {
-			size = 300 << 10
-		}
-		sizes = append(sizes, size)
+	sizes := slices.Repeat([]int{5, 1000, 20 << 10}, messages/3)
+	sizes[messages/2] = 300 << 10
+	for i, size := range sizes {
 		want.Write(broadcastMessage(i, size))
 	}
 	var readers, passing sync.WaitGroup
@@ -221,35 +216,4 @@ func testBroadcastToBusyHandlers(b *testEnv) {
 	if got, want := testkit.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
 		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
 	}
-}
-
-func testBroadcastDuringStop(b *testEnv) {
-	const n, news = 20, "news\n"
-	s := b.startServer(lines())
-	var clients []*client
-	var ends []<-chan string
-	for range n {
-		c := s.dial()
-		c.Send("half a message")
-		clients, ends = append(clients, c), append(ends, readAllInBackground(c))
-	}
-	s.wantOpened(n)
-	s.wantBytesIn(n * 14)
-	var casting sync.WaitGroup
-	for range 2 {
-		casting.Go(func() {
-			for !errors.Is(s.BroadcastToAllWorkers([]byte(news)), engine.ErrClosed) {
-				runtime.Gosched()
-			}
-		})
-	}
-	done := s.stop(background(b))
-	casting.Wait()
-	for i, c := range clients {
-		c.CloseWrite()
-		if got := testkit.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
-			b.Errorf("a client got %s", abbreviate([]byte(got)))
-		}
-	}
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }

@@ -40,9 +40,7 @@ func (s *server) dialStream(encrypted, slow bool) io.ReadWriter {
 		return c
 	}
 	t, err := c.encrypt(clientTLS())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.RequireNoError(s.t, err)
 	return t
 }
 
@@ -65,9 +63,7 @@ func (c *client) Read(p []byte) (int, error) { return c.R.Read(p) }
 // shrinkSocketBuffers limits what the kernel buffers for a client that does not read.
 func (c *client) shrinkSocketBuffers() {
 	nc := c.Conn.Conn.(*net.TCPConn)
-	if err := errors.Join(nc.SetReadBuffer(128<<10), nc.SetWriteBuffer(128<<10)); err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.RequireNoError(c.t, errors.Join(nc.SetReadBuffer(128<<10), nc.SetWriteBuffer(128<<10)))
 }
 
 // tryExpect is readAndCompare for a client.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -16,12 +15,9 @@ import (
 
 var closeCases = []testCase{
 	{"reset while output is owed", testResetWithUnsentOutput},
-	{"close in Opened", testCloseInOpened},
 	{"close with output owed and input unread", testCloseLingers},
-	{"close while paused with input unread", testCloseWhilePaused},
 	{"client that never closes", testCloseExpires},
 	{"close after the client", testCloseAfterPeer},
-	{"clients that flood while the server closes", testCloseFloodingPeer},
 	{"client that never closes, beside slow handlers", testLingerBesideSlowHandler},
 }
 
@@ -34,19 +30,6 @@ func testResetWithUnsentOutput(b *testEnv) {
 	c.Expect(string(testPattern(1)))
 	c.Reset()
 	s.wantClosed(syscall.ECONNRESET)
-}
-
-func testCloseInOpened(b *testEnv) {
-	for _, greeting := range []string{"", "sorry, not today\n"} {
-		s := b.startServer(&Script{Opened: func(c *engine.Conn) {
-			c.WriteString(greeting)
-			c.CloseWith(nil)
-		}})
-		c := s.dial()
-		c.ExpectEOF(greeting)
-		c.Close()
-		s.wantClosed(nil)
-	}
 }
 
 // testCloseLingers closes a connection with unread input in the kernel. If the server did not
@@ -68,34 +51,6 @@ func testCloseLingers(b *testEnv) {
 	c.ExpectEOF(string(answer))
 	c.Send(more)
 	c.Send(more)
-	c.Close()
-	s.wantClosed(nil)
-}
-
-// testCloseWhilePaused closes from outside while input is held back because of unsent output. The
-// client must get a number of whole answers, which depends on the kernel's buffers, and then EOF.
-func testCloseWhilePaused(b *testEnv) {
-	const owed, requests = 2 << 20, 20
-	answer := testPattern(owed)
-	s := b.startServer(&Script{Received: func(c *engine.Conn, _ []byte) int {
-		c.Write(answer)
-		return 1
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
-	c := s.dial()
-	c.shrinkSocketBuffers()
-	c.Send(strings.Repeat("g", requests))
-	s.wantBytesIn(requests)
-	b.checkNoError(s.wantOpened(1)[0].Close())
-	c.Send("more that is never read")
-	got, err := io.ReadAll(c)
-	if err != nil {
-		b.Errorf("client: got %d bytes, then %v instead of the end", len(got), err)
-	}
-	if n := len(got) / owed; n < 1 || n >= requests {
-		b.Errorf("client: got %d bytes, want some answers of %d, less than %d", len(got), owed, requests)
-	} else if err := compareBytes(got, bytes.Repeat(answer, n)); err != nil {
-		b.Error(err)
-	}
 	c.Close()
 	s.wantClosed(nil)
 }
@@ -162,19 +117,6 @@ func (c *client) sendUntilError() {
 			return
 		}
 	}
-}
-
-// testCloseFloodingPeer checks that peers that keep sending do not extend the linger time.
-func testCloseFloodingPeer(b *testEnv) {
-	const n = 16
-	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.CloseWith(nil)
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
-	for range n {
-		go s.dial().sendUntilError()
-	}
-	s.wantClosed(slices.Repeat([]error{nil}, n)...)
 }
 
 // testLingerBesideSlowHandler checks that the linger time ends even if handlers of other connections are slow.

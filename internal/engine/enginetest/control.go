@@ -13,12 +13,19 @@ import (
 var operatorCases = []testCase{
 	{"nothing is accepted while it is held", testPauseAccept},
 	{"held where the rate of accepting pauses", testPauseAcceptWithRate},
-	{"Stop while it is held", testStopWhileAcceptPaused},
 	{"connection of a peer is closed among many", testClosePeerConnsAmongMany},
 	{"connection of a peer whose handler has not returned", testClosePeerConnsBusyHandler},
 }
 
-// wantAcceptPaused waits until all acceptors have paused or resumed.
+// pauseAcceptAndWait waits until all acceptors have paused or resumed.
+func (s *server) pauseAcceptAndWait(on bool) {
+	s.t.Helper()
+	if err := s.PauseAccept(on); err != nil {
+		s.t.Errorf("Hold(%v): %v", on, err)
+	}
+	s.wantAcceptPaused(on)
+}
+
 func (s *server) wantAcceptPaused(on bool) {
 	s.t.Helper()
 	var want int64
@@ -28,14 +35,6 @@ func (s *server) wantAcceptPaused(on bool) {
 	testkit.WaitFor(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
 		return s.Counters()[engine.AcceptPausedCount] == want
 	})
-}
-
-func (s *server) pauseAcceptAndWait(on bool) {
-	s.t.Helper()
-	if err := s.PauseAccept(on); err != nil {
-		s.t.Errorf("Hold(%v): %v", on, err)
-	}
-	s.wantAcceptPaused(on)
 }
 
 func (c *client) peer() netip.AddrPort {
@@ -82,8 +81,14 @@ func testPauseAccept(b *testEnv) {
 		for _, l := range late {
 			l.Expect("is anybody there?\n")
 		}
-		clients = append(clients, s.dial())
+		clients = append(late, s.dial())
 		meanwhile()
+
+		s.pauseAcceptAndWait(true)
+		unaccepted := s.dial()
+		Kill(s)
+		unaccepted.ExpectClosed()
+		s.wantAcceptPaused(false)
 	}
 }
 
@@ -97,22 +102,6 @@ func testPauseAcceptWithRate(b *testEnv) {
 		for _, c := range clients {
 			c.exchange("hello\n")
 		}
-	}
-}
-
-func testStopWhileAcceptPaused(b *testEnv) {
-	s := b.startServer(lines())
-	c := s.dial()
-	c.exchange("hello\n")
-	s.pauseAcceptAndWait(true)
-	late := s.dial()
-	done := s.stop(background(b))
-	c.ExpectEOF("")
-	c.Close()
-	b.checkNoError(testkit.Receive(b, done, "the return of Stop"))
-	late.ExpectClosed()
-	if n := s.Counters()[engine.AcceptPausedCount]; n != 0 {
-		b.Errorf("%d are counted as holding after the end", n)
 	}
 }
 

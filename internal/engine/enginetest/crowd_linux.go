@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // crowdTable is the number of connections per descriptor table.
@@ -28,9 +29,7 @@ func DialCrowd(t testing.TB, addr string, n int) {
 		some := min(n, crowdTable)
 		n -= some
 		holding.Go(func() { sock.RunOnNewThread(func() { dialAndHoldCrowd(to, some, opened, end) }) })
-		if err := <-opened; err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, <-opened)
 	}
 }
 

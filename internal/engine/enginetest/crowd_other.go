@@ -5,6 +5,8 @@ package enginetest
 import (
 	"net"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // DialCrowd opens n connections and holds them until the test's cleanup.
@@ -12,9 +14,7 @@ func DialCrowd(t testing.TB, addr string, n int) {
 	t.Helper()
 	for range n {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		t.Cleanup(func() { c.Close() })
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -20,7 +19,6 @@ var dialCases = []testCase{
 	{"Dial", func(b *testEnv) { testDial(b, engine.DialRequest{Target: echoServer(b)}) }},
 	{"Dial from an address", testDialFromSource},
 	{"Dial of more than MaxConns", testDialTooMany},
-	{"Dial from an engine that listens to itself", testDialSelf},
 	{"Dial of a unix socket", func(b *testEnv) { testDialUnixPath(b, tempUnixPath(b)) }},
 }
 
@@ -145,30 +143,6 @@ func testDialTooMany(b *testEnv) {
 	testkit.WaitFor(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
 	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
-}
-
-// testDialSelf has both ends of each connection in one engine.
-func testDialSelf(b *testEnv) {
-	const n = 20
-	s := b.startServer(&Script{
-		Opened: func(c *engine.Conn) {
-			if c.IsDialled() {
-				c.WriteString("ping\n")
-			}
-		},
-		Received: func(c *engine.Conn, in []byte) int {
-			if c.IsDialled() && string(in) == "ping\n" {
-				c.CloseWith(nil)
-				return len(in)
-			}
-			return answerLine(c, in)
-		},
-	})
-	b.requireNoError(s.Dial(engine.DialRequest{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}))
-	whys := s.awaitClosed(2 * n)
-	if ends := len(slices.DeleteFunc(whys, func(err error) bool { return err == nil })); ends != n {
-		b.Errorf("closed for %v, want %d times nil and %d times %v", whys, n, n, io.EOF)
-	}
 }
 
 // tempUnixPath returns a path for a unix socket that is short enough for all systems.

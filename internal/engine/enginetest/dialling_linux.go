@@ -1,18 +1,15 @@
 package enginetest
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -20,13 +17,11 @@ import (
 )
 
 func init() {
-	resetCases = []testCase{
-		{"Dial with Reset", testDialReset},
-		{"Dial with Reset, and be killed", testDialDuringKill},
-	}
+	resetCases = []testCase{{"Dial with Reset", testDialReset}}
 	systemCases = append(systemCases,
 		testCase{"Dial from an address that is not ours", testDialFromForeignAddress},
-		testCase{"Stop while dialling", testStopWhileDialling},
+		testCase{"Stop while dialling", func(b *testEnv) { testStopWhileDialling(b, false) }},
+		testCase{"Stop by force while dialling", func(b *testEnv) { testStopWhileDialling(b, true) }},
 		testCase{"Dial after a connection whose socket stays open elsewhere", testDialAfterSharedSocket},
 	)
 }
@@ -41,54 +36,6 @@ func testDialReset(b *testEnv) {
 	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
 	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
-}
-
-// killedTarget is set for a subprocess that dials this target until it is killed.
-const killedTarget = "MYRIAD_TEST_KILLED_TARGET"
-
-// testDialDuringKill kills a process that has dialled, another instance of this test, and checks
-// that none of its connections is left.
-func testDialDuringKill(b *testEnv) {
-	const n = 200
-	if target := os.Getenv(killedTarget); target != "" {
-		dialUntilKilled(b, netip.MustParseAddrPort(target), n)
-		return
-	}
-	target := echoServer(b)
-	before := countSocketsTo(b, target)
-	var path []string
-	for part := range strings.SplitSeq(b.Name(), "/") {
-		path = append(path, "^"+regexp.QuoteMeta(part)+"$")
-	}
-	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String(), fmt.Sprint("-test.short=", testing.Short()))
-	child.Env = append(os.Environ(), killedTarget+"="+target.String())
-	said, err := child.StdoutPipe()
-	b.requireNoError(err)
-	if _, err = child.StdinPipe(); err != nil { // the pipe ends with this process
-		b.Fatal(err)
-	}
-	b.requireNoError(child.Start())
-	first, err := bufio.NewReader(said).ReadString('\n')
-	if err != nil || first != dialledAll {
-		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
-	}
-	// The kernel's table can't be read atomically.
-	testkit.WaitFor(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return countSocketsTo(b, target) >= n })
-	_ = child.Process.Kill()
-	_ = child.Wait() // "signal: killed"
-	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
-}
-
-// dialledAll is what the subprocess prints when it has dialled.
-const dialledAll = "all are open\n"
-
-func dialUntilKilled(b *testEnv, target netip.AddrPort, n int) {
-	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
-		func(cfg *engine.Config) { cfg.ResetDialled = true })
-	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
-	s.wantOpened(n)
-	fmt.Print(dialledAll)
-	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
 }
 
 // countSocketsTo counts the sockets in any state with a target on 127.0.0.1.
@@ -121,18 +68,30 @@ func testDialFromForeignAddress(b *testEnv) {
 
 // testStopWhileDialling stops while dialling a listener that does not accept. Dials beyond its
 // backlog must fail at once.
-func testStopWhileDialling(b *testEnv) {
+func testStopWhileDialling(b *testEnv, byForce bool) {
 	const n = 20
 	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
 	b.requireNoError(s.Dial(engine.DialRequest{Target: newNeverAcceptingListener(b), Count: n}))
 	testkit.WaitFor(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
-	b.checkNoError(s.stopNow(b))
+	if byForce {
+		Kill(s)
+	} else {
+		s.stopMeanwhile(b)()
+	}
 	made := len(s.reasons())
 	if made == n {
 		b.Errorf("all %d dials succeeded at once", n)
 	}
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, made)...)
-	s.wantDialFailed(slices.Repeat([]error{engine.ErrClosed}, n-made)...)
+	failed := s.awaitDialFailed(n - made)
+	if len(failed) != n-made {
+		b.Errorf("%d dials failed and %d succeeded of %d", len(failed), made, n)
+	}
+	for _, err := range failed {
+		if !errors.Is(err, engine.ErrClosed) && !(byForce && errors.Is(err, engine.ErrServerClosed)) {
+			b.Errorf("a dial failed for %v, want %v", err, engine.ErrClosed)
+		}
+	}
 }
 
 // testDialAfterSharedSocket closes a connection whose socket is still open by another

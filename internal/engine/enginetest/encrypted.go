@@ -2,14 +2,13 @@ package enginetest
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,11 +27,9 @@ var layerCases = []testCase{
 	{"PROXY header of a source that has too many", testProxySource},
 	{"TLS ends: half-close, close_notify, truncation, Close", testTLSClose},
 	{"TLS that the peer breaks after the handshake", testTLSBrokenRecord},
-	{"TLS with many clients at once, Send and broadcasts", testTLSManyConns},
+	{"TLS clients that end at once, with a low HighWater", testTLSQuickEnd},
 	{"TLS behind a PROXY header, with state", testTLSBehindProxyHeader},
 	{"TLS with Stop during handshakes", testTLSStop},
-	{"TLS client that ends at once", testTLSQuickEnd},
-	{"TLS with a low HighWater", testTLSLowWater},
 }
 
 var cert = sync.OnceValue(func() tls.Certificate {
@@ -170,61 +167,73 @@ func testProxySource(b *testEnv) {
 	}
 }
 
-// patient is a layer whose handshake is done at the first ContinueHandshake after ready was closed. It sends the
-// connection's Ref to refs when bytes arrive.
+// patient is a layer whose handshake is done at the first ContinueHandshake after ready was closed. Until then it takes
+// no input if full is set. It sends the connection's Ref to refs.
 type patient struct {
+	full  bool
 	ready chan struct{}
 	refs  chan engine.Ref
 }
 
-func (l *patient) ContinueHandshake(c *engine.Conn) error {
+func (l *patient) isReady() bool {
 	select {
 	case <-l.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *patient) ContinueHandshake(c *engine.Conn) error {
+	if l.isReady() {
 		c.OnHandshakeDone()
+		return nil
+	}
+	select {
+	case l.refs <- c.Ref():
 	default:
 	}
 	return nil
 }
 
-func (l *patient) OnRead(c *engine.Conn, p []byte) error {
-	l.refs <- c.Ref()
-	return nil
-}
+func (l *patient) OnRead(*engine.Conn, []byte) error { return nil }
 
 func (l *patient) Write(c *engine.Conn, p []byte) error {
 	c.AppendToTransport(p)
 	return nil
 }
 
-func (l *patient) InputFull() bool          { return false }
+func (l *patient) InputFull() bool          { return l.full && !l.isReady() }
 func (l *patient) Memory() (int, bool)      { return 0, false }
 func (l *patient) OnEOF(*engine.Conn) error { return nil }
 func (l *patient) SendClose(*engine.Conn)   {}
 func (l *patient) OnClosed(*engine.Conn)    {}
 
-// testEOFInHandshake sends EOF before the layer's handshake is done. The handler must hear of it
-// afterwards, and the driver must not poll until then.
+// testEOFInHandshake sends data and EOF before the layer's handshake is done. The handler must hear of it afterwards, and
+// the driver must not poll until then.
 func testEOFInHandshake(b *testEnv) {
-	l := &patient{ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}
-	s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
-		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
-	c := s.dial()
-	c.Send("x")
-	ref := testkit.Receive(b, l.refs, "the layer")
-	c.CloseWrite()
-	time.Sleep(10 * time.Millisecond) // lets EOF arrive
-	before := cpuTime(b)
-	time.Sleep(100 * time.Millisecond)
-	if used := cpuTime(b) - before; used > 60*time.Millisecond {
-		b.Errorf("100 ms of waiting have cost %v of CPU", used)
+	for _, full := range []bool{false, true} {
+		l := &patient{full: full, ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}
+		s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
+			func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
+		c := s.dial()
+		c.Send("x")
+		c.CloseWrite()
+		ref := testkit.Receive(b, l.refs, "the layer")
+		time.Sleep(10 * time.Millisecond) // lets EOF arrive
+		before := cpuTime(b)
+		time.Sleep(100 * time.Millisecond)
+		if used := cpuTime(b) - before; used > 60*time.Millisecond {
+			b.Errorf("100 ms of waiting have cost %v of CPU", used)
+		}
+		if n := s.Counters(); n[engine.Handshaking] != 1 || n[engine.Accepted] != 0 {
+			b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Handshaking], n[engine.Accepted])
+		}
+		close(l.ready)
+		b.checkNoError(ref.ResumeLayer())
+		c.ExpectEOF("goodbye")
+		s.wantClosed(io.EOF)
 	}
-	if n := s.Counters(); n[engine.Handshaking] != 1 || n[engine.Accepted] != 0 {
-		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Handshaking], n[engine.Accepted])
-	}
-	close(l.ready)
-	b.checkNoError(ref.ResumeLayer())
-	c.ExpectEOF("goodbye")
-	s.wantClosed(io.EOF)
 }
 
 func testTLSClose(b *testEnv) {
@@ -314,52 +323,6 @@ func (m *corruptingReader) Read(p []byte) (int, error) {
 	return m.Conn.Read(p)
 }
 
-// testTLSManyConns has more clients than the limit for handshakes, each with an echo, a posted
-// message and a broadcast.
-func testTLSManyConns(b *testEnv) {
-	const n = 40
-	s := b.startServer(lines(), b.withLayers(false, true))
-	conns := make([]*tls.Conn, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			var err error
-			for range 10 { // a client whose handshake was refused tries again
-				var c *client
-				if c, err = tryDial(b, s.Addr().String()); err != nil {
-					break
-				}
-				if conns[i], err = c.encrypt(clientTLS()); err == nil {
-					err = exchangeTLS(conns[i], fmt.Appendf(nil, "client %d\n", i))
-				}
-				if err == nil || s.Counters().RefusedBy(engine.RefusedHandshake) == 0 {
-					break
-				}
-			}
-			if err != nil {
-				b.Errorf("client %d: %v", i, err)
-			}
-		})
-	}
-	all.Wait()
-	if b.Failed() {
-		return
-	}
-	for _, r := range s.wantOpened(n) {
-		b.checkNoError(r.Send([]byte("for you\n")))
-	}
-	for _, c := range conns { // before the broadcast, which may overtake
-		b.checkNoError(readAndCompare(c, "for you\n"))
-	}
-	large := testPattern(200_000)
-	s.broadcast(large)
-	for _, c := range conns {
-		b.checkNoError(readAndCompare(c, string(large)))
-		c.Close()
-	}
-	s.awaitClosed(n)
-}
-
 func testTLSBehindProxyHeader(b *testEnv) {
 	type seen struct {
 		peer  netip.AddrPort
@@ -398,7 +361,7 @@ func testTLSStop(b *testEnv) {
 		stalled = append(stalled, c)
 	}
 	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Handshaking] == 10 })
-	done := s.stop(background(b))
+	wantStopped := s.stopMeanwhile(b)
 	for _, c := range stalled {
 		c.ExpectClosed()
 		c.Close()
@@ -407,49 +370,14 @@ func testTLSStop(b *testEnv) {
 		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
 	}
 	ready.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	wantStopped()
 	s.wantClosed(engine.ErrServerClosed)
 }
 
-// testTLSQuickEnd has clients that send all data and EOF as early as possible.
+// testTLSQuickEnd has more clients than the limit for handshakes, which send all data and EOF as early as possible.
+// HighWater is below the size of the handshake: Writable must not be called before Opened.
 func testTLSQuickEnd(b *testEnv) {
-	const n = handshakes
-	s := b.startServer(lines(), b.withLayers(false, true))
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			raw, err := tryDial(b, s.Addr().String())
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			c := tls.Client(raw, clientTLS())
-			if err := c.HandshakeContext(ctx); err != nil {
-				b.Errorf("client %d: %v", i, err)
-				return
-			}
-			c.Write([]byte("only this\n"))
-			c.CloseWrite()
-			raw.CloseWrite()
-			if got, err := io.ReadAll(c); err != nil || string(got) != "only this\n" {
-				b.Errorf("client %d: got %q, %v", i, got, err)
-			}
-			c.Close()
-		})
-	}
-	all.Wait()
-	for _, reason := range s.awaitClosed(n) {
-		if reason != io.EOF {
-			b.Errorf("closed for %v, want EOF", reason)
-		}
-	}
-}
-
-// testTLSLowWater has HighWater below the size of the handshake: Writable must not be called before
-// Opened.
-func testTLSLowWater(b *testEnv) {
+	const n = 5 * handshakes
 	s := b.startServer(lines(), b.withLayers(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
@@ -458,12 +386,38 @@ func testTLSLowWater(b *testEnv) {
 				}
 			}
 		})
-	c := s.dialTLS()
-	for range 10 {
-		b.requireNoError(exchangeTLS(c, []byte("a line that is longer than HighWater\n")))
+	talk := func() (got []byte, err error) {
+		raw, err := tryDial(b, s.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		defer raw.Close()
+		c, err := raw.encrypt(clientTLS())
+		if err != nil {
+			return nil, err
+		}
+		c.Write([]byte("only this, which is longer than HighWater\n"))
+		c.CloseWrite()
+		raw.CloseWrite()
+		return io.ReadAll(c)
 	}
-	c.Close()
-	s.wantClosed(io.EOF)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			got, err := talk()
+			for range 10 {
+				if err == nil || s.Counters().RefusedBy(engine.RefusedHandshake) == 0 {
+					break
+				}
+				got, err = talk() // its handshake may have been refused
+			}
+			if err != nil || string(got) != "only this, which is longer than HighWater\n" {
+				b.Errorf("client %d: got %q, %v", i, got, err)
+			}
+		})
+	}
+	all.Wait()
+	s.wantClosed(slices.Repeat([]error{io.EOF}, n)...)
 }
 
 // testTLSPartialRecord sends part of a record, whose memory must be counted.

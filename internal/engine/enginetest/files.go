@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -17,8 +16,6 @@ var fileCases = []testCase{
 	{"SendFile to a slow reader keeps little in memory", func(b *testEnv) { testFileToSlowReader(b, false) }},
 	{"SendFile with TLS to a slow reader", func(b *testEnv) { testFileToSlowReader(b, true) }},
 	{"SendFile of a file that is cut off", testFileTruncated},
-	{"SendFile to a client that resets", testFileReset},
-	{"SendFile during Stop", testFileDuringDrain},
 }
 
 const fileSize = 6 << 20
@@ -38,25 +35,20 @@ func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 
 // serveFileAnswers starts a server that answers all input with answer. Loops with their own descriptor tables can't
 // send files. On such loops, serveFileAnswers checks the error and returns nil.
-func (b *testEnv) serveFileAnswers(answer func(c *engine.Conn), changes ...with) *server {
+func (b *testEnv) serveFileAnswers(encrypted bool, answer func(c *engine.Conn), changes ...with) *server {
 	probe, _ := b.newRandomFile(100)
 	sends := make(chan error, 1)
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == '?' {
 			sends <- c.SendFile(probe, 0, 0)
-			c.WriteString("!")
 		} else {
 			answer(c)
 		}
 		return len(in)
-	}}, changes...)
-	c := s.dial()
-	defer func() {
-		c.Close()
-		s.awaitClosed(1)
-	}()
-	c.Send("?")
-	c.Expect("!")
+	}}, append(changes, b.withLayers(false, encrypted))...)
+	stream := s.dialStream(encrypted, false)
+	_, err := io.WriteString(stream, "?")
+	b.requireNoError(err)
 	if err := testkit.Receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	} else if err != nil {
@@ -70,7 +62,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 	large := string(testPattern(64 << 10))
 	offset, err := f.Seek(17, io.SeekStart)
 	b.requireNoError(err)
-	s := b.serveFileAnswers(func(c *engine.Conn) {
+	s := b.serveFileAnswers(encrypted, func(c *engine.Conn) {
 		b.checkNoError(c.Ref().Send([]byte("posted")))
 		own, err := os.Open(f.Name())
 		if err != nil {
@@ -92,7 +84,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 			b.Errorf("Pending is %d and %d with files that wait", before, got)
 		}
 		b.checkNoError(errors.Join(errs...))
-	}, b.withTLSIf(encrypted))
+	})
 	if s == nil {
 		return
 	}
@@ -111,32 +103,13 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 	}
 }
 
-// withTLSIf encrypts all connections except the first, which serveFileAnswers probes with.
-func (b *testEnv) withTLSIf(encrypted bool) with {
-	layered := b.withLayers(false, encrypted)
-	return func(cfg *engine.Config) {
-		layered(cfg)
-		if !encrypted {
-			return
-		}
-		first := cfg.NewLayer
-		var n atomic.Int64
-		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
-			if n.Add(1) == 1 {
-				return nil
-			}
-			return first(c)
-		}
-	}
-}
-
 // testFileToSlowReader checks that reading pauses while a file waits for its reader, that memory
 // stays bounded, and that Writable is called when almost all was sent.
 func testFileToSlowReader(b *testEnv, encrypted bool) {
 	f, content := b.newRandomFile(4 * fileSize)
 	const high, low = 200 << 10, 100 << 10
 	drained := make(chan int, 10)
-	s := b.serveFileAnswers(func(c *engine.Conn) {
+	s := b.serveFileAnswers(encrypted, func(c *engine.Conn) {
 		b.checkNoError(c.SendFile(f, 0, -1))
 		if !c.IsPaused() {
 			b.Error("not Paused with a file that waits")
@@ -144,7 +117,7 @@ func testFileToSlowReader(b *testEnv, encrypted bool) {
 		if _, err := c.Write(make([]byte, 10)); err != nil { // files don't count against MaxUnsent
 			b.Errorf("Write behind a file: %v", err)
 		}
-	}, b.withTLSIf(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
+	}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
 		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.UnsentAndDroppedBytes() } })
 	if s == nil {
 		return
@@ -174,7 +147,7 @@ func testFileToSlowReader(b *testEnv, encrypted bool) {
 func testFileTruncated(b *testEnv) {
 	const left = 100 << 10
 	f, content := b.newRandomFile(fileSize)
-	s := b.serveFileAnswers(func(c *engine.Conn) {
+	s := b.serveFileAnswers(false, func(c *engine.Conn) {
 		if err := c.SendFile(f, 1, fileSize); !errors.Is(err, engine.ErrShortFile) {
 			b.Errorf("SendFile of more than there is: %v", err)
 		}
@@ -195,52 +168,5 @@ func testFileTruncated(b *testEnv) {
 	if want := "head" + content[:left]; len(got) > len(want) || string(got) != want[:len(got)] {
 		b.Error(compareBytes(got, []byte(want)))
 	}
-	if reason := s.awaitClosed(2)[1]; !errors.Is(reason, engine.ErrShortFile) {
-		b.Errorf("closed for %v, want %v", reason, engine.ErrShortFile)
-	}
-}
-
-func testFileReset(b *testEnv) {
-	f, content := b.newRandomFile(4 * fileSize)
-	s := b.serveFileAnswers(func(c *engine.Conn) {
-		for range 3 {
-			c.SendFile(f, 0, -1)
-			c.WriteString("between")
-		}
-	})
-	if s == nil {
-		return
-	}
-	c := s.dial()
-	c.shrinkSocketBuffers()
-	c.Send("x")
-	c.Expect(content[:100000])
-	c.Reset()
-	if reason := s.awaitClosed(2)[1]; !testkit.IsReset(reason) {
-		b.Errorf("closed for %v, want a reset", reason)
-	}
-	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
-}
-
-// testFileDuringDrain stops while a file is being sent, which must be completed.
-func testFileDuringDrain(b *testEnv) {
-	f, content := b.newRandomFile(4 * fileSize)
-	s := b.serveFileAnswers(func(c *engine.Conn) {
-		b.checkNoError(c.SendFile(f, 0, -1))
-		c.WriteString("end")
-	})
-	if s == nil {
-		return
-	}
-	c, idle := s.dial(), s.dial()
-	c.shrinkSocketBuffers()
-	c.Send("x")
-	c.Expect(content[:1000])
-	s.wantOpened(3)
-	done := s.stop(background(b))
-	idle.ExpectEOF("") // Stop is under way
-	idle.Close()
-	c.ExpectEOF(content[1000:] + "end")
-	c.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	s.wantClosed(engine.ErrShortFile)
 }

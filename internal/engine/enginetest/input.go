@@ -12,23 +12,8 @@ import (
 
 var inputCases = []testCase{
 	{"storm of clients", testRandomClients},
-	{"message of 1 MiB in pieces", testMessageInPieces},
 	{"many messages in one segment", testManyMessages},
 	{"many connections at once", testManyConnections},
-}
-
-func testMessageInPieces(b *testEnv) {
-	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxMessage, l.MaxUnsent = 2<<20, 4<<20 }))
-	c := s.dial()
-	message := strings.ReplaceAll(string(testPattern(1<<20)), "\n", "x") + "\n"
-	for i, rest := 0, message; rest != ""; i++ {
-		n := min(len(rest), 1+i*997%40_000)
-		c.Send(rest[:n])
-		rest = rest[n:]
-	}
-	c.Expect(message)
-	c.Close()
-	s.wantClosed(io.EOF)
 }
 
 func testManyMessages(b *testEnv) {

@@ -3,16 +3,13 @@ package enginetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/testkit"
@@ -27,40 +24,48 @@ type exitKind struct {
 	reason error
 }
 
-var blows = []exitKind{
-	{"panic", func() { panic(errPanic) }, errPanic},
-	{"Goexit", runtime.Goexit, engine.ErrGoexit},
-}
+var (
+	panics = exitKind{"panic", func() { panic(errPanic) }, errPanic}
+	exits  = exitKind{"Goexit", runtime.Goexit, engine.ErrGoexit}
+)
 
 var panicCases = append(panicTestCases(),
-	testCase{"Goexit in many handlers while others are served", testGoexitAmongOtherConns},
 	testCase{"Goexit in handlers of connections that are closed by force", testGoexitDuringKill},
 	testCase{"Goexit in DialFailed", testGoexitInDialFailed},
 )
 
 func panicTestCases() (all []testCase) {
-	for _, blow := range blows {
+	received := func(s *Script, blow func(*engine.Conn)) {
+		s.Received = func(c *engine.Conn, in []byte) int {
+			blow(c)
+			return answerLine(c, in)
+		}
+	}
+	for _, blow := range []exitKind{panics, exits} {
 		for _, c := range []struct {
 			call   string
 			reason error
+			times  int // for each victim
 			set    func(s *Script, blow func(*engine.Conn))
 		}{
-			{"Opened", blow.reason, func(s *Script, blow func(*engine.Conn)) { s.Opened = blow }},
-			{"Received", blow.reason, func(s *Script, blow func(*engine.Conn)) {
-				s.Received = func(c *engine.Conn, in []byte) int {
-					blow(c)
-					return answerLine(c, in)
-				}
+			{"Opened", blow.reason, 1, func(s *Script, blow func(*engine.Conn)) { s.Opened = blow }},
+			{"Received", blow.reason, 1, received},
+			{"Nudged", blow.reason, 1, func(s *Script, blow func(*engine.Conn)) { s.Nudged = blow }},
+			{"Do", blow.reason, 1, func(s *Script, blow func(*engine.Conn)) {
+				s.Nudged = func(c *engine.Conn) { _ = c.Ref().Do(blow) }
 			}},
-			{"Nudged", blow.reason, func(s *Script, blow func(*engine.Conn)) { s.Nudged = blow }},
-			{"Ended", blow.reason, func(s *Script, blow func(*engine.Conn)) {
+			{"Ended", blow.reason, 1, func(s *Script, blow func(*engine.Conn)) {
 				s.Ended = func(c *engine.Conn, _ []byte) { blow(c) }
 			}},
-			{"Closed", io.EOF, func(s *Script, blow func(*engine.Conn)) {
+			{"Closed", io.EOF, 1, func(s *Script, blow func(*engine.Conn)) {
+				s.Closed = func(c *engine.Conn, _ error) { blow(c) }
+			}},
+			{"Received and Closed", blow.reason, 2, func(s *Script, blow func(*engine.Conn)) {
+				received(s, blow)
 				s.Closed = func(c *engine.Conn, _ error) { blow(c) }
 			}},
 		} {
-			all = append(all, testCase{blow.name + " in " + c.call, func(b *testEnv) { testPanic(b, blow, c.reason, c.set) }})
+			all = append(all, testCase{blow.name + " in " + c.call, func(b *testEnv) { testPanic(b, blow, c.reason, c.times, c.set) }})
 		}
 		all = append(all,
 			testCase{blow.name + " in Writable and Draining", func(b *testEnv) { testPanicsInOptionalCalls(b, blow) }},
@@ -82,17 +87,18 @@ func testPanicsInOptionalCalls(b *testEnv, blow exitKind) {
 	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	c.ExpectClosed()
 	s.wantClosed(blow.reason)
-	done := s.stop(background(b))
+	wantStopped := s.stopMeanwhile(b)
 	drained.ExpectClosed()
 	drained.Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
+	wantStopped()
 	s.wantClosed(blow.reason, blow.reason)
 }
 
-// testPanic makes the handler of one connection panic in the call that set selects. Another connection must keep
-// working. The victim opens, sends, is nudged, and ends.
-func testPanic(b *testEnv, blow exitKind, reason error, set func(s *Script, blow func(*engine.Conn))) {
+// testPanic makes the handlers of some connections panic, at about the same time, in the call that set selects. Another
+// connection must keep working. The victims open, are nudged, send, and end.
+func testPanic(b *testEnv, blow exitKind, reason error, times int, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
+	const victims = 10
 	var armed atomic.Bool
 	script := &Script{Received: answerLine}
 	set(script, func(c *engine.Conn) {
@@ -113,124 +119,31 @@ func testPanic(b *testEnv, blow exitKind, reason error, set func(s *Script, blow
 	bystander.exchange("before\n")
 	armed.Store(true)
 
-	victim := s.dial()
-	r := s.wantOpened(2)[1]
-	_, _ = victim.Write([]byte("half a message"))
-	_ = r.Nudge()
-	victim.CloseWrite()
-	victim.ExpectClosed()
-	s.wantClosed(reason)
+	clients := s.dialMany(victims)
+	for _, r := range s.wantOpened(1 + victims)[1:] {
+		_ = r.Nudge()
+	}
+	for _, victim := range clients {
+		_, _ = victim.Write([]byte("half a message"))
+		_ = victim.Conn.Conn.(*net.TCPConn).CloseWrite()
+	}
+	bystander.exchange("meanwhile\n")
+	for _, victim := range clients {
+		victim.ExpectClosed()
+	}
+	s.wantClosed(slices.Repeat([]error{reason}, victims)...)
 
 	bystander.exchange("after\n")
-	testkit.WaitFor(b, "the panic is not logged with its stack", func() bool {
-		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == 1
+	testkit.WaitFor(b, "the panics are not logged with their stacks", func() bool {
+		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == times*victims
 	})
-	if n := s.log.count(slog.LevelError, "panic", blow.reason.Error()); n != 1 {
-		b.Errorf("logged the panic's value %d times, want once", n)
+	if n := s.log.count(slog.LevelError, "panic", blow.reason.Error()); n != times*victims {
+		b.Errorf("logged the panic's value %d times, want %d", n, times*victims)
 	}
-	if n := s.Counters()[engine.Panics]; n != 1 {
-		b.Errorf("counted %d panics, want 1", n)
+	if n := s.Counters()[engine.Panics]; n != int64(times*victims) {
+		b.Errorf("counted %d panics, want %d", n, times*victims)
 	}
-}
-
-// newExitingScript returns a script that answers lines, and calls exit in Received, in Do and in Closed, as its clients
-// ask for.
-func newExitingScript(exit func()) *Script {
-	return &Script{
-		Received: func(c *engine.Conn, in []byte) int {
-			switch line, _, _ := strings.Cut(string(in), "\n"); line {
-			case "exit in Received":
-				exit()
-			case "exit in Closed":
-				c.SetValue(line)
-			case "exit in Closed and Received":
-				c.SetValue("exit in Closed")
-				exit()
-			case "exit in Do":
-				_ = c.Ref().Do(func(*engine.Conn) { exit() })
-				_ = c.Ref().Send([]byte("never sent\n"))
-			}
-			return answerLine(c, in)
-		},
-		Closed: func(c *engine.Conn, _ error) {
-			if c.Value() == "exit in Closed" {
-				exit()
-			}
-		},
-	}
-}
-
-// testGoexitAmongOtherConns has many connections whose handlers call Goexit, often several in a
-// turn, while others exchange messages.
-func testGoexitAmongOtherConns(b *testEnv) {
-	const victims, atOnce, bystanders = 150, 30, 4
-	var exits atomic.Int64
-	s := b.startServer(newExitingScript(func() {
-		exits.Add(1)
-		runtime.Goexit()
-	}))
-	calls := []string{"Received", "Do", "Closed", "Closed and Received"}
-
-	var others, all sync.WaitGroup
-	var stop atomic.Bool
-	for i := range bystanders {
-		c := s.dial()
-		others.Go(func() {
-			defer c.Close()
-			for n := 0; !stop.Load(); n++ {
-				line := fmt.Sprintf("bystander %d asks %d times\n", i, n)
-				if err := errors.Join(c.tryWrite(line+line), c.tryExpect(line+line)); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	slots := make(chan struct{}, atOnce)
-	for i := range victims {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			b.checkNoError(exchangeWithVictim(b, s, calls[i%len(calls)]))
-		})
-	}
-	all.Wait()
-	stop.Store(true)
-	others.Wait()
-
-	whys := s.awaitClosed(victims + bystanders)
-	testkit.WaitFor(b, "connections are left open", func() bool { return s.Counters()[engine.Open] == 0 })
-	n := 0
-	for _, reason := range whys {
-		switch {
-		case errors.Is(reason, engine.ErrGoexit):
-			n++
-		case reason != io.EOF && !errors.Is(reason, syscall.ECONNRESET):
-			b.Errorf("closed for %v", reason)
-		}
-	}
-	if least := victims / len(calls) * 2; n < least {
-		b.Errorf("closed %d connections for %v, want at least %d", n, engine.ErrGoexit, least)
-	}
-	if n := s.Counters(); n[engine.Panics] != exits.Load() || n[engine.Buffered] != 0 {
-		b.Errorf("counted %d panics and %d bytes in buffers, want %d and 0", n[engine.Panics], n[engine.Buffered], exits.Load())
-	}
-}
-
-// exchangeWithVictim makes a handler call Goexit in a call.
-func exchangeWithVictim(b *testEnv, s *server, call string) error {
-	c, err := tryDial(b, s.Addr().String())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_, _ = c.Write([]byte("hello\nexit in " + call + "\n"))
-	c.CloseWrite()
-	got, err := io.ReadAll(c)
-	if err != nil && !testkit.IsReset(err) {
-		return fmt.Errorf("victim of %s: got %q, then %w; want the end", call, got, err)
-	}
-	return nil
+	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
 // testGoexitDuringKill calls Goexit in Closed of each connection that Stop closes by force.
@@ -249,9 +162,7 @@ func testGoexitDuringKill(b *testEnv) {
 	if err := testkit.Receive(b, s.stop(ctx), "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of the connections that it has closed by force")
 	}
-	if got := s.awaitClosed(n); slices.ContainsFunc(got, func(err error) bool { return err != engine.ErrServerClosed }) {
-		b.Errorf("closed for %v", got)
-	}
+	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
 
 func testGoexitInDialFailed(b *testEnv) {

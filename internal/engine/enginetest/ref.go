@@ -13,7 +13,6 @@ import (
 )
 
 var refCases = []testCase{
-	{"Ref tells nothing of the next connection", testRefOfClosedConn},
 	{"Ref tells while connections come and go", testRefManyConcurrently},
 }
 
@@ -61,38 +60,28 @@ func testRefValues(b *testEnv) {
 	if got := testkit.Receive(b, inCall, "Received"); got != want {
 		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
 	}
-	if got := readRef(r); got != want {
-		b.Errorf("a Ref tells %+v, want %+v", got, want)
-	}
 	c.Close()
 	if got := testkit.Receive(b, inCall, "Closed"); got != (refValues{}) {
 		b.Errorf("a Ref tells %+v in Closed, want nothing", got)
 	}
+	_, slot, _ := r.Location()
+	ids := map[uint64]bool{engine.Ref{}.ID(): true, r.ID(): true}
+	for n := 2; ; n++ { // until its slot is used again
+		next := s.dial()
+		ref := s.wantOpened(n)[n-1]
+		if got, want := readRef(ref), next.wantRefValues("first"); got != want {
+			b.Errorf("the Ref of another one tells %+v, want %+v", got, want)
+		}
+		if ids[ref.ID()] {
+			b.Errorf("two connections have the ID %d, or it is that of none", ref.ID())
+		}
+		ids[ref.ID()] = true
+		if _, n, _ := ref.Location(); n == slot {
+			break
+		}
+	}
 	if got := readRef(r); got != (refValues{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)
-	}
-}
-
-func testRefOfClosedConn(b *testEnv) {
-	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.SetValue(c.Ref()) }})
-	first := s.dial()
-	old := s.wantOpened(1)[0]
-	first.Close()
-	s.awaitClosed(1)
-	_, slot, _ := old.Location()
-	clients, next := s.dialUntilSlotReused(b, old, 1, &slot)
-	if got := readRef(old); got != (refValues{}) {
-		b.Errorf("a Ref of a connection that has closed tells %+v", got)
-	}
-	if got, want := readRef(next), clients[len(clients)-1].wantRefValues(next); got != want {
-		b.Errorf("the Ref of the next one tells %+v, want %+v", got, want)
-	}
-	ids := map[uint64]bool{engine.Ref{}.ID(): true}
-	for _, r := range s.wantOpened(1 + len(clients)) {
-		if ids[r.ID()] {
-			b.Errorf("two connections have the ID %d, or it is that of none", r.ID())
-		}
-		ids[r.ID()] = true
 	}
 }
 

@@ -15,12 +15,9 @@ import (
 )
 
 var relays = []relayTestCase{
-	{"Relay of much in both directions", testRelayLargeData},
 	{"Relay to one that does not read", testRelayToSlowReader},
 	{"Relay of half-closes", testRelayHalfClose},
 	{"Relay that ends on one side", testRelayClose},
-	{"Relay with a connection that has closed", testRelayWithClosedConn},
-	{"Relay that is stopped", testRelayStop},
 	{"Relay of many connections that come and go", testManyRelays},
 }
 
@@ -107,6 +104,7 @@ func (r *relayServer) dialTarget(c *engine.Conn) {
 	}
 }
 
+// target accepts connections that a relay has dialled.
 type target struct {
 	net.Listener
 	b *testEnv
@@ -120,9 +118,7 @@ func (t target) addr() netip.AddrPort { return t.Addr().(*net.TCPAddr).AddrPort(
 func (t target) acceptRelayed() *client {
 	t.b.Helper()
 	nc, err := t.Accept()
-	if err != nil {
-		t.b.Fatal(err)
-	}
+	testkit.RequireNoError(t.b, err)
 	return &client{testkit.NewConn(t.b, nc), t.b}
 }
 
@@ -133,19 +129,6 @@ func (b *testEnv) startRelayed(near bool, changes ...with) (r *relayServer, c, u
 	r = b.startRelay(t.addr(), near, changes...)
 	c = r.dial()
 	return r, c, t.acceptRelayed()
-}
-
-func testRelayLargeData(b *testEnv, near bool) {
-	const size = 2 << 20
-	r := b.startRelay(echoServer(b), near)
-	c := r.dial()
-	sent := c.sendInBackground(testPattern(size))
-	got := readAllInBackground(c)
-	b.checkNoError(testkit.Receive(b, sent, "the end of sending"))
-	if err := compareBytes([]byte(testkit.Receive(b, got, "what was echoed")), testPattern(size)); err != nil {
-		b.Error(err)
-	}
-	r.wantClosed(io.EOF, io.EOF)
 }
 
 // testRelayToSlowReader sends much data, of which little may be buffered until the other side
@@ -233,19 +216,6 @@ func (c *client) exchangeWith(other *client, line string) {
 	c.Expect(line)
 }
 
-func testRelayWithClosedConn(b *testEnv, near bool) {
-	t := newTarget(b)
-	r := b.startRelay(t.addr(), near)
-	for range 20 {
-		c := r.dial()
-		c.Reset()
-		up := t.acceptRelayed()
-		up.ExpectClosed()
-		up.Close()
-	}
-	r.awaitClosed(40)
-}
-
 func testRelayTimeouts(b *testEnv, near bool) {
 	r, c, up := b.startRelayed(near, func(cfg *engine.Config) {
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 4, MaxMissed: 2, Send: func(c *engine.Conn) { c.WriteString("beat\n") }}
@@ -276,19 +246,6 @@ func testRelayOneWay(b *testEnv, near bool) {
 	r.wantClosed(engine.ErrIdleTimeout, engine.ErrIdleTimeout)
 }
 
-func testRelayStop(b *testEnv, near bool) {
-	r, c, up := b.startRelayed(near)
-	c.exchangeWith(up, "before\n")
-	done := r.stop(b.Context())
-	c.exchangeWith(up, "meanwhile\n")
-	c.CloseWrite()
-	up.ExpectEOF("")
-	up.Send("last")
-	up.Close()
-	c.ExpectEOF("last")
-	b.checkNoError(testkit.Receive(b, done, "Stop"))
-}
-
 func testManyRelays(b *testEnv, near bool) {
 	r := b.startRelay(echoServer(b), near)
 	const n = 20
@@ -303,8 +260,15 @@ func testManyRelays(b *testEnv, near bool) {
 				}
 				line := fmt.Sprintf("client %d, %d: %s\n", i, j, bytes.Repeat([]byte("x"), 1000*i))
 				c.Send(line)
-				b.checkNoError(c.tryExpect(line))
-				if c.CloseWrite(); i%2 == 0 {
+				switch i % 3 {
+				case 0: // its target may be dialled when it has gone
+					c.Reset()
+					continue
+				case 1:
+					b.checkNoError(c.tryExpect(line))
+				case 2:
+					b.checkNoError(c.tryExpect(line))
+					c.CloseWrite()
 					io.Copy(io.Discard, c)
 				}
 				c.Close()

@@ -1,7 +1,7 @@
 package enginetest
 
 import (
-	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,57 +12,29 @@ import (
 
 var paceCases = []testCase{
 	{"Pace touches many in one call", testSchedulerNudges},
-	{"Pace touches more often than there is room for mail", testSchedulerMailboxFull},
 	{"Pace without traffic", testSchedulerWithoutConns},
 	{"Pace that has nothing planned", testSchedulerIdle},
 }
 
 func withScheduler(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
 
-// nudgePlan is a Scheduler that nudges each added Ref once, on its loop.
-type nudgePlan struct {
-	mu   sync.Mutex
-	refs []engine.Ref
-}
-
-func (p *nudgePlan) addConns(refs ...engine.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.refs = append(p.refs, refs...)
-}
-
-// takeConnsOfLoop removes and returns the connections of a loop.
-func (p *nudgePlan) takeConnsOfLoop(loop int) (mine []engine.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var others []engine.Ref
-	for _, r := range p.refs {
-		if owner, _, _ := r.Location(); owner == loop || loop < 0 {
-			mine = append(mine, r)
-		} else {
-			others = append(others, r)
-		}
-	}
-	p.refs = others
-	return mine
-}
-
-func (p *nudgePlan) schedule(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
-	for _, r := range p.takeConnsOfLoop(loop) {
-		if !touch(r) {
-			p.addConns(r)
-		}
-	}
-	return now + time.Millisecond
-}
-
 // testSchedulerNudges nudges more connections per call than a loop handles at once.
 func testSchedulerNudges(b *testEnv) {
 	const n = 150
-	var p nudgePlan
-	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, withScheduler(p.schedule))
+	var mu sync.Mutex
+	var refs []engine.Ref // not nudged yet
+	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }},
+		withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			refs = slices.DeleteFunc(refs, touch) // those of another loop by mail
+			return now + time.Millisecond
+		}))
 	clients := s.dialMany(n)
-	p.addConns(s.wantOpened(n)...)
+	opened := s.wantOpened(n)
+	mu.Lock()
+	refs = opened
+	mu.Unlock()
 	for _, c := range clients {
 		c.Expect("due\n")
 		c.CloseWrite()
@@ -71,57 +43,6 @@ func testSchedulerNudges(b *testEnv) {
 		c.ExpectEOF("")
 	}
 	s.awaitClosed(n)
-}
-
-// testSchedulerMailboxFull nudges a connection more often per call than its mailbox holds. Each
-// accepted nudge must call Nudged; the others must return false.
-func testSchedulerMailboxFull(b *testEnv) {
-	const mail, touches = 4, 100
-	var ref atomic.Pointer[engine.Ref]
-	var nudges, taken atomic.Int64
-	var once sync.Once
-	called, release := make(chan struct{}), make(chan struct{})
-	var held atomic.Bool // used by the scheduler's goroutine only
-	s := b.startServer(&Script{
-		Received: func(c *engine.Conn, in []byte) int {
-			if held.Load() {
-				<-release
-			}
-			return len(in)
-		},
-		Nudged: func(*engine.Conn) { nudges.Add(1) },
-	}, limited(func(l *engine.Limits) { l.MaxMail = mail }), withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
-		if r := ref.Load(); r != nil {
-			once.Do(func() {
-				for range touches {
-					if touch(*r) {
-						taken.Add(1)
-					}
-				}
-				close(called)
-			})
-		}
-		return now + time.Millisecond
-	}))
-	c := s.dial()
-	r := s.wantOpened(1)[0]
-	if s.Loops() == 0 {
-		held.Store(true)
-		c.Send("x")
-		s.wantBytesIn(1)
-	}
-	ref.Store(&r)
-	testkit.Receive(b, called, "a call of Pace")
-	if n := taken.Load(); held.Load() && n != 2*mail {
-		b.Errorf("%d of %d touches of a connection that takes no mail were taken, want %d", n, touches, 2*mail)
-	}
-	close(release)
-	testkit.WaitFor(b, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
-	if nudges.Load() > taken.Load() {
-		b.Errorf("Nudged was called %d times, but %d touches were taken", nudges.Load(), taken.Load())
-	}
-	c.Close()
-	s.wantClosed(io.EOF)
 }
 
 // calls counts the calls of a Scheduler by loop, with -1 first.

@@ -76,12 +76,6 @@ func (s *server) stop(ctx context.Context) <-chan error {
 	return done
 }
 
-// stopNow calls Stop and waits for it.
-func (s *server) stopNow(b *testEnv) error {
-	b.Helper()
-	return testkit.Receive(b, s.stop(background(b)), "the return of Stop")
-}
-
 type logbook struct {
 	mu      sync.Mutex
 	records []slog.Record

@@ -51,12 +51,16 @@ func testDialFullUnixQueue(b *testEnv) {
 }
 
 // testSocketOptions checks the options of dialled or accepted sockets, on the owner's thread, where
-// the descriptor is valid.
+// the descriptor is valid. A socket that is dialled with Reset must be reset even if this process is killed.
 func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 	seen := make(chan engine.Socket, 1)
 	script := &Script{Opened: func(c *engine.Conn) {
 		local, _ := c.Ref().LocalAddr()
-		seen <- socketOptionsOf(b, c.Peer(), local)
+		options, resets := socketOptionsOf(b, c.Peer(), local)
+		if resets != dials {
+			b.Errorf("a close resets the connection: %v, want %v", resets, dials)
+		}
+		seen <- options
 	}}
 	set := func(cfg *engine.Config) { cfg.Socket = want }
 	if dials {
@@ -80,20 +84,16 @@ func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 
 // socketOptionsOf returns the options of this thread's socket with a source and target. The kernel
 // doubles the buffer sizes.
-func socketOptionsOf(b *testEnv, target, from netip.AddrPort) engine.Socket {
+func socketOptionsOf(b *testEnv, target, from netip.AddrPort) (options engine.Socket, resets bool) {
 	is := func(name syscall.Sockaddr, err error, want netip.AddrPort) bool {
 		at, ok := name.(*syscall.SockaddrInet4)
 		return err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)) == want
 	}
 	open, err := os.ReadDir("/proc/thread-self/fd") // the thread may have a table of its own
-	if err != nil {
-		b.Error(err)
-	}
+	b.checkNoError(err)
 	for _, entry := range open {
 		fd, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			b.Error(err)
-		}
+		b.checkNoError(err)
 		if peer, err := syscall.Getpeername(fd); !is(peer, err, target) {
 			continue
 		}
@@ -107,13 +107,17 @@ func socketOptionsOf(b *testEnv, target, from netip.AddrPort) engine.Socket {
 			}
 			return value
 		}
+		linger, err := unix.GetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER)
+		if err != nil {
+			b.Errorf("SO_LINGER: %v", err)
+		}
 		return engine.Socket{
 			SendBuffer:    option(syscall.SOL_SOCKET, syscall.SO_SNDBUF) / 2,
 			ReceiveBuffer: option(syscall.SOL_SOCKET, syscall.SO_RCVBUF) / 2,
 			Unsent:        option(syscall.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT),
 			Delay:         option(syscall.IPPROTO_TCP, syscall.TCP_NODELAY) == 0,
-		}
+		}, err == nil && *linger == unix.Linger{Onoff: 1}
 	}
 	b.Errorf("no socket is connected to %v", target)
-	return engine.Socket{}
+	return options, false
 }

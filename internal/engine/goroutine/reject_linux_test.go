@@ -28,16 +28,12 @@ func (p mustNotBlockConn) Write(b []byte) (int, error) {
 func TestRejectConnDoesNotBlock(t *testing.T) {
 	const answer = "no\n"
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer ln.Close()
 	for _, said := range []string{"", "may I?"} {
 		client := testkit.Dial(t, ln.Addr().String())
 		nc, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		client.Send(said) // on the loopback it arrives at once
 		sendRejectionAndCloseConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
 		client.ExpectEOF(answer)

@@ -67,8 +67,6 @@ func fillSendBuffer(t *testing.T, c *conn) {
 				t.Fatalf("filling the kernel's buffer: %v", errno)
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/secure/tls13"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // Each idle TLS connection has a compactTLSLayer. Go allocates 128 bytes for up to 128, and 144 for more.
@@ -27,27 +28,21 @@ func TestRestoreLayer(t *testing.T) {
 	leaf := s.Certificate()
 	s.Close()
 	other, err := x509.ParseCertificate(leaf.Raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	ciphers := new(tls13.CipherCache)
 	defer ciphers.Close()
 	r := Restorer{Ciphers: ciphers}
 	var all [2]*tls.ConnectionState
 	for i, peer := range []*x509.Certificate{leaf, other} {
 		records, err := tls13.NewConn(tls.TLS_AES_256_GCM_SHA384, false, make([]byte, 48), make([]byte, 48), 0, ciphers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		l := newCompactTLSLayer(&Config{DropExporters: true}, records, &tls.ConnectionState{
 			CurveID: tls.X25519, DidResume: true, NegotiatedProtocol: "\x00h2\xff", ServerName: "name\xff\"",
 			PeerCertificates: []*x509.Certificate{peer}, VerifiedChains: [][]*x509.Certificate{{peer, peer}, {peer}},
 			SignedCertificateTimestamps: [][]byte{{1, 2}}, OCSPResponse: []byte{3},
 		})
 		restored, err := r.RestoreLayer(l.AppendState(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		want := l.state()
 		all[i] = restored.(*compactTLSLayer).state()
 		for _, field := range reflect.VisibleFields(reflect.TypeFor[tls.ConnectionState]()) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // acceptAllDriver is a driver whose peers accept everything that is sent.
@@ -74,9 +75,7 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 	for i := range each {
 		fmt.Fprintf(&want, "%d,", i)
 		for _, r := range refs {
-			if err := r.Send(fmt.Appendf(nil, "%d,", i)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, r.Send(fmt.Appendf(nil, "%d,", i)))
 		}
 	}
 	for len(l.mailQueues.unsorted) > 0 || l.mailbox.HasRequests() { // | | all of it is distributed first
@@ -119,9 +118,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
 	cast := func(s string) {
-		if err := l.engine.BroadcastToAllWorkers([]byte(s)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, l.engine.BroadcastToAllWorkers([]byte(s)))
 		l.dequeueRequestsAndRunCalls()
 	}
 	cast("1,")

@@ -45,13 +45,9 @@ func (r *idleDriver) WaitForEvents(limit time.Duration) {
 func startLoop(t *testing.T, spin time.Duration, newDriver func(l *Loop) Driver) {
 	t.Helper()
 	e, err := Start(engine.Config{Loops: 1, Spin: spin, Log: slog.New(slog.DiscardHandler)}, newDriver)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() {
-		if err := e.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, e.Stop(context.Background()))
 	})
 }
 

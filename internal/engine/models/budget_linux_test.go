@@ -6,8 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"runtime"
-	"runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -43,15 +41,6 @@ func (h *streamer) Opened(c *engine.Conn) {
 	h.opened <- r
 }
 
-// liveHeapBytes returns the reachable bytes of the heap.
-func liveHeapBytes() int64 {
-	runtime.GC()
-	runtime.GC() // what was in a sync.Pool
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(s)
-	return int64(s[0].Value.Uint64())
-}
-
 // forEachModelAndLoops runs a test on each model with 1, 2 and 4 loops.
 func forEachModelAndLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
 	for _, m := range models.All() {
@@ -72,15 +61,11 @@ func forEachModelAndLoops(t *testing.T, test func(t *testing.T, m engine.Model, 
 // connectRaw opens a connection without memory in the process.
 func connectRaw(t *testing.T, to net.Addr) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { syscall.Close(fd) })
 	addr := &syscall.SockaddrInet4{Port: to.(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
 	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10), syscall.Connect(fd, addr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 }
 
 // TestBufferedIsTheHeap checks that data for clients that never read is counted from the moment it
@@ -104,17 +89,15 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		}
 		release := make(chan struct{})
 		for _, r := range refs {
-			if err := r.Do(func(*engine.Conn) { <-release }); err != nil {
-				t.Fatal(err)
-			}
+			testkit.RequireNoError(t, r.Do(func(*engine.Conn) { <-release }))
 		}
-		idle := liveHeapBytes()
+		idle := testkit.LiveHeapBytes()
 		var last engine.Counts
 		var sent int64
 		rests := func() bool { // and checks what is counted
 			before, was := last, sent
 			counted := e.Counters()[engine.Buffered]
-			held := liveHeapBytes() - idle
+			held := testkit.LiveHeapBytes() - idle
 			sent, last = h.sent.Load(), e.Counters()
 			if was != sent || before != last {
 				t.Logf("under way: %d open, the heap holds %d KB, %d to %d KB are counted", last[engine.Open], held>>10, counted>>10, last[engine.Buffered]>>10)
@@ -197,9 +180,7 @@ func TestBudgetOfBusyConnections(t *testing.T) {
 		for _, c := range conns {
 			c.Close()
 		}
-		if err := e.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, e.Stop(context.Background()))
 		p.running.Wait()
 		if n := e.Counters()[engine.Buffered]; n != 0 {
 			t.Errorf("%d bytes are counted at the end, want 0", n)

@@ -70,9 +70,7 @@ func startEngineWithLimits(t *testing.T, m engine.Model, cfg engine.Config) engi
 	t.Helper()
 	cfg.Network, cfg.Log = "tcp", slog.New(slog.DiscardHandler)
 	e, err := m.Start(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { enginetest.Kill(e) })
 	return e
 }
@@ -96,14 +94,10 @@ func dialAndGreet(t *testing.T, e engine.Engine, n int) (conns []*testkit.Conn) 
 func limitDescriptors(t *testing.T, n uint64) {
 	t.Helper()
 	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
 	few := old
 	few.Cur = n
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
 	t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
@@ -186,18 +180,12 @@ func TestTableFullEarly(t *testing.T) {
 func TestShardsHoldNoOtherSocket(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		defer l.Close()
 		ours, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		theirs, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		e := startShards(t, m, &echo{}, 2, 10)
 		ours.Close()
 		testkit.NewConn(t, theirs).ExpectEOF("")
@@ -229,9 +217,7 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 			all = append(all, dial(t, e))
 		}
 		f, err := os.CreateTemp(t.TempDir(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		defer f.Close()
 		file.Store(f)
 		for _, c := range all {
@@ -315,9 +301,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 func TestShardThreadsEnd(t *testing.T) {
 	threads := func() int {
 		entries, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.RequireNoError(t, err)
 		return len(entries)
 	}
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
@@ -327,9 +311,7 @@ func TestShardThreadsEnd(t *testing.T) {
 		if during := threads(); during < 20 {
 			t.Errorf("%d threads with 20 shards; want one for each", during)
 		}
-		if err := e.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testkit.ExpectNoError(t, e.Stop(t.Context()))
 		testkit.WaitFor(t, "the threads have ended", func() bool { return threads() <= before+5 })
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 func countResidentPages(t *testing.T, memory []byte) (n int) {
@@ -22,9 +24,7 @@ func countResidentPages(t *testing.T, memory []byte) (n int) {
 // The memory of used buffers is released once.
 func TestReleasePages(t *testing.T) {
 	memory, err := unix.Mmap(-1, 0, maxBuffers*bufferSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	defer unix.Munmap(memory)
 	p := &bufferRing{memory: memory}
 	copy(p.receivedBytes(cqe{res: 5, flags: 3 << bufferBits}), "hello")

@@ -24,9 +24,7 @@ func newTestRing(t *testing.T) *ring {
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	r, err := newRing()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(r.close)
 	return r
 }

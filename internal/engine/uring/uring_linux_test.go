@@ -56,9 +56,7 @@ func startTestEngine(t *testing.T, h *handler) engine.Engine {
 		h.driver = &driver{loop: l}
 		return h.driver
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(func() { enginetest.Kill(e) })
 	return e
 }
@@ -152,9 +150,7 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 func TestLockedMemory(t *testing.T) {
 	r := newTestRing(t)
 	p, err := newBufferRing(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	t.Cleanup(p.close)
 	page, mapped := unix.Getpagesize(), 0
 	for _, region := range [][]byte{r.queues, r.entries, p.ring} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // echo echoes its input, and nudges itself endlessly after the first nudge.
@@ -51,9 +52,7 @@ func connect(t *testing.T, e *Engine) (p *Peer) {
 	t.Helper()
 	var err error
 	e.DoAndRunUntilIdle(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, err)
 	return p
 }
 
@@ -68,9 +67,7 @@ func TestEndlessWork(t *testing.T) {
 			t.Errorf("nudged %d times, and then: %q", h.nudged, text)
 		}
 	}()
-	if err := p.conn.Ref().Nudge(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, p.conn.Ref().Nudge())
 	e.DoAndRunUntilIdle(func() {})
 }
 
@@ -106,9 +103,7 @@ func TestRequestLimits(t *testing.T) {
 // TestCallsAfterEnd calls methods of an engine that has ended.
 func TestCallsAfterEnd(t *testing.T) {
 	e := startEngine(t, &echo{})
-	if err := e.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.RequireNoError(t, e.Stop(t.Context()))
 	e.Wait()
 	for what, err := range map[string]error{
 		"Broadcast": e.BroadcastToAllWorkers(nil), "Hold": e.PauseAccept(true), "Expel": e.QueueCloseOfPeerConns(netip.AddrPort{}),
