@@ -63,7 +63,12 @@ func (s *HeartbeatSweep) EnableFor(rt *Runtime) {
 	if every := rt.Heartbeat.Every; every > 0 {
 		s.runtime, s.period, rt.SweepsHeartbeats = rt, every/max(1, min(every/MinSliceInterval, maxHeartbeatVisits)), true
 		if rt.SendDirect != nil {
-			s.Send = func(c *Conn, message []byte) int { return rt.SendDirect(c, message, nil) }
+			s.Send = func(c *Conn, message []byte) int {
+				if rt.SendDirect == nil { // the handlers have moved to workers since EnableFor
+					return 0
+				}
+				return rt.SendDirect(c, message, nil)
+			}
 		}
 	}
 }

@@ -73,7 +73,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 	}{
 		{0, true, aloneCases},
 		{0, false, relayTestCases(m, loops, timedRelayCases)}, // these cases mostly wait, in parallel with others
-		{0, false, timeCases},
+		{Moves, false, timeCases},
 		{0, false, resetCases},
 		{Handlers | Moves, false, inputCases},
 		{Handlers, false, outputCases},
