@@ -28,8 +28,8 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes replaces the content of g.interval by the times that the shards have recorded since the last call.
-// It also adds these times to g.total.
+// collectShardTimes sets g.interval to the times that the shards have recorded since the last call, and adds them to
+// g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -73,7 +73,7 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 }
 
 // estimatePlannedAndUntaken returns how many messages an open loop has planned up to now, and how many of them no
-// connection has taken yet. If the planned times are random, both numbers are estimates.
+// connection has taken yet. With random planned times, both numbers are estimates.
 func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -223,7 +223,6 @@ func (r *loadRun) fillOpenLoopFields(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -255,7 +254,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes replaces the shard's distributions by spare, which must be empty, and returns the old ones.
+// swapTimes replaces the shard's distributions by the empty distributions spare, and returns the old ones.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

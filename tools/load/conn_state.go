@@ -22,7 +22,7 @@ type connState struct {
 	ref       engine.Ref
 	answered  uint64
 	index     uint32 // index in the connTable
-	number    uint32 // connections are numbered as they are established
+	number    uint32 // connections are numbered in the order of their establishment
 	answerPos uint32
 	inFlight  uint16
 	due       uint16

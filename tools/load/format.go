@@ -296,7 +296,6 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes a text for Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -411,7 +410,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if that is not empty.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue, or "true" if textForTrue is empty.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

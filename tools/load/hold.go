@@ -26,7 +26,6 @@ type pendingLine struct {
 	sentAt       time.Duration
 }
 
-// Reasons for closing a held connection early.
 var (
 	errWrongLine = errors.New("load: the server answered the verification with a different line")
 	errLongLine  = errors.New("line longer than 4096 bytes")

@@ -117,7 +117,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run. The first says that all expectations are met, or is the most severe.
+// assessRunRemarks returns remarks about the run. The first is the most severe, or says that all expectations are met.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. Times to connect, to the first byte and of held connections have only two. Times above 60 s count as 60 s.
+// Latency summarizes a distribution of times from an HDR histogram. The precision is three significant digits; for
+// times to connect, to the first byte and of held connections, it is two. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -60,8 +60,8 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Percentiles become the longer
-// ones.
+// mergeKeepingWorst merges other into l. Count, Min, Mean and Max then cover both. Each percentile is the longer of the
+// two.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return

@@ -188,7 +188,6 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// lessNumberTimeOrBool reports whether a is less than b, for numbers, times and booleans.
 func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -270,8 +269,7 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate to the total. If both are per connection, the total does not
-// change.
+// addRateUnlessBothPerConn adds another generator's rate to r. If both are per connection, r does not change.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -282,8 +280,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds the numbers in counts to those in to, by cause, and returns to. If to is nil, AddCauses allocates a
-// map. If to has limit causes, new causes count as "other".
+// AddCauses adds error counts to the map called to, and returns this map. If the map is nil, AddCauses returns a new
+// one. Once the map contains as many causes as limit permits, further causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

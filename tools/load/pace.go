@@ -24,7 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
+// capAtConnQuotaAndWindowEnd returns how many of the wanted messages Config.Messages still permits. After the window,
+// it returns 0.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -206,7 +207,6 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// runDueTimers handles a shard's expired timers, and adds their connections to nudges.
 func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -241,7 +241,8 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections. It adds these to nudges.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and adds these
+// connections to nudges.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -340,8 +341,8 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits of the random times that are drawn to count unsent messages: skipDraws per connection, and skipDrawsAll per
-// run. Beyond them, the number is estimated.
+// Counting unsent messages draws at most skipDraws random times per connection, and skipDrawsAll per run. Beyond these
+// limits, the number is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -360,7 +361,7 @@ func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) 
 }
 
 // skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. No messages may be sent
-// after it.
+// afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {

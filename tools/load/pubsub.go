@@ -52,7 +52,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences is the maximum of the number of subscribers times the number of publishers.
+// maxSequences limits the number of subscribers times the number of publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
@@ -247,7 +247,7 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is the time without input after which slow subscribers count as drained.
+// slowDrainStall is the time without input after which the backlog of slow subscribers counts as read.
 const slowDrainStall = 500 * time.Millisecond
 
 // resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when

@@ -42,8 +42,8 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a cleanly closed connection. If the run replaces connections, it requeues
-// the unanswered messages. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a cleanly closed connection as reconnecting. If the run replaces
+// connections, it requeues the unanswered messages. The caller holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {

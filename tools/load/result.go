@@ -201,7 +201,7 @@ type Agent struct {
 	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
 	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty. Behind
-	// is the delay of the agent's window: the time from the beginning of the first agent's window to that of this one.
+	// is the time from the beginning of the first agent's window to the beginning of this agent's window.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
@@ -283,8 +283,8 @@ type Broadcast struct {
 	Heard int64 `json:"heard" merge:"sum"`
 	// Again counts repeated deliveries of the line to the same connection.
 	Again int64 `json:"again" merge:"sum"`
-	// Time is the time from the first connection's receipt of the line to the last connection's. After is the
-	// distribution of the times from the first receipt to each connection's receipt, with a precision of 1 %.
+	// Time is the time from the first connection's receipt of the line to the last connection's receipt. After is the
+	// distribution of the times from the first receipt to each connection's, with a precision of 1 %.
 	Time  time.Duration `json:"time" merge:"max"`
 	After Latency       `json:"after" merge:"sum"`
 }
@@ -399,8 +399,8 @@ func (r *Result) heldConnDeliveryErr() error {
 	return nil
 }
 
-// Counter describes one counter of a run. Each field of Interval, Result or Counts that has the tag "help" is a
-// counter. Reports, metrics, expectations and merging are derived from the list Counters.
+// Counter describes one counter of a run. Each field of Interval, Result or Counts with a "help" tag is a counter.
+// Reports, metrics, expectations and merging use the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string

@@ -19,8 +19,8 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). For requests without a message, such
-	// as nudges, the mailbox doubles the limit.
+	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). The mailbox doubles the limit for
+	// requests without a message, such as nudges.
 	maxPendingNudges = 256
 	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen

@@ -108,7 +108,8 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it only tries rates from there.
+// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries only the rates received
+// from cfg.Begin.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -196,9 +197,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. It calls try with each rate, in messages per second of all connections together. try must
-// return a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
-// returns an error, Seek ends and returns this error.
+// Seek runs the search. For each rate, in messages per second of all connections together, Seek calls the function try,
+// which returns a Result with Histograms and the number of open connections. It then calls the function tried with the
+// outcome. If try returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)

@@ -36,7 +36,7 @@ type Usage struct {
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
 }
 
-// UsageFigure describes how reports show one figure of a Usage.
+// UsageFigure describes one figure of a Usage for use in reports.
 type UsageFigure struct {
 	// Column is the figure's name in CSV, without the prefix "generator_" or "server_"; it is "" if CSV does not
 	// contain the figure. Metric is the name in Prometheus, without the prefix "myriad_load_". Help describes the

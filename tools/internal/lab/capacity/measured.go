@@ -223,8 +223,8 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
+// PredictCores predicts the number of processors that a server keeps busy at a rate of messages per second. A loops of
+// 0 means the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
 // highest measured rate, it is extrapolated.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0

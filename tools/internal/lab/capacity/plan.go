@@ -73,8 +73,8 @@ type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
 	Machines int64 `json:"machines"`
-	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is the
-	// maximum number of connections of a machine, and Limit the resource that limits Holds.
+	// Each is the number of connections per machine while Goal.Spare machines are down; EachNow is the number while
+	// none is down. Holds is the maximum number of connections of a machine. Limit is the resource that limits Holds.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
@@ -96,7 +96,7 @@ type Plan struct {
 	In  Flow `json:"in"`
 	Out Flow `json:"out"`
 	// Returning is the rate of new connections to a machine after another machine has failed. ReturnCores is the number
-	// of processors that accepting these connections keeps busy.
+	// of processors needed to accept them.
 	Returning   float64 `json:"returning"`
 	ReturnCores float64 `json:"return_cores"`
 }

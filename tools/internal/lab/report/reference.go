@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares one of our subjects with a published design by one figure. Both were measured in the same rounds.
+// comparison compares one of our subjects with a design, our reimplementation of a published server, by one figure.
+// Both were measured in the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
@@ -336,8 +337,8 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the subject design, by each figure in p.About. It returns
-// nil if row p names no design.
+// compareWithDesignByRowFigures compares our subject with the row's design by each figure that the row lists. Without a
+// design, it returns nil.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil

@@ -180,7 +180,8 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemsWithWorstTone lists the problems of the runs with their frequencies. tone is that of the worst problem.
+// formatProblemsWithWorstTone lists the problems of the runs with their frequencies, and returns the worst problem's
+// tone.
 func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {

@@ -19,7 +19,7 @@ import (
 
 // Set contains the reports of all scenarios that one command ran. In JSON, durations are numbers of nanoseconds.
 type Set struct {
-	// Format identifies the JSON format. It is the constant Format.
+	// Format identifies the JSON format. Its value is the constant Format.
 	Format string `json:"format"`
 	// Version is Myriad's version, "" if unknown.
 	Version string  `json:"version"`
@@ -30,7 +30,7 @@ type Set struct {
 	Command string        `json:"command"`
 	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims with Fails set to scenario.IfStrict required.
+	// Strict makes claims required whose Fails is scenario.IfStrict.
 	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }
@@ -177,8 +177,7 @@ func (s *Set) TrimForRepository(origin Origin) {
 	}
 }
 
-// AddMissingRuns copies runs from an earlier set. It copies a run if s has no run with the same scenario, workload and
-// subject.
+// AddMissingRuns copies each run of an earlier set whose scenario, workload and subject have no run in s.
 func (s *Set) AddMissingRuns(earlier *Set) {
 	for _, old := range earlier.Reports {
 		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })
@@ -243,8 +242,8 @@ func BeginsLikeSet(beginning []byte) bool {
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically creates or replaces the file that is called name in dir, with what write produces. Readers never
-// see a partly written file. If write returns an error, an existing file keeps its content.
+// WriteFileAtomically creates or replaces a file in dir. The function write produces the content. Readers never see a
+// partly written file. If write returns an error, an existing file keeps its content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

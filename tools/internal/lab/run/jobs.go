@@ -154,8 +154,8 @@ func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the machine's capacity for jobs of the phase's shape (kind). It measures the
-// capacity unless an earlier run has done so.
+// reuseOrMeasureShapeCapacity returns the machine's capacity for jobs of the phase's shape (kind of job). It measures
+// the capacity unless an earlier run has done so.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -181,7 +181,6 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureMachineCapacity measures the machine's capacity with the contenders that the scenario selects.
 func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {

@@ -102,8 +102,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program on its CPUs. Its standard output goes to stdout, which is closed at the end, or
-// to p.tail if stdout is nil. The caller must call terminateAndWait or wait for the channel done.
+// startPinnedProcess starts a program on its CPUs. Its standard output goes to the writer stdout, which is closed at
+// the end, or to p.tail if this writer is nil. The caller must call terminateAndWait or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}

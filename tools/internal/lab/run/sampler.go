@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// windowParts is what samples at the start and the end of a window contain. memoryParts is for samples of memory, and
-// heldParts for runs with long-open connections.
+// Parts of samples: windowParts at the start and the end of a window, memoryParts for memory, and heldParts for runs
+// with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory

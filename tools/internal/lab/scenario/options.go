@@ -88,8 +88,8 @@ func (o Options) describeReductions() string {
 	return JoinAsEnglishList(words)
 }
 
-// WithPeersExecutable returns a copy of the scenario in which executable replaces "{peers}" in all commands. executable
-// is the program built from the module tools/peers.
+// WithPeersExecutable returns a copy of the scenario in which the path of an executable replaces "{peers}" in all
+// commands. The executable is the program built from the module tools/peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {

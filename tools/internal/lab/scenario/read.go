@@ -21,7 +21,7 @@ import (
 var files embed.FS
 
 // Reader reads scenarios. Figures looks up a figure by name. ok reports whether the figure exists. better is true if
-// the figure has a better direction, high or low.
+// higher or lower values of the figure are better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }

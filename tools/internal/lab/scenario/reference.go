@@ -66,8 +66,8 @@ type Claim struct {
 	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
 	// Workload is the workload whose runs count. "" means each workload.
 	Workload string `json:"workload,omitempty" toml:"workload"`
-	// Figure is the name of the figure. AtMost and AtLeast are limits for it. If Of is set, the limits are multiples of
-	// the same figure under the workload Of. Plus is added to the limit.
+	// Figure is the name of the figure. AtMost and AtLeast are limits for it. If Of names a workload, the limits are
+	// multiples of the same figure under that workload. Plus is added to the limit.
 	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
@@ -123,8 +123,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures that have no better
-// direction, high or low.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures of which neither higher
+// nor lower values are better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {

@@ -119,7 +119,7 @@ type Phase struct {
 	Slow       int `json:"slow,omitempty" toml:"slow"`
 
 	// Every is the time between two log lines of an Attack phase, at least 1 s. The default is 1 min, or a quarter of
-	// For if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
+	// the phase if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
@@ -531,7 +531,7 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns how late a server may send a heartbeat. It is an eighth of interval, but at least 400 ms.
+// MaxHeartbeatDelay returns how late a server may send a heartbeat: an eighth of the interval, but at least 400 ms.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }
