@@ -10,7 +10,8 @@ import (
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead bytes more.
+	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead more bytes per
+	// packet.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )

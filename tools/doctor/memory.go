@@ -11,8 +11,8 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object of a socket. bytes is its size if Facts.Caches does not contain cache. The
-// sizes include slab overhead and were measured on Linux 6.18.
+// kernelObject describes a kernel object of a socket, with the name of its cache. If Facts.Caches lacks this cache, the
+// field bytes is the object's size. Sizes include slab overhead and were measured on Linux 6.18.
 type kernelObject struct {
 	cache    string
 	bytes    float64

@@ -100,7 +100,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a function that parses a number such as 1.5k. expected describes the number in errors.
+// newNumberParser returns a function that parses a number such as 1.5k. Its errors describe the number by expected.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -204,9 +204,9 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the measurement that has the most points, of the subject of --subject or,
-// without this flag, of the first subject. If several have equally many, it returns the one with the fewest
-// connections. For a plan with TLS, it considers only measurements with TLS. It returns nil if no measurement fits.
+// fittingMeasurementWithMostPoints returns the measurement with the most points of the subject of --subject or, without
+// this flag, of the first subject. Among equals, it returns the one with the fewest connections. For a plan with TLS,
+// it considers only measurements with TLS. It returns nil if no measurement fits.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]

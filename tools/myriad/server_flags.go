@@ -102,7 +102,8 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share of the memory of the cgroup or machine, such as 75%; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag for a field. The field's current value is the flag's default. Errors call the field fieldName.
+// addIntFlag adds a flag for a field. The field's current value is the flag's default. Errors name the field as
+// fieldName.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
 		help, _, _ = strings.Cut(help, " (default") // pflag prints the default

@@ -115,7 +115,7 @@ type agentInfo struct {
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
-	// Refuses is the reason why the agent cannot take part. It is "" if the agent can.
+	// Refuses is the reason why the agent cannot take part, or "" if it can.
 	Refuses string `json:"refuses,omitempty"`
 }
 

@@ -114,7 +114,7 @@ func (n *NATS) explainNATSAuthError(err error) string {
 	return text + ": no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// RedactCredentialsInURLs returns urls, which commas separate, with "…" instead of users and passwords.
+// RedactCredentialsInURLs replaces the users and passwords in a comma-separated list of URLs with "…".
 func RedactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {

@@ -10,8 +10,8 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. Each passes every value with the values of
-// Labels to emit.
+// Metric describes a metric that is computed from a snapshot of type S. The function Each emits every value together
+// with the values of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -67,9 +67,8 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. reserved is the name of a label that histograms or summaries need. If labels contains this name, registration
-// fails.
+// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls the function snapshot
+// once per scrape. Registration fails if labels contains the reserved label, which histograms or summaries need.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -110,8 +109,9 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric returns a histogram of count values with the given sum. buckets contains the number of values in
-// each bucket. bound returns the upper bound of bucket i. It is not called for the last bucket, which has no bound.
+// NewHistogramMetric returns a histogram with the given number and sum of values. buckets contains the number of values
+// in each bucket. The function bound returns the upper bound of bucket i. It is not called for the last bucket, which
+// has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

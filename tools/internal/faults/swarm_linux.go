@@ -104,8 +104,8 @@ func (w *swarmLoop) actOnEvents() {
 	}
 }
 
-// watchConn registers a FullSpeed connection for input and, if it has something to send, for output. change is the
-// function that registers. If it fails, watchConn closes the connection.
+// watchConn registers a FullSpeed connection for input and, if it has something to send, for output. The function
+// change performs the registration. If it fails, watchConn closes the connection.
 func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.conns[i], sock.Out
 	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {

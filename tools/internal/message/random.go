@@ -44,7 +44,7 @@ func (r *splitMix) belowN(n uint64) uint64 {
 // charsPerDraw is the number of characters that are generated from 64 random bits.
 const charsPerDraw = 6 // bias at most 2^-16 for 256 different characters
 
-// appendChars appends n random characters of class. class must contain at most 256 characters.
+// appendChars appends n random characters of a class. The class must contain at most 256 characters.
 func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]

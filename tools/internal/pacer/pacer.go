@@ -60,8 +60,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the messages that are due by now and before end, and have not been taken. If times are
-// random, the number is an estimate.
+// CountDueAndUntaken counts the messages that are due by the time now and before the time end, and have not been taken.
+// If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -75,9 +75,9 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end. It counts those due before the window and those due in the window
-// separately. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number of
-// further messages.
+// Skip drops the messages that are due before the time end. It counts separately those due before the window and those
+// due in the window. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number
+// of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -127,8 +127,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. Window
-// and plan end at end.
+// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. The
+// window and the plan end at the time end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops and counts the messages that are due before now. maxRandomDraws is as in SendPlan.Skip.
+// Skip drops and counts the messages that are due before the time now. maxRandomDraws is as in SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -103,7 +103,7 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all visible processes whose effective user ID is user. By contrast,
+// CountTasksOfUser counts the tasks (threads) of all visible processes with the given effective user ID. By contrast,
 // RLIMIT_NPROC counts tasks by real user ID.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()

@@ -1,5 +1,5 @@
-// Package sample measures the resources used by processes, their threads and the machine. TakeSample returns a Sample,
-// and DifferenceSince the difference between two. Package procfs reads the values.
+// Package sample measures the resources used by processes, their threads and the machine. TakeSample returns a Sample.
+// DifferenceSince returns the difference between two Samples. Package procfs reads the values.
 //
 // Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, TakeSample returns
 // procfs.ErrNotAvailable.
