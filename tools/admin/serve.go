@@ -130,7 +130,6 @@ func rejectHostNamesExceptLocalhost(next http.Handler) http.Handler {
 	})
 }
 
-// isIPOrLocalhost reports whether host is an IP address or localhost, with or without a port.
 func isIPOrLocalhost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -84,7 +84,6 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changePriority returns 0 for a change that must be made first, and otherwise 1.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0

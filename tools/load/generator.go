@@ -109,7 +109,6 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is the number of shards in a model without loops.
 const goroutineShards = 16
 
 func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == openLoopPerConn }

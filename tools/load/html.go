@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time.
 	maxChartPoints = 400
 	maxErrorRows   = 40
 	// reachedRateShare is the share of planned messages that must be answered to reach the planned rate.

@@ -38,7 +38,6 @@ func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, 
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)

@@ -28,7 +28,6 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is the environment variable with the cluster's secret.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
@@ -144,7 +143,6 @@ func (f *clusterFlags) validateAndConfigurePeers() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS sets up mutual TLS between hubs if the flags for it are given.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":

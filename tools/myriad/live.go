@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	minRedrawInterval = 100 * time.Millisecond
-	// sparklineIntervals is the number of intervals that a sparkline shows.
+	minRedrawInterval  = 100 * time.Millisecond
 	sparklineIntervals = 240
 	// maxErrorCauses limits the number of error causes that are counted separately.
 	maxErrorCauses = 64

@@ -111,7 +111,6 @@ func newNumberParser(expected string) func(string) (float64, error) {
 	}
 }
 
-// parsePercent parses a percentage such as 10% and returns a fraction such as 0.1.
 func parsePercent(text string) (fraction float64, _ error) {
 	n, ok := quantity.ParseNumberWithSuffix(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {

@@ -44,7 +44,6 @@ type message struct {
 	Body json.RawMessage `json:"body"`
 }
 
-// maxMessage is the maximum size of a message in bytes.
 const maxMessage = 8 << 20
 
 var errVersion = errors.New("different version of Myriad; expected the same version on all machines")
@@ -119,7 +118,6 @@ type agentInfo struct {
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for its clock's time.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }

@@ -29,12 +29,12 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one value, which of computes from a snapshot.
+// Gauge returns a gauge with one value. The given function computes the value from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one value, which of computes from a snapshot.
+// Counter returns a counter with one value. The given function computes the value from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue

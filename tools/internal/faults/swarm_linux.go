@@ -14,7 +14,6 @@ import (
 
 const stepInterval = 5 * time.Millisecond
 
-// neverReadBuffer is the receive buffer of connections that never read.
 const neverReadBuffer = 80 << 10 // with less, the kernel drops even acknowledgements
 
 // fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream.

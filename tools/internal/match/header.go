@@ -69,7 +69,6 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. It returns nil for an invalid line.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

@@ -59,7 +59,6 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText converts bytes to printable ASCII.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

@@ -24,7 +24,6 @@ func messageKey(id ID) uint64 {
 
 func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// newRandom returns the random generator for the expression in the message with the given key.
 func (p *templatePiece) newRandom(messageKey uint64) splitMix {
 	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }

@@ -39,7 +39,6 @@ func parseStat(p prom.Proc) (Stat, error) {
 	}, nil
 }
 
-// ticksToDuration converts clock ticks of 10 ms to a duration.
 func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
 const (

@@ -228,7 +228,6 @@ func formatOrigins(rows []articleRow, words articleWords) string {
 	return fmt.Sprintf(words.footer, texts...)
 }
 
-// addBarPanel adds a panel with a bar for each row that has a value of the figure.
 func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) error {
 	panel := BarPanel{Title: title}
 	workload := ""

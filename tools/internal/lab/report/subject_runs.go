@@ -85,7 +85,6 @@ func formatRelativeMargin(values []float64) (textOrNoFigure string) {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo divides the figure of w by the figure of base in each round, and returns the ratios.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
@@ -155,7 +154,6 @@ func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	return nil
 }
 
-// runProblem describes a problem of a run by a short name and a sentence.
 type runProblem struct {
 	word string
 	page.Remark

@@ -37,8 +37,7 @@ type Set struct {
 
 const (
 	// Format identifies the JSON format of a Set.
-	Format = "myriad-bench-2"
-	// maxSetBytes limits the size of a set's JSON.
+	Format      = "myriad-bench-2"
 	maxSetBytes = 512 << 20
 )
 

@@ -117,7 +117,6 @@ func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	return names
 }
 
-// hostLimits describes which servers a machine can run.
 type hostLimits struct {
 	// modelError returns the reason why a server cannot use an I/O model, or nil. programError returns the reason why a
 	// program cannot be found, or nil.
@@ -221,7 +220,6 @@ type Scale struct {
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
-// fullScale is the name of the scale that reduces nothing.
 const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
