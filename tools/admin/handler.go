@@ -54,8 +54,7 @@ type Config struct {
 
 // Page is an additional page of an application.
 type Page struct {
-	// Path is the path of the page, such as "/hub". It must differ from the paths of this package. Text describes the
-	// page.
+	// Path, such as "/hub", must differ from the paths of this package. Text describes the page.
 	Path, Text string
 	// Handler receives the GET and HEAD requests for Path.
 	Handler http.Handler

@@ -117,8 +117,7 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectHostNamesExceptLocalhost wraps a handler. It rejects requests whose Host is neither an IP address nor
-// localhost.
+// rejectHostNamesExceptLocalhost rejects requests whose Host is neither an IP address nor localhost.
 func rejectHostNamesExceptLocalhost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// An attacker can choose another name. Browsers never send an empty Host.

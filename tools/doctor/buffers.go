@@ -10,8 +10,7 @@ import (
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead more bytes per
-	// packet.
+	// maxSegmentBytes is the maximum payload of a loopback packet. The kernel counts segmentOverhead bytes more.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )

@@ -89,8 +89,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth combines two values of c's setting into one value that meets both needs. If that is impossible,
-// it returns other.
+// valueSatisfyingBoth combines two values of c's setting into one that meets both needs. If that is impossible, it
+// returns other.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:

@@ -54,8 +54,7 @@ type MachineFacts struct {
 
 // MemoryFacts describes the machine's memory in bytes.
 type MemoryFacts struct {
-	// Total is the installed memory. Free is the unused memory. FilePages is the memory of cached file pages, which the
-	// kernel can drop.
+	// Total is the installed memory. Free is unused. FilePages are cached file pages, which the kernel can drop.
 	Total     int64 `json:"total"`
 	Free      int64 `json:"free"`
 	FilePages int64 `json:"file_pages"`
@@ -116,8 +115,7 @@ type CgroupLimit struct {
 
 // SocketFacts describes the sockets of the network namespace.
 type SocketFacts struct {
-	// Open, TimeWait and Orphans are numbers of TCP sockets from /proc/net/sockstat. Orphans is the number on the whole
-	// machine.
+	// Open and TimeWait count TCP sockets of the namespace, Orphans those of the whole machine.
 	Open     int64 `json:"open"`
 	TimeWait int64 `json:"time_wait"`
 	Orphans  int64 `json:"orphans"`

@@ -40,8 +40,7 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// loopConn is the process memory in bytes of an idle connection on an event loop. goroutineConn is that of an idle
-	// connection with a goroutine.
+	// loopConn is the process memory in bytes of an idle connection on a loop, goroutineConn of one with a goroutine.
 	loopConn      = 113
 	goroutineConn = 3800
 	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop.

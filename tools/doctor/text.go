@@ -77,8 +77,7 @@ func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []strin
 	return lines
 }
 
-// Summary returns the first line of the report's text. The line states how many connections the machine can hold now,
-// and which limit prevents more.
+// Summary states in one line how many connections the machine can hold now, and which limit prevents more.
 func (r *Report) Summary() string {
 	plan := fmt.Sprintf("%s, model %s", r.Plan.sidePhrase(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {

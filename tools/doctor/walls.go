@@ -37,8 +37,7 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that it depends on. It returns a value so that it can be
-// called in var declarations.
+// registerWall registers a limit and the settings that it depends on. It returns a value for use in var declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -47,8 +46,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a limit that is a kernel setting with one number. It does not apply if the number is
-// unknown.
+// registerSysctlWall registers a limit that is a kernel setting with one number. The limit does not apply if the number
+// is unknown.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)

@@ -125,8 +125,7 @@ type Config struct {
 	// connection is established. Each further message answers one message from the server. The run does not wait for
 	// answers at the end of the window, and missing answers are not faults.
 	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends unprompted, such as heartbeats, with the next message"`
-	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between messages from
-	// the server.
+	// Silent sends only the first message of an Unprompted run. Latencies are intervals between the server's messages.
 	Silent bool `flag:"silent" needs:"unprompted" help:"do not answer what the server sends unprompted, but measure the intervals"`
 
 	// TLS, if not nil, encrypts every connection. A connection attempt fails if its handshake fails or takes longer

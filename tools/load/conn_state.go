@@ -80,8 +80,7 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates up to connChunk connection states for a shard. Their indexes are first to end-1. If the
-// table is full, first equals end.
+// allocStateChunk allocates up to connChunk states for a shard: first to end-1, or none if the table is full.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

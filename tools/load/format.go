@@ -243,9 +243,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network, and returns the addresses. For
-// a network, it returns only the host addresses. If there are more than limit addresses, ExpandSourceRange returns an
-// error.
+// ExpandSourceRange returns the addresses in a range such as 10.0.0.1-10.0.0.20, the host addresses of a network, or a
+// single address. It returns an error if there are more than limit.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseHostRange(text)
 	if !ok {

@@ -236,8 +236,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers, and sends further messages. It returns the number of consumed
-// bytes.
+// Received checks input, and sends further messages. It returns the number of consumed bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {

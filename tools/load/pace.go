@@ -24,8 +24,7 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd returns how many of the wanted messages Config.Messages still permits. After the window,
-// it returns 0.
+// capAtConnQuotaAndWindowEnd returns how many messages Config.Messages still permits, and 0 after the window.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -132,8 +131,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval is the longest time
-// between calls.
+// maxNudgesPerPace limits the nudges (wake-ups) per pacing call. paceInterval is the longest time between calls.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -352,16 +350,14 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It holds the
-// shard's lock.
+// forEachOpenConnPlan calls visit under the shard's lock, for each open connection, until visit returns false.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. No messages may be sent
-// afterwards.
+// skipAndCountUnsentPlans drops and counts the planned messages that remain. No messages may be sent afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {

@@ -31,8 +31,7 @@ type PubSub struct {
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
 	// Topics is the number of topics, at most Connections. Subscribers are assigned to topics in rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers is the number of publishing connections, in addition to Connections. Each publishes to all topics in
-	// rotation.
+	// Publishers is the number of further connections that publish, each to all topics in rotation.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
 	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
 	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most

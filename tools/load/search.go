@@ -30,8 +30,7 @@ type Step struct {
 	// Rate is the planned rate and Answered the rate of answers, in messages per second on all connections.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the goal's percentile of the latency. Late is the same percentile of the delay that the generator
-	// itself caused.
+	// Latency and Late are the goal's percentiles of the latency and of the generator's own delay.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
@@ -108,8 +107,7 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it tries only the rates received
-// from cfg.Begin.
+// searchRate searches for a rate, or only tries the rates received from cfg.Begin, on the connections of one run.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

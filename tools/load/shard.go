@@ -99,8 +99,7 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard contains counters and pacing for some of the connections. In a model with loops, each loop has a shard for its
-// connections.
+// shard contains counters and pacing for some of the connections: those of a loop, if the model has loops.
 type shard struct {
 	mu     sync.Mutex
 	totals totals

@@ -68,8 +68,7 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Unknown
-// figures are 0.
+// usageSampler samples the resources used by generator and server. Only one goroutine may use it.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -95,8 +94,7 @@ func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	return u
 }
 
-// findServersExceptOwnProcess adds the other processes that listen at the targets to u.server, and starts to sample
-// them.
+// findServersExceptOwnProcess adds other processes that listen at the targets to u.server, and begins to sample them.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {

@@ -47,8 +47,7 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken reads the token for --admin-control, or generates one and prints it to out. It returns "" without
-// this flag.
+// loadOrGenerateToken reads the token for --admin-control, or prints a new one to out. Without the flag, it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil

@@ -193,8 +193,7 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user whether to make the changes. If ctx ends first, it returns an error, and a goroutine
-// continues to read the input.
+// askToApplyChanges asks the user. If ctx ends first, it returns an error, but a goroutine still reads the input.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

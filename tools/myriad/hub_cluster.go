@@ -46,8 +46,7 @@ func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable is the environment variable that passes a cluster node's identity to the new process in an
-// upgrade.
+// clusterOriginVariable is the environment variable that passes a node's identity to the new process of an upgrade.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {

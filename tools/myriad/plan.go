@@ -119,8 +119,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags. It takes missing --memory and --cores from facts, and sets default
-// connections.
+// validateAndComplete validates the flags, takes missing --memory and --cores from facts, and sets connections.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -300,8 +299,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if they differ by more
-// than --within.
+// printAndCheckPredictionAccuracy prints the figures, and returns an error if they differ by more than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -296,8 +296,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals is the maximum number of events of one phase that are kept per agent until they are merged with the
-// other agents' events.
+// maxIntervals limits the events of one phase kept per agent until they are merged with those of other agents.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -314,8 +313,7 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event of a phase. It returns nil if an active agent has
-// none.
+// takeEventsIfAllReached removes and returns each agent's next event of a phase, or nil if an active agent has none.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -442,8 +440,7 @@ func (c *coordinator) mergeReceivedResultsAndEmitDone(ctx context.Context, conve
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent began to
-// measure.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the start of the earliest window.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

@@ -122,8 +122,7 @@ type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock contains the arrival time of a clockRequest (Came) and the departure time of the answer (Left), in Unix
-// nanoseconds.
+// clock contains the times when a clockRequest arrived (Came) and its answer was sent (Left), in Unix nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -156,8 +155,7 @@ type orders struct {
 type report struct {
 	At    int64       `json:"at"` // time by the agent's clock
 	Event *load.Event `json:"event,omitempty"`
-	// Step is the number of rates that a search has tried so far. The report of a tried rate is repeated until the next
-	// step is ordered.
+	// Step is the number of rates that a search has tried. The report is repeated until the next step is ordered.
 	Step int `json:"step,omitempty"`
 	// Failed is the reason why there is no result, or why the run ended early.
 	Failed string `json:"failed,omitempty"`

@@ -31,8 +31,7 @@ import (
 const hasEpoll = true
 
 const (
-	// pollBatch is the maximum number of events that one wait returns. pollWait is the timeout of a wait in
-	// milliseconds.
+	// pollBatch is the maximum number of events per wait. pollWait is the timeout of a wait in milliseconds.
 	pollBatch, pollWait = 100, 100
 	// reactorWorkers is the number of goroutines of a reactor, and reactorQueue is the capacity of their queue.
 	reactorWorkers, reactorQueue = 10, 1000

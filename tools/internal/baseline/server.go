@@ -53,12 +53,10 @@ const (
 
 // Options configures Serve.
 type Options struct {
-	// App is the name of an app of package app. WebSocket is not supported. Sink, HTTP and Web require the design
-	// PerConn.
+	// App is an app of package app other than WebSocket. Sink, HTTP and Web require the design PerConn.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth. FlushTenth requires the design PerConn and an app that answers
-	// lines.
+	// Flush is FlushEach (the default) or FlushTenth, which requires PerConn and an app that answers lines.
 	Flush string
 	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. TLS, Heartbeat and Admin require PerConn.
 	Design string
@@ -82,8 +80,7 @@ type Options struct {
 	Admin string
 	// Files is the directory of the files that the app Web serves.
 	Files string
-	// AdminListening is called with the address on which package admin listens. It is called on another goroutine. It
-	// may be nil.
+	// AdminListening, if not nil, is called on another goroutine with the address on which package admin listens.
 	AdminListening func(net.Addr)
 }
 

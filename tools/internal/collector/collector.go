@@ -10,8 +10,7 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. The function Each emits every value together
-// with the values of Labels.
+// Metric is computed from a snapshot of type S. Its function Each emits every value with the values of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -41,8 +40,7 @@ func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's value for each value of the
-// label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric for each value of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {

@@ -123,8 +123,7 @@ func (h *HonestClients) AnswersByClient() []int64 {
 	return n
 }
 
-// TakeLatency returns the latencies of the correct answers since the start or the last call, in microseconds. It is
-// safe for concurrent use.
+// TakeLatency returns the latencies since the last call, in microseconds. It is safe for concurrent use.
 func (h *HonestClients) TakeLatency() *hdrhistogram.Histogram {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -32,8 +32,7 @@ type serverContender struct {
 	finished, finishedOf atomic.Int64 // see ServerFigures
 }
 
-// jobConn belongs to the submitting goroutine until a request is sent. It then belongs to its reading goroutine until
-// the answer arrives.
+// jobConn belongs to the submitting goroutine, but to its reading goroutine while a request waits for the answer.
 type jobConn struct {
 	net.Conn
 	job     *Job

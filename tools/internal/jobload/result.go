@@ -44,8 +44,7 @@ type Result struct {
 	// Accepted and Rejected count submitted jobs by the pool's response.
 	Accepted uint64 `json:"accepted"`
 	Rejected uint64 `json:"rejected"`
-	// Finished is the number of jobs that have run. Good is the number of finished jobs that ended within their
-	// deadline.
+	// Finished counts jobs that have run. Good counts finished jobs that ended within their deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
 	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted in the
@@ -65,8 +64,7 @@ type Result struct {
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
-	// RejectP50 and RejectP99 are the durations of rejected submissions. One in 16 submissions is timed. Both are 0
-	// without rejections.
+	// RejectP50 and RejectP99 are durations of rejected submissions, of which one in 16 is timed, or 0 without any.
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
 	// ShedP50 and ShedP99 are the times from just before submission to the report that the job was shed. With a server,
@@ -103,8 +101,7 @@ type ServerFigures struct {
 	CPU time.Duration `json:"cpu"`
 	// Recovery is the time from the end of the window until new requests were answered fast again.
 	Recovery time.Duration `json:"recovery"`
-	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
-	// addresses (Plan.Sources).
+	// Finished counts the jobs finished in the window, FinishedOfOthers those from further addresses (Plan.Sources).
 	Finished         int64 `json:"finished,omitempty"`
 	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
 }

@@ -47,8 +47,7 @@ const (
 	pollInterval   = time.Millisecond
 	// rejectionSampling is the number of submissions of which one is timed.
 	rejectionSampling = 16
-	// submitTimeout limits the wait for a submission at the end of the run. closeTimeout limits the wait for the pool's
-	// Close.
+	// submitTimeout limits the wait for a submission at the end, closeTimeout the wait for the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 

@@ -37,8 +37,7 @@ const (
 // ID identifies a message that a Template generates.
 type ID struct {
 	Seed uint64
-	// Connection is the number of the connection in the run. Message is the number of the message on its
-	// connection. Both count from 0.
+	// Connection is the number of the connection in the run, Message that of the message on it. Both count from 0.
 	Connection, Message uint64
 }
 

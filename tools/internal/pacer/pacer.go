@@ -107,8 +107,7 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan that many connections share. Any of the connections can take the next due message. All methods
-// are safe for concurrent use.
+// SharedPlan is a plan that connections share: any can take the next due message. It is safe for concurrent use.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 
@@ -156,8 +155,7 @@ func (s *SharedPlan) Stop(end time.Duration) {
 // NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due. plannedAt is the time at which the message was due. ok is false if
-// no message is due.
+// TakeNextIfDue takes the next message if it is due, and returns the time at which it was due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -189,8 +187,7 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of due messages that no connection has taken. If times are random, the number
-// is an estimate.
+// CountDueAndUntaken returns the number of due messages that nobody has taken, an estimate if times are random.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -111,8 +111,7 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRankOrZero returns a rank that is higher if a bound address matches the dialed address better. 0 means no
-// match.
+// addrMatchRankOrZero returns how well a bound address matches the dialed address. 0 means no match.
 func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:

@@ -78,8 +78,7 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately. It returns the
-// response body.
+// ComputeRarely computes for 1 ms in every 1,000th call, otherwise not at all, and returns the response body.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte

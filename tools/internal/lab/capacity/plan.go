@@ -22,8 +22,7 @@ type Goal struct {
 	TLS  bool    `json:"tls"`
 	// Unread is the number of bytes per connection that wait in the kernel, from 0 to 1 GiB.
 	Unread int `json:"unread"`
-	// Memory, Cores and Network are the resources of one machine: bytes, processors, and bits per second in each
-	// direction.
+	// Memory, Cores and Network describe one machine: bytes, processors, and bits per second in each direction.
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
@@ -89,8 +88,7 @@ type Plan struct {
 	Kernel float64 `json:"kernel"`
 	// Descriptors is the LimitNOFILE (a systemd setting) to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is the number of source addresses that a proxy needs to open all of the machine's connections to one
-	// port, or 0 if unknown.
+	// Sources is the number of addresses from which a proxy must connect to one port of the machine, or 0 if unknown.
 	Sources int64 `json:"sources"`
 	// In and Out are the traffic of the machine's interface.
 	In  Flow `json:"in"`
@@ -159,8 +157,7 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the number of further bytes that a
-	// segment takes on the wire.
+	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is its overhead on the wire.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
 	// TLS 1.3 adds recordBytes bytes to each record of at most maxRecordBytes bytes.
@@ -200,8 +197,7 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that one more
-// connection would exceed.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limiting resource.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {

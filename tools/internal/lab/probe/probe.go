@@ -85,8 +85,7 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer, it also
-// sets the error of the run.
+// SetFiguresCaveatsAndMismatchError sets a run's figures and caveats and, after a wrong answer, its error.
 func SetFiguresCaveatsAndMismatchError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -161,8 +160,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setGCAndSchedulerFigures sets the figures "gc-share" and "sched-p99" from totals of the server's Go runtime since its
-// start.
+// setGCAndSchedulerFigures sets the figures "gc-share" and "sched-p99" from the server's runtime totals.
 func (in RunInput) setGCAndSchedulerFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

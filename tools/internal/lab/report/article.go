@@ -208,8 +208,7 @@ func (row *articleRow) figureCell(figure string) (text string, valueOrZero float
 	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), valueOrZero, nil
 }
 
-// formatOrigins returns a sentence about the origins of the rows' runs: commits, dates, scales, machines and load
-// averages.
+// formatOrigins describes in a sentence the rows' commits, dates, scales, machines and load averages.
 func formatOrigins(rows []articleRow, words articleWords) string {
 	var lists [5][]string
 	for _, row := range rows {
@@ -249,8 +248,7 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 	return a.addPanel(panel)
 }
 
-// addLinePanel adds a panel with a line for each label of rows. The lines show the figure over the number of
-// connections.
+// addLinePanel adds a panel with a line for each label: the figure over the number of connections.
 func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) error {
 	panel := LinePanel{Title: title}
 	for _, row := range rows {

@@ -43,8 +43,7 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns the figures of a run as values and units of a benchmark line. It returns "" if there are
-// no figures.
+// benchmarkLineValues returns a run's figures as values and units of a benchmark line, or "" without figures.
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""

@@ -20,8 +20,7 @@ import (
 
 const maxRemarks = 60
 
-// maxNamedClaims is the maximum number of unmet claims that a report's first sentence names. Further claims are only
-// counted.
+// maxNamedClaims limits the unmet claims named in a report's first sentence. Further claims are only counted.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
@@ -395,8 +394,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildHeldPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns
-// nil.
+// buildHeldPhaseTable returns a table of the phases of a run with long-open connections, or nil for other runs.
 func buildHeldPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

@@ -214,8 +214,7 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addLinesAndComparisons adds a published row, followed by measured rows: one for the published design, and one
-// for each of our subjects.
+// addLinesAndComparisons adds a published row, a row for the published design, and one for each of our subjects.
 func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceRow) {
 	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -337,8 +336,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the row's design by each figure that the row lists. Without a
-// design, it returns nil.
+// compareWithDesignByRowFigures compares our subject with the row's design, if any, by each figure of the row.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil

@@ -89,8 +89,7 @@ func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median of a figure, or no runs. It ignores the
-// excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median, except excluded ones, or no runs.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -178,8 +177,7 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemsWithWorstTone lists the problems of the runs with their frequencies, and returns the worst problem's
-// tone.
+// formatProblemsWithWorstTone lists the runs' problems with their frequencies, and returns the worst one's tone.
 func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {

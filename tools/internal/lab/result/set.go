@@ -53,8 +53,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from the runs of a report. It states how a subject compares with a published result, or
-// whether a subject meets a claim.
+// Verdict states how a subject compares with a published result, or whether it meets a claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
@@ -234,8 +233,7 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file looks like the JSON of a Set. beginning contains the file's first bytes. The Set
-// may be of another version.
+// BeginsLikeSet reports whether the first bytes of a file look like the JSON of a Set of any version.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// countTimeout plus countTimeoutPerConn per connection limits the wait until the server has accepted or closed
-	// connections.
+	// countTimeout and countTimeoutPerConn limit the wait until the server has accepted or closed connections.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
 	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits the wait for the release of resources.

@@ -261,8 +261,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers opens connections until the server answers on one of them, and returns that connection. It gives
-// up after readyTimeout.
+// waitUntilAppAnswers connects until the server answers, at most for readyTimeout, and returns that connection.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -322,8 +321,7 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port that outgoing connections do not use by
-// default.
+// freeAddrBelowEphemeralPorts returns a loopback address whose port is free and not an ephemeral port.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

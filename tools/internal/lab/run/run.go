@@ -374,8 +374,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with the settings for long-open connections: two verifications, heartbeats and a
-// broadcast.
+// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"

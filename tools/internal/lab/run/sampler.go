@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Parts of samples: windowParts at the start and the end of a window, memoryParts for memory, and heldParts for runs
-// with long-open connections.
+// Parts of samples at the start and end of a window, of memory, and in runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -84,8 +83,7 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage: only processor time if the generator has exited, and zero
-// if unknown.
+// generatorUsage returns the generator's usage: only processor time if it has exited, and zero if unknown.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}

@@ -34,8 +34,7 @@ type Options struct {
 	Scale string
 }
 
-// ApplyForThisMachine returns the scenario as this machine runs it, with the options applied and with one subject per
-// I/O model. It does not modify s.
+// ApplyForThisMachine returns a copy of the scenario with the options applied and one subject per I/O model.
 func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -243,8 +242,7 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns a copy of s with the scale applied. It drops workloads that have become equal to an earlier
-// workload.
+// reduceScenario returns a copy of s with the scale applied. It drops workloads that equal an earlier one.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -302,8 +300,7 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
-// each workload that is smaller.
+// noteAndMarkReductions adds notes on why s is smaller than original, and sets Workload.Reduced for smaller workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	reason := o.describeReductions()
 	if s.Rounds != original.Rounds {
