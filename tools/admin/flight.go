@@ -110,8 +110,7 @@ func (f *Flight) Stop() {
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace to w, in the format of go tool trace. The trace is copied before the first write,
-// so w may be slow. After Stop, WriteTo fails.
+// WriteTo writes the recorded trace to w, for go tool trace. A slow w does not matter. After Stop, WriteTo fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {

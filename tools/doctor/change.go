@@ -89,8 +89,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth combines two values of c's setting into one that meets both needs. If that is impossible, it
-// returns other.
+// valueSatisfyingBoth combines two values of c's setting into one that meets both needs, or returns the second one.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -108,7 +107,7 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 }
 
 // maxOfEachField combines two values field by field. It takes the higher number of each field, but the lower number of
-// a range's first field. If the values cannot be compared, it returns other.
+// a range's first field. If the values cannot be compared, it returns the second one.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -141,7 +140,7 @@ const changeTimeout = 10 * time.Second
 // calling thread. It writes each successful change to out. After an error, it continues with the next change. If ctx
 // ends, the remaining changes fail.
 //
-// undo contains changes that revert the successful changes, in reverse order. err joins all errors.
+// The changes in undo revert the successful changes, in reverse order. err joins all errors.
 //
 // Apply cannot change process limits, which must be changed in the shell that starts the server. For each of these
 // changes, err contains the command to run in that shell.

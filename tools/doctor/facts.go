@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It is plain data, so it can also come from a test or another machine. A fact that could
-// not be read is zero, and Unknown lists it.
+// Facts describes a machine: this one, another one, or one made up for a test. Facts that could not be read are zero
+// and listed in Unknown.
 type Facts struct {
 	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
@@ -97,8 +97,7 @@ type Rlimit struct {
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
-	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit
-	// (memory.kmem.tcp.limit_in_bytes).
+	// Sockets is the limit of socket memory alone, in bytes, which exists only in cgroups of version 1.
 	Sockets CgroupLimit `json:"sockets"`
 	// Tasks limits the number of threads.
 	Tasks CgroupLimit `json:"tasks"`

@@ -99,8 +99,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls visit for every connection, including closed ones, until visit returns false. It
-// holds the lock of the connection's shard during each call.
+// forEachCurrentOrFormerConn calls the function visit for every connection, including closed ones, until it returns
+// false. The lock of the connection's shard is held during each call.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers maps the name of a string setting to a function that validates its text and returns the value. Settings
+// textParsers maps the names of string settings to functions that validate a text and return the value. Settings
 // without a function accept any text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
@@ -244,7 +244,7 @@ func (r Ramp) String() string {
 }
 
 // ExpandSourceRange returns the addresses in a range such as 10.0.0.1-10.0.0.20, the host addresses of a network, or a
-// single address. It returns an error if there are more than limit.
+// single address. It returns an error if there are more addresses than limit permits.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseHostRange(text)
 	if !ok {

@@ -200,8 +200,9 @@ func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts into *encodedByField, and summarizes them in the Latency
-// fields of *to. It skips a field for which a histogram is missing or invalid. An invalid histogram is an error.
+// mergeCompleteHistograms merges the histograms of all parts into *encodedByField, and summarizes them in the Latency
+// fields of the result called to. It skips a field for which a histogram is missing or invalid. An invalid histogram is
+// an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -248,8 +249,8 @@ func latencyFieldPointer(latencyOrPointer reflect.Value) *Latency {
 
 func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeableAndDecodeHistogram returns the histogram of r, or nil if r has no latencies. It returns an error if r
-// and the first result cannot be merged.
+// checkMergeableAndDecodeHistogram returns the histogram of r, or nil without latencies, or an error if r and first
+// differ.
 func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil *hdrhistogram.Histogram, _ error) {
 	h, err := decodeHistogramOrNil(r.Histogram)
 	switch {

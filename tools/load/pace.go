@@ -350,7 +350,8 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit under the shard's lock, for each open connection, until visit returns false.
+// forEachOpenConnPlan calls the function visit for each open connection until it returns false. It holds the shard's
+// lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])

@@ -200,8 +200,8 @@ func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Counts are added up, and gauges are taken from next. Percentiles are exact if both
-// intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
+// Join adds the next interval to i. Counts are added up, and gauges are those of the later interval. Percentiles are
+// exact if both intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)

@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns the memory growth from before to u, in bytes per connection. It compares Anonymous or, if
-// Anonymous is unknown, RSS. It returns 0 if the memory is unknown or has not grown.
+// MemoryGrowthPerConn returns the growth of memory since an earlier Usage, in bytes per connection. It compares
+// Anonymous or, if Anonymous is unknown, RSS. It returns 0 if the memory is unknown or has not grown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0

@@ -47,7 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken reads the token for --admin-control, or prints a new one to out. Without the flag, it returns "".
+// loadOrGenerateToken reads the token for --admin-control, or generates and prints one. It returns "" without this
+// flag.
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil

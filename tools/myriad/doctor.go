@@ -150,8 +150,8 @@ func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies the report's changes after confirmation or with --yes, and returns a new report. If
-// nothing was changed, it returns r.
+// confirmAndApplyChanges applies changes after confirmation or with --yes. It returns a new report, or r without
+// changes.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {

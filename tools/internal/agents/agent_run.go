@@ -172,8 +172,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir, and logs an error. Without a file, write and closeFile do
-// nothing.
+// openEventFile creates the run's file in Agent.EventDir, and logs an error. Without a file, the functions write and
+// closeFile do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}

@@ -422,8 +422,7 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures an agent's clock offset and sends the agent its part of the load. It may run
-// concurrently for different agents.
+// measureClockAndSendPart may run concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {

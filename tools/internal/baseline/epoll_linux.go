@@ -174,8 +174,8 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts goroutines that serve the enqueued connections. enqueue blocks while the queue is full,
-// until ctx ends. stop waits for the goroutines.
+// startReactorWorkers starts goroutines that serve queued connections. The function enqueue blocks while the queue is
+// full, until ctx ends. The function stop waits for the goroutines.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

@@ -69,8 +69,7 @@ type Options struct {
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
-	// HeartbeatHeap require a Heartbeat.
+	// HeartbeatBy is HeartbeatTickers (the default) or, with a Heartbeat, HeartbeatBatches or HeartbeatHeap.
 	HeartbeatBy string
 	// Deadline is the timeout for reads and writes. Each Read restarts it, as in a published server. 0 disables the
 	// timeout. Deadline requires the design PerConn.
@@ -263,8 +262,7 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackOrCloseConn records a connection that Serve must close when it ends. If Serve has already ended,
-// trackOrCloseConn closes the connection.
+// trackOrCloseConn records a connection that Serve must close at its end, or closes it if Serve has ended.
 func (s *plainServer) trackOrCloseConn(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

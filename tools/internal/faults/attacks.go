@@ -61,8 +61,8 @@ func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Durati
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: noise, PieceSize: 1 + random.IntN(4096)}
 }
 
-// LongLines returns a Swarm whose connections each send an endless line of fillByte. At each interval, a connection
-// sends as much as the kernel accepts.
+// LongLines returns a Swarm whose connections each send an endless line of fillByte, as much as the kernel accepts at
+// each interval.
 func LongLines(target netip.AddrPort, conns int, fillByte byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte{fillByte}, 16<<10)}
 }

@@ -47,7 +47,7 @@ type Template struct {
 	minLen, maxLen int
 }
 
-// Parse parses a template. If text is empty, the messages of the template are empty.
+// Parse parses a template. A template without text generates empty messages.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("template has %d bytes; expected at most %d", len(text), MaxText)

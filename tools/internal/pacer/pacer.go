@@ -144,7 +144,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan at the time end. No message is due at end or later.
+// Stop ends the plan at the time end. No message is due then or later.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

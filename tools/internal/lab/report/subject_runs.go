@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject. The result contains no runs if rows does not contain the subject.
+// findSubjectRuns returns the runs of a subject, or no runs if the subject is not among the rows.
 func findSubjectRuns(rows []subjectRuns, subject string) (withoutRunsIfMissing subjectRuns) {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {

@@ -305,7 +305,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error if value is less than min or greater than max. valueFormat formats value in the error.
+// checkRange returns an Error if a value is out of range. valueFormat formats the value in the error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
