@@ -110,7 +110,7 @@ func (f *Flight) Stop() {
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace to w, for go tool trace. A slow w does not matter. After Stop, WriteTo fails.
+// WriteTo writes the recorded trace to w, for go tool trace. w may be slow. After Stop, WriteTo fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {

@@ -24,7 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd returns how many messages Config.Messages still permits, and 0 after the window.
+// capAtConnQuotaAndWindowEnd returns how many of the wanted messages Config.Messages still permits. After the window,
+// it returns 0.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0

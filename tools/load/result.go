@@ -284,7 +284,8 @@ type Broadcast struct {
 
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
-// Rate returns the number of answered messages per second in the window or, without answers, of sent messages.
+// Rate returns the number of answered messages per second in the window. If no answers were expected, it returns that
+// of sent messages.
 func (r *Result) Rate() (answeredOrSentPerSecond float64) {
 	if r.Window <= 0 {
 		return 0

@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles lists the pages of docs/articles with their scenarios. The pattern in the field only selects the runs of
-// these scenarios, like the flag --only of "myriad bench".
+// articles lists the pages of docs/articles with their scenarios. A pattern selects the runs, like that of the flag
+// --only of "myriad bench".
 var articles = map[string]struct {
 	scenarios []string
 	only      string

@@ -132,7 +132,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error without credentials for a NATS server beyond loopback.
+// RequireCredentialsUnlessLoopback returns an error if o lacks credentials for a NATS server beyond loopback.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()

@@ -279,7 +279,7 @@ func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	return true
 }
 
-// closeLost closes a failed connection. It counts it as Lost if it was established, otherwise as Failed.
+// closeLost closes a failed connection, and counts it as Lost if it was established, otherwise as Failed.
 func (w *swarmLoop) closeLost(m *swarmConn) {
 	if m.connected {
 		w.addCount(&w.counts.Lost, 1)

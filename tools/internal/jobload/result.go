@@ -64,7 +64,8 @@ type Result struct {
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
-	// RejectP50 and RejectP99 are durations of rejected submissions, of which one in 16 is timed, or 0 without any.
+	// RejectP50 and RejectP99 are the durations of rejected submissions. One in 16 submissions is timed. Both are 0
+	// without rejections.
 	RejectP50 time.Duration `json:"reject_p50,omitempty"`
 	RejectP99 time.Duration `json:"reject_p99,omitempty"`
 	// ShedP50 and ShedP99 are the times from just before submission to the report that the job was shed. With a server,

@@ -290,7 +290,7 @@ func (r *jobRun) submitJobsAsSlotsFree(g *jobSubmitter) {
 }
 
 // submitJobCountingInWindow submits a job and reports whether the pool accepted it. If inWindow is set, it also counts
-// the job.
+// the job and records its lateness.
 func (r *jobRun) submitJobCountingInWindow(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {

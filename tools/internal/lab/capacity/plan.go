@@ -88,7 +88,8 @@ type Plan struct {
 	Kernel float64 `json:"kernel"`
 	// Descriptors is the LimitNOFILE (a systemd setting) to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is the number of addresses from which a proxy must connect to one port of the machine, or 0 if unknown.
+	// Sources is the number of source addresses that a proxy needs to open all of the machine's connections to one
+	// port, or 0 if unknown.
 	Sources int64 `json:"sources"`
 	// In and Out are the traffic of the machine's interface.
 	In  Flow `json:"in"`

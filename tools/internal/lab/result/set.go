@@ -30,7 +30,7 @@ type Set struct {
 	Command string        `json:"command"`
 	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims required whose Fails is scenario.IfStrict.
+	// Strict makes those claims required whose Fails is scenario.IfStrict.
 	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }
@@ -175,7 +175,7 @@ func (s *Set) TrimForRepository(origin Origin) {
 	}
 }
 
-// AddMissingRuns copies each run of an earlier set whose scenario, workload and subject have no run in s.
+// AddMissingRuns copies runs of an earlier set, unless s has runs of the same scenario, workload and subject.
 func (s *Set) AddMissingRuns(earlier *Set) {
 	for _, old := range earlier.Reports {
 		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })

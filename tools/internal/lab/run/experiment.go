@@ -222,7 +222,8 @@ func (s *experiment) runAllSteps(ctx context.Context) error {
 	return nil
 }
 
-// runStepUntilUndisturbed runs a step, with up to Options.Repeat repetitions, and returns the least disturbed run.
+// runStepUntilUndisturbed runs a step, and repeats it up to Options.Repeat times if other programs disturbed it. It
+// returns the least disturbed run.
 func (s *experiment) runStepUntilUndisturbed(ctx context.Context, st scenario.Step, r *result.Report) result.Run {
 	best := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 	for n := 0; n < s.options.Repeat && best.HasCaveat(probe.RuleNoise) && ctx.Err() == nil; n++ {

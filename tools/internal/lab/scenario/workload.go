@@ -89,7 +89,7 @@ type Phase struct {
 	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h. An idle Hold
 	// phase takes at least 1 s, an Attack phase at least 4 s, and a Jobs phase at most 20 min.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the time of the same load before the measured window of Load, Flood, Publish and Jobs.
+	// WarmUp is the time of load before the measured window of Load, Flood, Publish and Jobs phases.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is
 	// the number of connections to a contender that is a server. The default is 2,000.
@@ -235,7 +235,7 @@ func (w *Workload) MeasuresSpeed() bool {
 
 // Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
-	// Connections is the number of connections, opened at Rate per second, or as fast as possible for 0.
+	// Connections is the number of connections, opened at Rate per second, or as fast as possible if Rate is 0.
 	Connections, Rate int
 	Phases            []Phase
 	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
