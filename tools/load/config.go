@@ -39,8 +39,8 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, such as 60s; FROM:TO:TIME, such as 0:100k:60s, opens FROM connections at once and the others, up to TO, over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. To targets in 127.0.0.0/8 on Linux, however, so many loopback addresses are used that none
-	// has more than 20,000 connections per target or a quarter of the ephemeral ports.
+	// chooses an address. To targets in 127.0.0.0/8 on Linux, however, several loopback addresses are used: none has
+	// more than 20,000 connections per target, or more than a quarter of the ephemeral ports.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".

@@ -138,8 +138,8 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address of the peer. If there is none, it returns the next
-// Unix socket among the targets. Without Unix sockets, it returns the first target.
+// targetOfPeerElseNextUnix returns the target that has the address of the peer, or else the next Unix socket among the
+// targets, or else the first target.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {

@@ -235,8 +235,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends: when done returns true, after timeout, or when progress has returned the same
-// value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends: when the function done returns true, after timeout, or when the function
+// progress has returned the same value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool

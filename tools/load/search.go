@@ -35,9 +35,9 @@ type Step struct {
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit. The share of
-	// messages that were answered must reach the percentile, such as 99 % for p99. In the window, answers must arrive
-	// for 99 % of the n messages planned for it, or for n-3√n if that is less. A connection must still be open.
+	// Kept reports whether the rate met the goal: the percentile of the latency is within the limit, and the share of
+	// answered messages reaches the percentile, such as 99 % for p99. Of n messages planned for the window, 99 % or
+	// n-3√n, whichever is less, must be answered in the window. A connection must still be open.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
@@ -52,9 +52,9 @@ type Step struct {
 // Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
-	// rate kept the goal. A rate at most 5 % higher failed, unless the search ended early, such as when all connections
-	// were lost. Most reports that it ended because a higher rate would exceed MaxRate.
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together, or 0 if no rate
+	// kept it. Unless the search ended early, a rate at most 5 % higher failed. Most reports that the search ended
+	// because a higher rate would exceed MaxRate.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`

@@ -21,8 +21,7 @@ const (
 	redialPause      = 20 * time.Millisecond
 )
 
-// HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and
-// continues. Set the fields before Start.
+// HonestClients send unique lines to a server, and wait for each line to come back. Set the fields before Start.
 type HonestClients struct {
 	// Addr is the server's address, as for net.Dial.
 	Addr string

@@ -164,8 +164,7 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// measureRecoveryAndSetFigures sets r.Server after the last job. It measures how long the server takes to recover, and
-// waits for that up to maxRecovery.
+// measureRecoveryAndSetFigures measures how long the server takes to recover after the last job, and sets r.Server.
 func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}

@@ -194,8 +194,7 @@ func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages have been taken since Start, counted separately for the time before the
-// measured window and for the window.
+// TakenCounts returns how many messages have been taken since Start, before the measured window and in it.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

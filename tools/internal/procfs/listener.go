@@ -19,7 +19,7 @@ const (
 	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
 	// maxScannedDescriptors limits the scanned descriptors of one process. maxScannedInAll limits those of all
-	// processes, and those of all threads.
+	// processes, and again those of all threads.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
 	// maxScannedPerThread limits the scanned descriptors of a thread with its own descriptor table.

@@ -77,8 +77,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the IDs of the processes in each of the given process groups, in ascending order. The map
-// lacks groups that have no processes.
+// PIDsByProcessGroup returns the IDs of the processes in each given process group, in ascending order. Empty groups are
+// missing.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))

@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether the figure exists, and whether high or low values of the figure are better. It is
-// meant for scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether higher or lower values are better, for
+// scenario.Reader.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -145,8 +145,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign). stolenByHost is the part of foreign
-// that the host of a virtual machine used.
+// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign), and how many of these the host of a
+// virtual machine used (stolenByHost).
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()

@@ -312,9 +312,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table. One note describes the submitted
-// jobs. The other note is about the subject that chooses its I/O model automatically, and compares it with the best
-// other subject.
+// jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table: one describes the submitted jobs,
+// the other compares the subject that chooses its I/O model automatically with the best other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {

@@ -31,9 +31,8 @@ type comparison struct {
 // oneRoundMargin is the assumed margin (±) of a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
-// round, and appends connsNote to the text. Without a ratio, the outcome is result.NotMeasured, and the text states
-// why.
+// compareByRatiosPerRound compares one of our subjects with a design by the ratio of their figures in each round, and
+// appends connsNote to the text. Without a ratio, the outcome is NotMeasured, and the text states why.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work

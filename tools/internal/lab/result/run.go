@@ -250,9 +250,8 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that the connection
-// sent. Heartbeats is the number of heartbeats that the connection received. Error is set if the broadcast did not
-// arrive on the connection.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that it sent,
+// Heartbeats the number of heartbeats that it received. Error is set if the broadcast did not arrive on it.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`

@@ -41,7 +41,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and calls parse with the response, cut off after maxAdminReplyBytes. It returns an
+// fetchAndParse requests a path and passes the response, up to maxAdminReplyBytes, to the function parse. It returns an
 // error if the status is not 200.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)

@@ -163,9 +163,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
-// acceptOpenConns returns true, or after timeout. acceptOpenConns gets the number of the load generator's open
-// connections. accepted is its last result.
+// sampleWhenConnsAndMemorySettle forces garbage collections. It takes a sample when memory is stable and
+// acceptOpenConns returns true for the number of the load generator's open connections, or after the timeout. accepted
+// is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -265,8 +265,7 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs, or 0 if they are unknown. foreign is the usage by all other programs. It includes
-// stolen, the usage by other virtual machines.
+// averages since then, in CPUs, or 0 if unknown. foreign includes stolen, the usage by other virtual machines.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

@@ -146,10 +146,10 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command lacks the
-// placeholder {processes}. Otherwise, there are enough processes that an equal share of the connections fills at most
-// three quarters of each descriptor table, but at most maxProcesses. The rest of the table is a reserve, because the
-// kernel distributes connections unevenly.
+// ServerProcessesFor returns the number of server processes for a workload: 1 if the command lacks the placeholder
+// {processes}. Otherwise, an equal share of the connections fills at most three quarters of a descriptor table, because
+// the kernel distributes connections unevenly. There are at least as many processes as PerCPU requires, and at most
+// maxProcesses.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1
