@@ -350,7 +350,6 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorCauseParts returns page parts with the causes of errors, the most frequent first.
 func (s *Stream) errorCauseParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

@@ -299,7 +299,6 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	}
 }
 
-// closeOrResetConn closes a connection with FIN or a reset (see Config.Graceful).
 func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)

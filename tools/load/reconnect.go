@@ -73,7 +73,6 @@ type reconnector struct {
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial replaces the closed socket of a connection.
 type replacementDial struct {
 	*generator
 	conn     *connState

@@ -22,7 +22,6 @@ const (
 	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). The mailbox doubles the limit for
 	// requests without a message, such as nudges.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 

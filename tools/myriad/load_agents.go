@@ -19,7 +19,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// distributedLoadFlags contains the flags by which the commands load and hold divide the load among agents.
 type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options

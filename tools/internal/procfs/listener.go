@@ -151,7 +151,6 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have descriptors of certain sockets.
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

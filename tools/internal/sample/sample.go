@@ -108,7 +108,6 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of another process, multiplied by sign (1 or -1).
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)

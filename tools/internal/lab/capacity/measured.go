@@ -55,7 +55,6 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies the runs that belong to one measurement.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int

@@ -381,7 +381,6 @@ func (c *publishedComparisonTable) summarizeDesignComparisons() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns a verdict for each comparison, and one for each published row without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
