@@ -23,7 +23,7 @@ type Facts struct {
 	Process ProcessFacts `json:"process"`
 	Cgroup  CgroupFacts  `json:"cgroup"`
 	Sockets SocketFacts  `json:"sockets"`
-	// PageSize is the size of a memory page in bytes, which is the unit of tcp_mem. 0 means 4,096.
+	// PageSize is the size of a memory page, the unit of tcp_mem, in bytes. 0 means 4,096.
 	PageSize int64 `json:"page_size"`
 	// Tasks is the number of threads of all processes on the machine.
 	Tasks int64 `json:"tasks"`
@@ -97,7 +97,7 @@ type Rlimit struct {
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
-	// Sockets is the limit of socket memory alone, in bytes, which exists only in cgroups of version 1.
+	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit.
 	Sockets CgroupLimit `json:"sockets"`
 	// Tasks limits the number of threads.
 	Tasks CgroupLimit `json:"tasks"`
@@ -129,9 +129,8 @@ type SocketFacts struct {
 	Ports []uint16 `json:"ports,omitempty"`
 	// Queue describes the fullest accept queue. It is nil if no socket listens.
 	Queue *QueueFacts `json:"queue,omitempty"`
-	// Counters contains those counters of /proc/net/netstat that show that a limit was reached since the network
-	// namespace was created, such as ListenOverflows. It also contains connection tracking counters, with the prefix
-	// nf_conntrack_, such as nf_conntrack_drop.
+	// Counters counts events in which a limit was reached since the network namespace was created: events of
+	// /proc/net/netstat, such as ListenOverflows, and of connection tracking, such as nf_conntrack_drop.
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 

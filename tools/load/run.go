@@ -209,7 +209,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result, even after an error.
+// runPhasesStopAndBuildResult calls the function phases, stops the engine and returns the Result, even after an error.
 func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()

@@ -306,8 +306,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BestStepOrWholeRunResult returns the Result of the best step, with the outcome of the search and the failures of
-// wholeRunResult, the Result of the whole run. If no step has ended, it returns wholeRunResult with the outcome.
+// BestStepOrWholeRunResult returns the Result of the best step. It adds the outcome of the search, and the failures of
+// the whole run from wholeRunResult. If no step has ended, it returns wholeRunResult with the outcome.
 func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found

@@ -150,8 +150,7 @@ func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies changes after confirmation or with --yes. It returns a new report, or r without
-// changes.
+// confirmAndApplyChanges applies changes after confirmation or --yes. It returns a new report, or r if none was made.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {

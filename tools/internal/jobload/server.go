@@ -25,7 +25,7 @@ const (
 const maxAtOnce = 100
 
 // serveJobRequestsOverHTTP serves requests that each do the work of one job. It writes the server's address to the
-// writer out. It returns when ctx ends or standard input is closed, as it is when the parent process ends.
+// writer out. It returns when ctx ends, or when standard input is closed because the parent process has ended.
 func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure computes a run's figures and passes each to set. Measure is nil if other code sets the figures.
+	// Measure computes a run's figures and passes each to the function set. It is nil if other code sets the figures.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 

@@ -66,7 +66,7 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
-// EstimateRuns returns how many runs RunScenarios would execute without Repeat, and how long they would take.
+// EstimateRuns returns how many runs RunScenarios would execute without repetitions, and how long they would take.
 func EstimateRuns(all []scenario.Scenario, o Options) (runs int, duration time.Duration, err error) {
 	s, err := planExperiment(all, o)
 	if err != nil {

@@ -25,8 +25,8 @@ const (
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
 	maxAdaptiveWorkers = 5000 // as in the experiment of go-adaptive-pool
-	// calibrationGain is the factor by which a number of workers must raise the best rate to become the best number.
-	// The search for the best number ends at a rate below calibrationLoss times the best.
+	// A number of workers becomes the best one if its rate is at least calibrationGain times the best rate so far. The
+	// search ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
