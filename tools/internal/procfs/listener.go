@@ -36,8 +36,8 @@ var errNobody = errors.New("no process in this network namespace listens at this
 // addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
 // processes of another user, network namespace or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes, 16,384 of each.
-// If these do not contain the socket, it scans as many descriptors of threads with their own descriptor tables.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes, 16,384 of
+// each. If these do not contain the socket, it scans as many descriptors of threads with their own descriptor tables.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()

@@ -25,7 +25,7 @@ const (
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
 	maxAdaptiveWorkers = 5000 // as in the experiment of go-adaptive-pool
-	// A number of workers becomes the best one if its rate is at least calibrationGain times the best rate so far. The
+	// A number of workers becomes the best one if its rate is above calibrationGain times the best rate so far. The
 	// search ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
