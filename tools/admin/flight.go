@@ -21,9 +21,8 @@ import (
 type FlightConfig struct {
 	// Source is the server whose event loops are monitored for lag. It is required if Dir is set.
 	Source Source
-	// Dir is the directory for automatic dumps. It is created if necessary. At most 10 dumps are kept there, including
-	// dumps of other processes. The oldest dumps are removed. The default, "", disables automatic dumps. WriteTo and
-	// /debug/flight work without Dir.
+	// Dir is the directory for automatic dumps. It is created if necessary. At most 10 dumps, including those of other
+	// processes, are kept there. The default, "", disables automatic dumps. WriteTo and /debug/flight work without Dir.
 	Dir string
 	// Lag is the duration above which a loop iteration triggers a dump. The maximum is 8.4 s. Lag is rounded up to a
 	// power of two in microseconds. The default, 100 ms, becomes 131 ms.
@@ -80,8 +79,7 @@ type Flight struct {
 	stopped  bool
 }
 
-// StartFlight starts a flight recorder. It fails if cfg is invalid or if a flight recorder is already running. The
-// caller must call Stop.
+// StartFlight starts a flight recorder, which must be stopped with Stop. It fails if one is already running.
 func StartFlight(cfg FlightConfig) (*Flight, error) {
 	if err := cfg.fillDefaultsAndCreateDir(); err != nil {
 		return nil, err
@@ -112,8 +110,7 @@ func (f *Flight) Stop() {
 	f.running.Wait()
 }
 
-// WriteTo writes the recorded trace to w, in the format of go tool trace. The trace is copied before the first write,
-// so w may be slow. After Stop, WriteTo fails.
+// WriteTo writes the recorded trace to w, for go tool trace. w may be slow. After Stop, WriteTo fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.copyRecordedTrace()
 	if err != nil {
@@ -208,8 +205,7 @@ func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 
 const dumpPattern = "myriad-flight-*.trace"
 
-// removeExcessAndWriteDump writes a dump to dir. It first removes the oldest dumps, so that dir contains at most
-// maxDumps dumps afterwards.
+// removeExcessAndWriteDump removes the oldest dumps from dir if necessary to keep maxDumps, and writes a dump.
 func removeExcessAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // sorted
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // healthPath is the only path that accepts requests caused by other sites.
 const healthPath = "/healthz"
 
-// rejectCrossSite wraps next and rejects requests that another site has caused, except requests for healthPath.
+// rejectCrossSite wraps a handler. It rejects requests that another site has caused, except requests for healthPath.
 func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)

@@ -38,11 +38,11 @@ type Config struct {
 	// buttons of the page or as POST requests; see Handler. The default, "", disables control.
 	Token string
 	// Upgrade starts an upgrade of the server when an operator requests it. It requires a Token. Upgrade must return
-	// immediately. When the upgrade has ended, Upgrade must call done once, on any goroutine. done sends the outcome to
-	// the operator within 5 s. The default, nil, disables upgrades from the page.
+	// immediately. When the upgrade has ended, the function done must be called once, on any goroutine, and sends the
+	// outcome to the operator within 5 s. The default, nil, disables upgrades from the page.
 	//
-	// Upgrade may end the page's HTTP server during the upgrade, to free the address for the new process. done still
-	// works, because it uses a separate connection.
+	// Upgrade may end the page's HTTP server during the upgrade, to free the address for the new process. The function
+	// done still works, because it uses a separate connection.
 	Upgrade func(done func(tcp.Upgraded, error))
 	// Flight is the recorder for /debug/flight. Without a recorder, this path does not exist.
 	Flight *Flight
@@ -54,8 +54,7 @@ type Config struct {
 
 // Page is an additional page of an application.
 type Page struct {
-	// Path is the path of the page, such as "/hub". It must differ from the paths of this package. Text describes the
-	// page.
+	// Path, such as "/hub", must differ from the paths of this package. Text describes the page.
 	Path, Text string
 	// Handler receives the GET and HEAD requests for Path.
 	Handler http.Handler

@@ -173,7 +173,6 @@ func (l *pageState) buildHandlerPlacementTable() *page.Table {
 	return t
 }
 
-// fixedSource is a Source that always returns the same statistics.
 type fixedSource tcp.Stats
 
 func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
@@ -184,7 +183,6 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// nonHistogramMetricValues returns the values of all metrics except histograms, ordered by name.
 func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
@@ -419,7 +417,6 @@ func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatNumberOrDash and formatSecondsOrDash return a dash for an unknown value.
 func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
 func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 

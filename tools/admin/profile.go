@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// This package serves profiles itself, because importing net/http/pprof would also add them to http.DefaultServeMux,
-// which may be public.
+// This package does not import net/http/pprof, which would add profiles to the possibly public http.DefaultServeMux.
 
 func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()

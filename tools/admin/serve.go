@@ -28,8 +28,8 @@ const (
 // Serve serves Handler(cfg) on addr until ctx ends. After ctx has ended, Serve returns nil.
 //
 // addr is a host:port as for net.Listen. Without a host, as in ":9090", Serve listens on 127.0.0.1, which only local
-// programs can reach. If addr is not on loopback, Serve logs a warning, because most requests need no token. If
-// listening is not nil, Serve calls it once with the address.
+// programs can reach. If addr is not on loopback, Serve logs a warning, because most requests need no token. Serve
+// calls the function listening, if it is not nil, once with the address.
 //
 // On loopback, Serve rejects requests whose Host is a name other than localhost, with status 403. This prevents DNS
 // rebinding: a web page in a local browser could otherwise read answers through a name that resolves to 127.0.0.1.
@@ -117,7 +117,7 @@ func isLoopbackAddr(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectHostNamesExceptLocalhost wraps next and rejects requests whose Host is neither an IP address nor localhost.
+// rejectHostNamesExceptLocalhost rejects requests whose Host is neither an IP address nor localhost.
 func rejectHostNamesExceptLocalhost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// An attacker can choose another name. Browsers never send an empty Host.
@@ -129,7 +129,6 @@ func rejectHostNamesExceptLocalhost(next http.Handler) http.Handler {
 	})
 }
 
-// isIPOrLocalhost reports whether host is an IP address or localhost, with or without a port.
 func isIPOrLocalhost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

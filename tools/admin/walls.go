@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// The page compares the server with the machine's limits ("walls"). For each limit, package doctor predicts the number
-// of connections at which it stops the server, and reports how much of the limit is in use.
+// The page compares the server with the machine's limits ("walls"). Package doctor predicts how many connections each
+// limit allows, and reports how much of the limit is in use.
 
 const wallsInterval = 10 * time.Second
 
@@ -34,7 +34,7 @@ func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// totalConnsAtWall returns the number of open connections at which the server reaches the limit that wall describes.
+// totalConnsAtWall returns the number of open connections at which the server reaches the limit.
 func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

@@ -34,7 +34,8 @@ func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePagesPerConn returns the pages of one connection's unread data, or 0 if the kernel buffers any such data.
+// refusablePagesPerConn returns the pages of one connection's unread data, or 0 if they are buffered regardless of
+// limits.
 func (x *analysis) refusablePagesPerConn() int64 {
 	// The kernel accepts a first segment regardless of limits.
 	if x.p.Unread <= maxSegmentBytes {

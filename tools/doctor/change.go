@@ -78,7 +78,6 @@ func (c Change) String() string {
 
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether c changes a resource limit (ulimit), which applies only to one shell.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
@@ -90,8 +89,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// valueSatisfyingBoth returns a value for c's setting that meets the needs of both value and other. If no value meets
-// both, it returns other.
+// valueSatisfyingBoth combines two values of c's setting into one that meets both needs, or returns the second one.
 func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -108,8 +106,8 @@ func (c Change) valueSatisfyingBoth(value, other string) string {
 	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfEachField compares value and other field by field, and returns the higher number for each field. If isRange is
-// set, it returns the lower number for the first field. If value and other cannot be compared, it returns other.
+// maxOfEachField combines two values field by field. It takes the higher number of each field, but the lower number of
+// a range's first field. If the values cannot be compared, it returns the second one.
 func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -142,7 +140,7 @@ const changeTimeout = 10 * time.Second
 // calling thread. It writes each successful change to out. After an error, it continues with the next change. If ctx
 // ends, the remaining changes fail.
 //
-// undo contains changes that revert the successful changes, in reverse order. err joins all errors.
+// The changes in undo revert the successful changes, in reverse order. err joins all errors.
 //
 // Apply cannot change process limits, which must be changed in the shell that starts the server. For each of these
 // changes, err contains the command to run in that shell.

@@ -81,8 +81,8 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	return true
 }
 
-// connsFittingWithClosing returns how many connections can be open if they share capacity with closed connections, each
-// of which occupies it for occupiedSeconds. It assumes that Plan.Closing is proportional to the number of connections.
+// connsFittingWithClosing returns how many connections can be open while closed connections use part of the capacity,
+// each for occupiedSeconds. It assumes that Plan.Closing is proportional to the number of connections.
 func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
 	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -12,8 +12,7 @@ const (
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
-	// defaultConntrackWait is used if trackWaitName is unknown: the seconds that an entry remains after an orderly
-	// close.
+	// defaultConntrackWait is the time in seconds that an entry remains after an orderly close, by default.
 	defaultConntrackWait = 120
 	// maxBucketEntries is the number of entries in a hash bucket above which lookups are slow.
 	maxBucketEntries = 8

@@ -52,8 +52,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareByHolds orders limits by the number of connections that they allow, fewest first. If the numbers are equal, a
-// limit that is not Soft comes first.
+// compareByHolds orders limits by the number of connections that they allow. Among equals, Soft limits come last.
 func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Facts describes a machine. It is plain data, so it can also come from a test or another machine. A fact that could
-// not be read is zero, and Unknown lists it.
+// Facts describes a machine: this one, another one, or one made up for a test. Facts that could not be read are zero
+// and listed in Unknown.
 type Facts struct {
 	At      time.Time    `json:"at"`
 	Machine MachineFacts `json:"machine"`
@@ -23,7 +23,7 @@ type Facts struct {
 	Process ProcessFacts `json:"process"`
 	Cgroup  CgroupFacts  `json:"cgroup"`
 	Sockets SocketFacts  `json:"sockets"`
-	// PageSize is the size of a memory page in bytes, which is the unit of tcp_mem. 0 means 4,096.
+	// PageSize is the size of a memory page, the unit of tcp_mem, in bytes. 0 means 4,096.
 	PageSize int64 `json:"page_size"`
 	// Tasks is the number of threads of all processes on the machine.
 	Tasks int64 `json:"tasks"`
@@ -54,8 +54,7 @@ type MachineFacts struct {
 
 // MemoryFacts describes the machine's memory in bytes.
 type MemoryFacts struct {
-	// Total is the installed memory. Free is the unused memory. FilePages is the memory of cached file pages, which the
-	// kernel can drop.
+	// Total is the installed memory. Free is unused. FilePages are cached file pages, which the kernel can drop.
 	Total     int64 `json:"total"`
 	Free      int64 `json:"free"`
 	FilePages int64 `json:"file_pages"`
@@ -98,8 +97,7 @@ type Rlimit struct {
 type CgroupFacts struct {
 	// Memory is in bytes. The used amount excludes file pages.
 	Memory CgroupLimit `json:"memory"`
-	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit
-	// (memory.kmem.tcp.limit_in_bytes).
+	// Sockets is the limit of socket memory alone, in bytes. Only cgroups of version 1 have such a limit.
 	Sockets CgroupLimit `json:"sockets"`
 	// Tasks limits the number of threads.
 	Tasks CgroupLimit `json:"tasks"`
@@ -116,8 +114,7 @@ type CgroupLimit struct {
 
 // SocketFacts describes the sockets of the network namespace.
 type SocketFacts struct {
-	// Open, TimeWait and Orphans are numbers of TCP sockets from /proc/net/sockstat. Orphans is the number on the whole
-	// machine.
+	// Open and TimeWait count TCP sockets of the namespace, Orphans those of the whole machine.
 	Open     int64 `json:"open"`
 	TimeWait int64 `json:"time_wait"`
 	Orphans  int64 `json:"orphans"`
@@ -132,9 +129,8 @@ type SocketFacts struct {
 	Ports []uint16 `json:"ports,omitempty"`
 	// Queue describes the fullest accept queue. It is nil if no socket listens.
 	Queue *QueueFacts `json:"queue,omitempty"`
-	// Counters contains those counters of /proc/net/netstat that show that a limit was reached since the network
-	// namespace was created, such as ListenOverflows. It also contains connection tracking counters, with the prefix
-	// nf_conntrack_, such as nf_conntrack_drop.
+	// Counters counts events in which a limit was reached since the network namespace was created: events of
+	// /proc/net/netstat, such as ListenOverflows, and of connection tracking, such as nf_conntrack_drop.
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 

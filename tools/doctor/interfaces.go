@@ -135,6 +135,5 @@ func (x *analysis) examineMissingSourceAddrs(w *Wall) (applies bool) {
 	return true
 }
 
-// maxAddedAddrs is the maximum number of addresses that the Changes of a Wall add. If more addresses are missing, the
-// Wall contains advice instead.
+// maxAddedAddrs limits the addresses that the Changes of a Wall add. If more are missing, the Wall contains advice.
 const maxAddedAddrs = 256

@@ -11,8 +11,8 @@ import (
 
 // A connection needs kernel objects for its socket on each local side, and process memory.
 
-// kernelObject describes a kernel object of a socket. bytes is its size if Facts.Caches does not contain cache. The
-// sizes include slab overhead and were measured on Linux 6.18.
+// kernelObject describes a kernel object of a socket, with the name of its cache. If Facts.Caches lacks this cache, the
+// field bytes is the object's size. Sizes include slab overhead and were measured on Linux 6.18.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -40,8 +40,7 @@ func (x *analysis) slabCacheName(o kernelObject) string {
 }
 
 const (
-	// loopConn is the process memory in bytes of an idle connection on an event loop. goroutineConn is that of an idle
-	// connection with a goroutine.
+	// loopConn is the process memory in bytes of an idle connection on a loop, goroutineConn of one with a goroutine.
 	loopConn      = 113
 	goroutineConn = 3800
 	// processBase is the memory of a process without connections. epollBase and uringBase are the memory of one loop.

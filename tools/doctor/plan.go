@@ -36,8 +36,7 @@ type Plan struct {
 	// Burst is the number of connections that may arrive while the server does not accept. The default is 512, which is
 	// the maximum number of half-open connections of Myriad's generator.
 	Burst int `json:"burst"`
-	// Unread is the peak number of bytes per connection that wait in the kernel, unread or unsent. The default is 0:
-	// idle connections.
+	// Unread is the peak number of bytes per connection that wait in the kernel, unread or unsent. The default is 0.
 	Unread int `json:"unread"`
 	// UserMemory is the process memory per connection, in bytes, on each side. The default 0 means the memory that
 	// Myriad needs with the chosen Model.

@@ -11,8 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// A connection of a client uses a port of net.ipv4.ip_local_port_range. Each pair of source address and target can use
-// each port once.
+// A client's connection uses a port of net.ipv4.ip_local_port_range, once per pair of source address and target.
 
 const (
 	rangeName    = "net.ipv4.ip_local_port_range"
@@ -194,8 +193,7 @@ func (x *analysis) lowestUsablePort() int64 {
 	return min(max(first, 1024), 65535)
 }
 
-// changesReservingServerPorts returns changes that exclude this machine's server ports from a wider range of client
-// ports.
+// changesReservingServerPorts returns changes that exclude this machine's server ports from a wider port range.
 func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortListSkippingInvalid(x.f.Sysctls[reservedName])
 	before := len(reserved)

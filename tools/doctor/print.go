@@ -149,7 +149,6 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// higherLimitZeroIfUnlimited returns the higher of two limits, or 0 if one is unlimited.
 func higherLimitZeroIfUnlimited(limitText string, presentHardLimit int64) int64 {
 	n, err := strconv.ParseInt(limitText, 10, 64)
 	if err != nil || presentHardLimit < 0 {
@@ -180,7 +179,6 @@ func factsWithDefaultsWithoutUsage(f *Facts) *Facts {
 	return &bare
 }
 
-// describeWallsMovedBy describes the limits that a change raises.
 func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {

@@ -46,8 +46,8 @@ type Wall struct {
 	// Source is the URL of the limit's documentation.
 	Source string `json:"source"`
 
-	// Used is the part of Limit that is in use now, in Unit ("descriptors", "bytes", ...). Of distinguishes several
-	// limits of the same kind. Limit is 0 if it is unknown.
+	// Used is the part of Limit that is in use now, in Unit ("descriptors", "bytes", ...). The field Of distinguishes
+	// several limits of the same kind. Limit is 0 if it is unknown.
 	Used  int64  `json:"used,omitempty"`
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
@@ -84,7 +84,6 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changePriority returns 0 for a change that must be made first, and otherwise 1.
 func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0

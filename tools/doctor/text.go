@@ -18,9 +18,8 @@ const shownFarWalls = 3
 
 const textWidth = 100
 
-// WriteText writes the report as text. The text states the number of connections that the machine can hold, the limits
-// that the plan exceeds, and the changes that raise these limits. At the end are the commands that run the plan, and
-// links to sources.
+// WriteText writes the report as text: the number of connections that the machine can hold, the limits that the plan
+// exceeds, the changes that raise them, the commands that run the plan, and links to sources.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))
@@ -77,8 +76,7 @@ func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []strin
 	return lines
 }
 
-// Summary returns the first line of the report's text. The line states how many connections the machine can hold now,
-// and which limit prevents more.
+// Summary states in one line how many connections the machine can hold now, and which limit prevents more.
 func (r *Report) Summary() string {
 	plan := fmt.Sprintf("%s, model %s", r.Plan.sidePhrase(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
@@ -170,9 +168,8 @@ func splitWordsOutsideBackticks(text string) (list []string) {
 	return list
 }
 
-// CommandsToRunPlan returns the commands that run the plan: the server's command, the client's command, or both in this
-// order. If some connections do not fit even after all changes, the commands open as many connections as fit. If no
-// connection fits, there are no commands.
+// CommandsToRunPlan returns the server's command, the client's command, or both in this order. If some connections do
+// not fit even after all changes, the commands open as many as fit. If none fits, there are no commands.
 func (r *Report) CommandsToRunPlan() []string {
 	p, room := r.Plan, r.plannedConnsFittingAfterChanges()
 	if room == 0 {

@@ -93,7 +93,6 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// newTaskSysctlExaminer returns a function that examines a kernel setting for the number of threads.
 func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctlIfExceeded(w, name, x.fillTaskLimitWall(w, limit, x.f.Tasks))

@@ -37,8 +37,7 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a limit and the kernel settings that it depends on. The result allows calls in var
-// declarations.
+// registerWall registers a limit and the settings that it depends on. It returns a value for use in var declarations.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range sysctlsRead {
@@ -47,8 +46,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sy
 	return struct{}{}
 }
 
-// registerSysctlWall registers a limit that is a kernel setting with one number. It does not apply if the number is
-// unknown.
+// registerSysctlWall registers a limit that is a kernel setting with one number. The limit does not apply if the number
+// is unknown.
 func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limitSysctl.name)
@@ -139,8 +138,8 @@ func shareWithRandomMargin(connections, processes int64) int64 {
 
 func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// keepLowerAllowedConns records in w that the limit allows this many connections at side. w keeps the lowest number and
-// its side, or Both if the numbers of the two sides are equal.
+// keepLowerAllowedConns records in w how many connections the limit allows on one side. If called for both sides, w
+// keeps the lower number and its side, or Both if the numbers are equal.
 func (x *analysis) keepLowerAllowedConns(w *Wall, side Side, allowed int64) {
 	switch {
 	case w.Side == "" || allowed < w.Holds:

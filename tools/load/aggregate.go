@@ -28,8 +28,7 @@ func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectShardTimes replaces the content of g.interval by the times that the shards have recorded since the last call.
-// It also adds these times to g.total.
+// collectShardTimes moves the times recorded since the last call to g.interval, and adds them to g.total.
 func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
@@ -73,7 +72,7 @@ func (r *loadRun) buildIntervalSinceLast() *Interval {
 }
 
 // estimatePlannedAndUntaken returns how many messages an open loop has planned up to now, and how many of them no
-// connection has taken yet. If the planned times are random, both numbers are estimates.
+// connection has taken yet. With random planned times, both numbers are estimates.
 func (r *loadRun) estimatePlannedAndUntaken(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.CountsBeforeAndInWindow{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
@@ -223,7 +222,6 @@ func (r *loadRun) fillOpenLoopFields(result *Result, end totals) {
 	}
 }
 
-// timeDistributions contains the distributions of all measured times.
 type timeDistributions struct {
 	window, outside    distribution // latencies in the window and outside it
 	connect, firstByte distribution
@@ -235,8 +233,7 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. With coarseLatencies, latencies have two significant digits instead
-// of three, and need less memory.
+// newTimeDistributions returns empty distributions. Coarse latencies have two significant digits instead of three.
 func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
 	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
@@ -255,7 +252,7 @@ func (t *timeDistributions) reset() {
 	}
 }
 
-// swapTimes replaces the shard's distributions by spare, which must be empty, and returns the old ones.
+// swapTimes replaces the shard's distributions by the empty distributions spare, and returns the old ones.
 func (s *shard) swapTimes(spare *timeDistributions) (recorded *timeDistributions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,27 +7,22 @@ import (
 	"time"
 )
 
-// Limits of messages, lines, rates, loops and durations in a Config.
 const (
 	// MaxMessage is the maximum size of a message in bytes.
 	MaxMessage = 1 << 20
-	// MaxLine is the maximum length in bytes of a line that the server sends to verified held connections.
+	// MaxLine is the maximum length in bytes of a heartbeat or broadcast line.
 	MaxLine = 4096
 	// MaxRate is the highest rate of an open loop in messages per second.
 	MaxRate = 100_000_000
-	// maxInFlight limits the messages in flight on all connections together.
-	maxInFlight = 256 << 20
-	// maxInFlightBytes limits the bytes in flight on one connection.
+	// maxInFlight limits the messages in flight on all connections together, maxInFlightBytes the bytes on one.
+	maxInFlight      = 256 << 20
 	maxInFlightBytes = 64 << 20
-	// maxLoops limits the number of event loops of a run.
-	maxLoops = 1024
-	// maxDuration limits every duration.
-	maxDuration = 30 * 24 * time.Hour
+	maxLoops         = 1024
+	maxDuration      = 30 * 24 * time.Hour
 )
 
-// Config describes a load and its target. Only Target is required. A zero field selects its default. The tags of a
-// field declare its flag, JSON key, help text, default and limits; see Setting. Tags also declare which other settings
-// a setting excludes or requires.
+// Config describes a load and its target. Only Target is required; other zero fields select their defaults. Setting
+// explains the tags of the fields.
 type Config struct {
 	// Target is the server's address: host:port, or "unix:" followed by the path of a unix socket. The host is
 	// resolved once; IPv4 is preferred. An empty host means this machine.
@@ -44,8 +39,8 @@ type Config struct {
 	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over this <TIME>, such as 60s; FROM:TO:TIME, such as 0:100k:60s, opens FROM connections at once and the others, up to TO, over TIME (default: all at once)"`
 	// Sources are the local addresses to connect from. They share the connections equally. By default, the kernel
-	// chooses an address. But on Linux, connections to targets in 127.0.0.0/8 come from so many addresses of that
-	// network that each has at most 20,000 connections per target, and at most a quarter of the ephemeral ports.
+	// chooses an address. To targets in 127.0.0.0/8 on Linux, however, several loopback addresses are used: none has
+	// more than 20,000 connections per target, or more than a quarter of the ephemeral ports.
 	Sources []netip.Addr `flag:"src" help:"connect from this local <ADDRESS>, range A-B or network A/BITS (repeatable; default: chosen automatically)"`
 	// Graceful closes connections with FIN at the end of the run. Each address and port then stays in TIME_WAIT for
 	// a minute. By default connections are reset, which a server may report as "connection reset by peer".
@@ -59,7 +54,7 @@ type Config struct {
 
 	// Duration is the length of the measured window. A search (see Goal) tries each rate for this time.
 	Duration time.Duration `group:"Traffic" flag:"duration,T" default:"10s" help:"measure for this <TIME>"`
-	// Steady extends the window, to at most three times Duration, until Result.Variation is at most SteadyVariation.
+	// Steady extends the window until Result.Variation is at most SteadyVariation, but to at most three times Duration.
 	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25%"`
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection instead of measuring for a duration"`
 	// Rate describes an open loop, in which messages are sent at planned times, regardless of answers. If Rate has
@@ -81,9 +76,9 @@ type Config struct {
 	// request is unanswered. Failed attempts to reconnect are repeated every 100 ms; after 10 attempts, the connection
 	// is lost. ConnectRate does not limit these attempts.
 	NoReconnect bool `flag:"no-reconnect" needs:"match" help:"count connections that an HTTP server closes cleanly, as with Connection: close, as lost (default: open another one)"`
-	// Lifetime closes each connection after this time, even in the middle of its traffic, and opens another one.
-	// Messages that were in flight count as cut off, not as unanswered. New connections are opened at ConnectRate
-	// at most. Lost connections are also replaced, and failed attempts are repeated after 100 ms.
+	// Lifetime closes each connection after this time, even in the middle of its traffic, and opens another one, at
+	// most at ConnectRate. Messages that were in flight count as cut off, not as unanswered. Lost connections are also
+	// replaced, and failed attempts are repeated after 100 ms.
 	Lifetime   time.Duration `flag:"lifetime" help:"close each connection after this <TIME> and open another one (default: never)"`
 	Warmup     time.Duration `flag:"warmup" default:"0s" min:"0" help:"run for this <TIME> before measuring"`
 	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"keep the connections idle for this <TIME> before the traffic"`
@@ -102,8 +97,8 @@ type Config struct {
 	// Size is the length in bytes of the default messages, which consist of printable characters and a final "\n".
 	// With PubSub, Size is the length of the payload, at least MinPayload.
 	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of this many <BYTES>, each different"`
-	// Ahead is the number of bytes of the next message that are sent together with each message. It must be less
-	// than the length of a message, and cannot be combined with templates or WebSockets.
+	// Ahead sends this number of bytes of the next message together with each message. It must be less than the length
+	// of a message, and cannot be combined with templates or WebSockets.
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
 	// Seed determines all random choices. Runs with equal seeds send equal bytes, at equal planned times.
 	Seed uint64 `flag:"seed" default:"0" help:"seed all random choices with this <NUMBER>"`
@@ -130,8 +125,7 @@ type Config struct {
 	// connection is established. Each further message answers one message from the server. The run does not wait for
 	// answers at the end of the window, and missing answers are not faults.
 	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends unprompted, such as heartbeats, with the next message"`
-	// Silent sends only the first message of an Unprompted run. Latencies are then the intervals between the server's
-	// messages.
+	// Silent sends only the first message of an Unprompted run. Latencies are intervals between the server's messages.
 	Silent bool `flag:"silent" needs:"unprompted" help:"do not answer what the server sends unprompted, but measure the intervals"`
 
 	// TLS, if not nil, encrypts every connection. A connection attempt fails if its handshake fails or takes longer
@@ -192,9 +186,8 @@ type Ramp struct {
 	Over time.Duration
 }
 
-// Rate defines when an open loop sends messages. Latency is measured from the planned time of a message, so all delays
-// count in full. Measuring from the planned time corrects for coordinated omission (Gil Tene, "How NOT to Measure
-// Latency", and wrk2).
+// Rate defines when an open loop sends messages. To correct for coordinated omission (Gil Tene, "How NOT to Measure
+// Latency", and wrk2), latency is measured from the planned time of a message, so all delays count in full.
 type Rate struct {
 	// PerSecond is the number of messages per second on all connections together. Any connection with fewer than
 	// Config.Pipeline messages in flight may send the next one. If Each is set, PerSecond is the rate of every single

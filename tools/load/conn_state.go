@@ -22,7 +22,7 @@ type connState struct {
 	ref       engine.Ref
 	answered  uint64
 	index     uint32 // index in the connTable
-	number    uint32 // connections are numbered as they are established
+	number    uint32 // connections are numbered in the order of their establishment
 	answerPos uint32
 	inFlight  uint16
 	due       uint16
@@ -80,8 +80,7 @@ func newConnTable(maxConns, maxInFlightPerConn, shards int) *connTable {
 	return s
 }
 
-// allocStateChunk allocates up to connChunk connection states for a shard. Their indexes are first to end-1. If the
-// table is full, first equals end.
+// allocStateChunk allocates up to connChunk states for a shard: first to end-1, or none if the table is full.
 func (s *connTable) allocStateChunk(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +99,8 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachCurrentOrFormerConn calls visit for every connection, including closed ones, until visit returns false. It
-// holds the lock of the connection's shard during each call.
+// forEachCurrentOrFormerConn calls the function visit for every connection, including closed ones, until it returns
+// false. The lock of the connection's shard is held during each call.
 func (s *connTable) forEachCurrentOrFormerConn(shards []*shard, visit func(*shard, *connState) (goOn bool)) {
 	s.mu.Lock()
 	owners := s.chunkOwners[:len(s.chunkOwners):len(s.chunkOwners)]

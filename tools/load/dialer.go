@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// maxHalfOpen is the maximum number of concurrent connection attempts. If the connect rate per second is higher, the
-// rate is the maximum instead.
+// maxHalfOpen and the connect rate per second limit the concurrent connection attempts; the higher limit applies.
 const maxHalfOpen = 512
 
 // minDialBatch is the smallest batch into which the dialer divides due attempts. If fewer are due, they form one batch.
@@ -21,7 +20,6 @@ const minDialBatch = 16
 
 const dialInterval = 2 * time.Millisecond
 
-// dialer starts connections at a given rate.
 type dialer struct {
 	engine interface {
 		Dial(engine.DialRequest) error
@@ -38,7 +36,7 @@ type dialer struct {
 	connections                 int
 	replaceClosed               bool
 	closedConns, failedAttempts func() int64
-	// loops is the number of event loops. The dialer divides the attempts that are due into about this many batches.
+	// loops is the number of event loops. Due attempts are divided into about this many batches.
 	loops            int
 	finishedAttempts func() int64 // number of attempts that have succeeded or failed
 
@@ -172,9 +170,8 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// maxConnsPerLoopbackSourceAndTarget returns the maximum number of connections to plan from one loopback address to one
-// target: a quarter of the number of ephemeral ports, at most maxPlannedPerSource. It returns 0 on systems other than
-// Linux.
+// maxConnsPerLoopbackSourceAndTarget returns a quarter of the number of ephemeral ports, but at most
+// maxPlannedPerSource. On systems other than Linux, it returns 0.
 func maxConnsPerLoopbackSourceAndTarget() (countOrZeroIfUnlimited int) {
 	if runtime.GOOS != "linux" {
 		return 0

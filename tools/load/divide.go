@@ -20,9 +20,9 @@ func (c Config) Total() int {
 // Divide returns configurations for several generators that together produce the load of c. It returns one Config per
 // weight, for 1 to MaxGenerators weights. A generator's share is proportional to its weight, which must be above 0.
 //
-// Divide divides connections, the connect rate, a ramp, publishers, slow subscribers, and Check (the limit of lines in
-// flight). The total rate of an open loop is divided in proportion to the connections. A rate per connection does not
-// change. All generators share the topics; see PubSub.
+// These are divided: connections, the connect rate, a ramp, publishers, slow subscribers, and Check (the limit of lines
+// in flight). The total rate of an open loop is divided in proportion to the connections. A rate per connection does
+// not change. All generators share the topics; see PubSub.
 //
 // Without a Lifetime, the connections of all generators are numbered consecutively. With a Lifetime, the first numbers
 // of successive generators are 1<<24 apart, to leave numbers for replacements.

@@ -14,8 +14,7 @@ import (
 
 const maxExpectation = 128
 
-// Expectation is a condition for the result of a run, such as "p99<5ms". ParseExpectation parses it. The zero
-// Expectation is never met.
+// Expectation is a condition for a run's result, such as "p99<5ms". The zero Expectation is never met.
 type Expectation struct {
 	text     string
 	figure   resultFigure

@@ -160,7 +160,6 @@ func (f *faultRecorder) recordUnansweredVerificationLines(n int64) {
 	}
 }
 
-// countFailedAndLostConns returns the numbers of failed attempts and of connections that were lost or wrongly answered.
 func (f *faultRecorder) countFailedAndLostConns() (failed, lostOrWrong int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

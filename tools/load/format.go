@@ -34,7 +34,7 @@ const (
 
 const MaxSources = 65_536
 
-// textParsers maps the name of a string setting to a function that validates its text and returns the value. Settings
+// textParsers maps the names of string settings to functions that validate a text and return the value. Settings
 // without a function accept any text.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
@@ -243,9 +243,8 @@ func (r Ramp) String() string {
 	return fmt.Sprintf("%d:%d:%v", r.From, r.To, r.Over)
 }
 
-// ExpandSourceRange parses an address, a range such as 10.0.0.1-10.0.0.20, or a network, and returns the addresses. For
-// a network, it returns only the host addresses. If there are more than limit addresses, ExpandSourceRange returns an
-// error.
+// ExpandSourceRange returns the addresses in a range such as 10.0.0.1-10.0.0.20, the host addresses of a network, or a
+// single address. It returns an error if there are more addresses than limit permits.
 func ExpandSourceRange(text string, limit int) ([]netip.Addr, error) {
 	first, last, ok := parseHostRange(text)
 	if !ok {
@@ -296,7 +295,6 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeForMatchRule escapes a text for Config.Match.
 func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -411,7 +409,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue if that is not empty.
+// textsFromJSON converts a JSON value to texts. The value true becomes textForTrue, or "true" if textForTrue is empty.
 func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:

@@ -38,7 +38,7 @@ type generator struct {
 	// connections begin to send immediately.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged. Only the starter uses it.
+	// nudgedConns counts the connections that nudgeConnsToStartSending has nudged (woken up).
 	nudgedConns int
 	// planDeadline is the time from which an open loop sends no more planned messages, not even overdue ones.
 	planDeadline atomic.Int64
@@ -109,10 +109,8 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	return t, nil
 }
 
-// goroutineShards is the number of shards in a model without loops.
 const goroutineShards = 16
 
-// isOpenLoop reports whether messages have planned times.
 func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == openLoopPerConn }
 
 func (g *generator) now() time.Duration { return engine.MonotonicNow() - g.epoch }
@@ -191,8 +189,8 @@ func (g *generator) registerAndStartConnOrAbortLate(c *engine.Conn, connNumber u
 
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailureDuringConnects(err) }
 
-// Nudged handles engine.Ref.Nudge. It starts or continues a connection's traffic, sends a held connection's
-// verification line, or lets a slow subscriber read.
+// Nudged handles a wake-up by engine.Ref.Nudge. It starts or continues a connection's traffic, sends a held
+// connection's verification line, or lets a slow subscriber read.
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
@@ -238,7 +236,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	}
 }
 
-// Received compares input with the expected answers, and sends further messages. It returns the number of used bytes.
+// Received checks input, and sends further messages. It returns the number of consumed bytes.
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
@@ -327,7 +325,7 @@ func (g *generator) recordLatencies(s *shard, cs *connState, answers int, now ti
 }
 
 // recordOpenLoopLatencies records latencies, measured from the planned times of messages, and service times, measured
-// from their sending. It skips Config.First, which has no planned time.
+// from the time of sending. It skips Config.First, which has no planned time.
 func (g *generator) recordOpenLoopLatencies(s *shard, cs *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if g.script.hasFirst && cs.answered+k == 0 {
@@ -415,7 +413,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 }
 
 // Ended handles the end of the server's data. After a clean close (see Config.NoReconnect), it marks the connection for
-// replacement and closes it.
+// replacement and closes it. Closed handles all other ends.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {

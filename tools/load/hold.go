@@ -26,7 +26,6 @@ type pendingLine struct {
 	sentAt       time.Duration
 }
 
-// Reasons for closing a held connection early.
 var (
 	errWrongLine = errors.New("load: the server answered the verification with a different line")
 	errLongLine  = errors.New("line longer than 4096 bytes")
@@ -98,8 +97,7 @@ func (g *generator) checkHeldLinesOrClose(c *engine.Conn, h *heldConn, in []byte
 	return len(in)
 }
 
-// parseLineOrFrame returns the first line or, on a WebSocket, the first frame of the input. n is its length in bytes,
-// or 0 if it is incomplete.
+// parseLineOrFrame returns the first line or WebSocket frame of the input. n is its length, or 0 if it is incomplete.
 func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, err error) {
 	maxBytes := MaxLine
 	if g.script.frames == nil {

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// maxChartPoints limits the points of a curve over time.
 	maxChartPoints = 400
 	maxErrorRows   = 40
 	// reachedRateShare is the share of planned messages that must be answered to reach the planned rate.
@@ -117,7 +116,7 @@ func (s *Stream) headlineFigures() [][2]string {
 	return append(all, [2]string{"Errors", format.Count(r.countAllFailures())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
-// assessRunRemarks returns remarks about the run. The first says that all expectations are met, or is the most severe.
+// assessRunRemarks returns remarks about the run. The first is the most severe, or says that all expectations are met.
 func (s *Stream) assessRunRemarks(expected []Expectation) []page.Remark {
 	var missed []string
 	for _, e := range expected {
@@ -351,7 +350,6 @@ func (s *Stream) latencyChartAndTable() []page.Part {
 	return parts
 }
 
-// errorCauseParts returns page parts with the causes of errors, the most frequent first.
 func (s *Stream) errorCauseParts() []page.Part {
 	all := make(map[string]int64)
 	for n := range s.Intervals {

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// Latency summarizes a distribution of times. The times are from an HDR histogram with a precision of three significant
-// digits. Times to connect, to the first byte and of held connections have only two. Times above 60 s count as 60 s.
+// Latency summarizes a distribution of times from an HDR histogram. The precision is three significant digits; for
+// times to connect, to the first byte and of held connections, it is two. Times above 60 s count as 60 s.
 type Latency struct {
 	Count int64         `json:"count"`
 	Min   time.Duration `json:"min"`
@@ -30,8 +30,7 @@ type Latency struct {
 type LatencyPoint struct {
 	// Name is "min", "mean", "max" or a percentile such as "p99.9".
 	Name string
-	// Quantile is the quantile from 0 (for "min") to 1 (for "max"). For example, it is 0.999 for "p99.9". For "mean",
-	// it is -1.
+	// Quantile is from 0 (for "min") to 1 (for "max"), such as 0.999 for "p99.9". For "mean", it is -1.
 	Quantile float64
 	of       func(*Latency) *time.Duration
 }
@@ -60,8 +59,7 @@ func findLatencyPoint(name string) (pointOrNil *LatencyPoint) {
 	return &LatencyPoints[i]
 }
 
-// mergeKeepingWorst merges other into l. Count, Min, Mean and Max become those of both. Percentiles become the longer
-// ones.
+// mergeKeepingWorst merges other into l, and keeps the longer value of each percentile.
 func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
@@ -169,8 +167,7 @@ func encodeDistributions(distributions map[string]*distribution) map[string]stri
 	return all
 }
 
-// encodeHistogram returns a histogram in the compressed encoding (V2) of the HdrHistogram libraries, as base64. It
-// returns "" if h is nil or empty.
+// encodeHistogram returns a histogram in the compressed encoding (V2) of HdrHistogram, as base64, or "" if it is empty.
 func encodeHistogram(h *hdrhistogram.Histogram) string {
 	if h == nil || h.TotalCount() == 0 {
 		return ""

@@ -39,9 +39,9 @@ const minUsageWindow = 100 * time.Millisecond
 // highCPUPressure is the largest acceptable share of time during which some program waits for a processor.
 const highCPUPressure = 0.2
 
-// Limits for the 99th percentile of the delay that the generator itself causes. The generator counts as late if this
-// percentile is at least veryLateP99. It also counts as late if the percentile is at least lateP99 and at least a tenth
-// of the 99th percentile of the latency.
+// Limits for the 99th percentile of the delay that the generator itself causes. The generator counts as late from
+// veryLateP99 on. It also counts as late from lateP99 on, if this delay is at least a tenth of the 99th percentile of
+// the latency.
 const (
 	lateP99     = time.Millisecond
 	veryLateP99 = 10 * time.Millisecond

@@ -188,7 +188,6 @@ func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
 	}
 }
 
-// lessNumberTimeOrBool reports whether a is less than b, for numbers, times and booleans.
 func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Bool:
@@ -201,8 +200,9 @@ func lessNumberTimeOrBool(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeCompleteHistograms merges the histograms of parts into *encodedByField, and summarizes them in the Latency
-// fields of *to. It skips a field for which a histogram is missing or invalid. An invalid histogram is an error.
+// mergeCompleteHistograms merges the histograms of all parts into *encodedByField, and summarizes them in the Latency
+// fields of the result called to. It skips a field for which a histogram is missing or invalid. An invalid histogram is
+// an error.
 func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
@@ -270,8 +270,7 @@ func (r *Result) checkMergeableAndDecodeHistogram(first *Result) (histogramOrNil
 	return h, nil
 }
 
-// addRateUnlessBothPerConn adds another generator's rate to the total. If both are per connection, the total does not
-// change.
+// addRateUnlessBothPerConn adds another generator's rate to r. If both are per connection, r does not change.
 func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	if r.Each && o.Each {
 		return
@@ -282,8 +281,8 @@ func (r *Rate) addRateUnlessBothPerConn(o *Rate) {
 	r.PerSecond += o.PerSecond
 }
 
-// AddCauses adds the numbers in counts to those in to, by cause, and returns to. If to is nil, AddCauses allocates a
-// map. If to has limit causes, new causes count as "other".
+// AddCauses adds error counts to the map called to, and returns this map. If the map is nil, AddCauses returns a new
+// one. Once the map contains as many causes as limit permits, further causes count as "other".
 func AddCauses(to, counts map[string]int64, limit int) map[string]int64 {
 	if to == nil {
 		to = make(map[string]int64)

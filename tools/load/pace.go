@@ -24,7 +24,8 @@ func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Durat
 	s.totals.run[nDue]++
 }
 
-// capAtConnQuotaAndWindowEnd limits wanted to what Config.Messages still permits, and to 0 after the window.
+// capAtConnQuotaAndWindowEnd returns how many of the wanted messages Config.Messages still permits. After the window,
+// it returns 0.
 func (g *generator) capAtConnQuotaAndWindowEnd(cs *connState, wanted int, now time.Duration) (allowed int) {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
@@ -131,8 +132,7 @@ func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
-// maxNudgesPerPace limits how many connections one pacing call nudges (wakes up). paceInterval is the longest time
-// between calls.
+// maxNudgesPerPace limits the nudges (wake-ups) per pacing call. paceInterval is the longest time between calls.
 const (
 	maxNudgesPerPace = 512
 	paceInterval     = 10 * time.Millisecond
@@ -206,7 +206,6 @@ func appendAndMarkUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref 
 	return append(nudges, cs.ref)
 }
 
-// runDueTimers handles a shard's expired timers, and adds their connections to nudges.
 func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
@@ -241,7 +240,8 @@ func (g *generator) runDueTimers(s *shard, nudges []engine.Ref, now time.Duratio
 	return nudges
 }
 
-// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections. It adds these to nudges.
+// markSharedPlanDueOnReadyConns assigns due messages of the shared plan to ready connections, and adds these
+// connections to nudges.
 func (g *generator) markSharedPlanDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) (extended []engine.Ref) {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
@@ -299,7 +299,6 @@ func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	}
 }
 
-// closeOrResetConn closes a connection with FIN or a reset (see Config.Graceful).
 func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
@@ -340,8 +339,8 @@ func (g *generator) startConnPlanEvenlyOffset(cs *connState, now time.Duration) 
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
 
-// Limits of the random times that are drawn to count unsent messages: skipDraws per connection, and skipDrawsAll per
-// run. Beyond them, the number is estimated.
+// Counting unsent messages draws at most skipDraws random times per connection, and skipDrawsAll per run. Beyond these
+// limits, the number is estimated.
 const (
 	skipDraws    = 64
 	skipDrawsAll = 100_000
@@ -351,16 +350,15 @@ func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDr
 	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
-// forEachOpenConnPlan calls visit with each open connection and its plan until visit returns false. It holds the
-// shard's lock.
+// forEachOpenConnPlan calls the function visit for each open connection until it returns false. It holds the shard's
+// lock.
 func (g *generator) forEachOpenConnPlan(visit func(*connState, *pacer.SendPlan) (goOn bool)) {
 	g.table.forEachCurrentOrFormerConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || visit(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipAndCountUnsentPlans drops and counts the planned messages that no connection has taken. No messages may be sent
-// after it.
+// skipAndCountUnsentPlans drops and counts the planned messages that remain. No messages may be sent afterwards.
 func (g *generator) skipAndCountUnsentPlans() (all pacer.CountsBeforeAndInWindow) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {

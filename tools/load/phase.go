@@ -71,8 +71,8 @@ func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConne
 	}
 }
 
-// runConnectPhase opens the connections. It waits until all attempts have succeeded or failed, or until none has for
-// connectStallTimeout. In both cases, it returns nil, and pending attempts count as failed.
+// runConnectPhase opens the connections. It waits until all attempts have finished, or until none has finished for
+// connectStallTimeout. In both cases it returns nil, and pending attempts count as failed.
 func (r *loadRun) runConnectPhase(ctx context.Context) (errUnlessStalled error) {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup

@@ -31,12 +31,11 @@ type PubSub struct {
 	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
 	// Topics is the number of topics, at most Connections. Subscribers are assigned to topics in rotation.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
-	// Publishers is the number of publishing connections, in addition to Connections. Each publishes to all topics in
-	// rotation.
+	// Publishers is the number of further connections that publish, each to all topics in rotation.
 	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each publisher that a subscriber has yet to receive"`
-	// Slow is the number of additional subscribers that do not read, which are not included in Connections. The
-	// server may disconnect them, and their deliveries do not count. At the end of the run they read for at most
-	// Drain, so that they notice a disconnection.
+	// Slow is the number of subscribers that do not read, in addition to Connections. The server may disconnect them,
+	// and their deliveries do not count. At the end of the run they read for at most Drain, so that they notice a
+	// disconnection.
 	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"add <N> subscribers that never read"`
 
 	// AllPublishers is the number of publishers of all generators that share the topics. PublishersFrom is the
@@ -52,7 +51,7 @@ type PubSub struct {
 // MaxPublishers is the maximum of PubSub.Publishers.
 const MaxPublishers = 1024
 
-// maxSequences is the maximum of the number of subscribers times the number of publishers.
+// maxSequences limits the number of subscribers times the number of publishers.
 const maxSequences = 256 << 20
 
 // pubsubPipeline is the default of Config.Pipeline for a publish/subscribe run in an open loop.
@@ -119,7 +118,7 @@ type pubsubRun struct {
 type publisherState struct {
 	ref         engine.Ref     // set before the first message
 	nudged      atomic.Bool    // a nudge is pending
-	undelivered []atomic.Int32 // by message number modulo the length: subscribers that have not received the message
+	undelivered []atomic.Int32 // numbers of subscribers without a message, by message number modulo the length
 	published   uint64         // number of published messages; guarded by pubsubRun.mu
 }
 
@@ -247,7 +246,7 @@ func (h *pubsubRun) registerMemberOrAbortLate(c *engine.Conn, m *pubsubMember) (
 	return true
 }
 
-// slowDrainStall is the time without input after which slow subscribers count as drained.
+// slowDrainStall is the time without input after which the backlog of slow subscribers counts as read.
 const slowDrainStall = 500 * time.Millisecond
 
 // resumeAndDrainSlowSubscribers makes slow subscribers read their backlog, for at most Config.Drain. It returns when

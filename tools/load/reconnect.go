@@ -42,8 +42,8 @@ func (r *matchRuleChecker) endAnswersAndDetectCleanClose(cs *connState, in []byt
 	return res
 }
 
-// markReconnectingAndRequeueInFlight marks a cleanly closed connection. If the run replaces connections, it requeues
-// the unanswered messages. The caller holds the shard's lock.
+// markReconnectingAndRequeueInFlight marks a cleanly closed connection as reconnecting. If the run replaces
+// connections, it requeues the unanswered messages. The caller holds the shard's lock.
 func (g *generator) markReconnectingAndRequeueInFlight(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
@@ -73,7 +73,6 @@ type reconnector struct {
 	nextSource int // next source address, or next unix socket
 }
 
-// replacementDial replaces the closed socket of a connection.
 type replacementDial struct {
 	*generator
 	conn     *connState
@@ -138,8 +137,8 @@ func (g *generator) queueOrStartReplacementDial(cs *connState, peer netip.AddrPo
 	r.dialQueuedWhileSlotsFree()
 }
 
-// targetOfPeerElseNextUnix returns the target that has the address of the peer. If there is none, it returns the next
-// Unix socket among the targets. Without Unix sockets, it returns the first target.
+// targetOfPeerElseNextUnix returns the target that has the address of the peer, or else the next Unix socket among the
+// targets, or else the first target.
 func (r *reconnector) targetOfPeerElseNextUnix(peer netip.AddrPort) resolvedTarget {
 	var paths []resolvedTarget
 	for _, t := range r.targets {

@@ -35,8 +35,7 @@ type Interval struct {
 	// From and To are the beginning and the end of the interval, as times since the run's start.
 	From time.Duration `json:"from" merge:"min"`
 	To   time.Duration `json:"to" merge:"max"`
-	// Stage is the run's stage at the end of the interval: "connect", "check", "hold", "warm-up", "window",
-	// "drain" or "close".
+	// Stage is the stage at the end: "connect", "check", "hold", "warm-up", "window", "drain" or "close".
 	Stage string `json:"stage" merge:"last"`
 
 	Open   int64 `json:"open" merge:"gauge" metric:"connections" help:"Connections that are established now."`
@@ -51,8 +50,7 @@ type Interval struct {
 	// Errors counts failures of connection attempts, connections and answers, by cause.
 	Errors map[string]int64 `json:"errors,omitempty" merge:"sum"`
 
-	// Latency covers all answers in the interval, including those outside the measured window. Connect covers the
-	// times to establish a connection.
+	// Latency covers all answers, also those outside the measured window. Connect covers the times to connect.
 	Latency Latency `json:"latency" merge:"sum"`
 	Connect Latency `json:"connect" merge:"sum"`
 	// Histograms contains the full distributions of Latency and Connect under their JSON keys, encoded like
@@ -84,8 +82,7 @@ type Result struct {
 	Connected   int `json:"connected" merge:"sum"`
 	// ConnectErrors counts failed connection attempts by cause, such as "connection refused".
 	ConnectErrors map[string]int64 `json:"connect_errors,omitempty" merge:"sum"`
-	// ConnectTime is the time from the first connection attempt to the last established connection, including TLS
-	// handshakes.
+	// ConnectTime is the time from the first attempt to the last established connection, with TLS handshakes.
 	ConnectTime time.Duration `json:"connect_time" merge:"max"`
 
 	// Mode is one of the values of Plan.Mode. Schedule is the plan of an open loop, nil for other modes.
@@ -118,8 +115,7 @@ type Result struct {
 	// for which a stalled server delays the next message is not included.
 	Latency   Latency `json:"latency" merge:"sum"`
 	Corrected bool    `json:"corrected,omitempty"`
-	// Service is the time from the actual sending of a message to its answer, as a closed loop would measure it. It
-	// is nil except in an open loop.
+	// Service is the time from sending a message to its answer. It is nil except in an open loop.
 	Service *Latency `json:"service,omitempty" merge:"sum"`
 	// Late is the delay that the generator itself caused: the time from the planned time of a message to its sending.
 	// Messages that had to wait until an answer arrived are not included. Late is nil except in an open loop.
@@ -140,13 +136,11 @@ type Result struct {
 	// BadStatus counts the HTTP responses with a status of 400 or more, by status, in the whole run. It is set only
 	// if Config.Match is "http". Latencies include these responses.
 	BadStatus map[string]int64 `json:"bad_status,omitempty" merge:"sum"`
-	// Lost counts, by cause, the established connections that ended before the generator closed them, in the whole
-	// run.
+	// Lost counts connections that ended before the generator closed them, by cause, in the whole run.
 	Lost map[string]int64 `json:"lost,omitempty" merge:"sum"`
 	// Verifications contains the outcome of each verification of held connections, in order.
 	Verifications []Verification `json:"verifications,omitempty" merge:"sum"`
-	// Broadcast describes how far the server's broadcast had spread at the end of the hold. It is nil if no
-	// broadcast was expected.
+	// Broadcast is how far the server's broadcast had spread at the end of the hold, nil if none was expected.
 	Broadcast *Broadcast `json:"broadcast,omitempty" merge:"sum"`
 	// FirstUnexpected is the first unexpected line on a held connection, quoted as in Go and truncated to 32 bytes.
 	FirstUnexpected string `json:"first_unexpected,omitempty" merge:"first"`
@@ -201,7 +195,7 @@ type Agent struct {
 	// Connections is the number of connections assigned to the agent.
 	Connections int `json:"connections"`
 	// Offset is how far the agent's clock is ahead of the coordinator's, with an error of at most Uncertainty. Behind
-	// is the delay of the agent's window: the time from the beginning of the first agent's window to that of this one.
+	// is the time from the beginning of the first agent's window to the beginning of this agent's window.
 	Offset      time.Duration `json:"offset"`
 	Uncertainty time.Duration `json:"uncertainty"`
 	Behind      time.Duration `json:"behind"`
@@ -210,8 +204,7 @@ type Agent struct {
 	Rate           float64 `json:"rate"`
 	Latency        Latency `json:"latency"`
 	CPUUtilization float64 `json:"cpu_share,omitempty"`
-	// Lost is the reason why the agent's result is missing. It is "" if the result is available. Last is the last
-	// known progress of a lost agent.
+	// Lost is the reason why the agent's result is missing, or "". Last is a lost agent's last known progress.
 	Lost string    `json:"lost,omitempty"`
 	Last *Snapshot `json:"last,omitempty"`
 }
@@ -283,16 +276,16 @@ type Broadcast struct {
 	Heard int64 `json:"heard" merge:"sum"`
 	// Again counts repeated deliveries of the line to the same connection.
 	Again int64 `json:"again" merge:"sum"`
-	// Time is the time from the first connection's receipt of the line to the last connection's. After is the
-	// distribution of the times from the first receipt to each connection's receipt, with a precision of 1 %.
+	// Time is the time from the first connection's receipt of the line to the last connection's receipt. After is the
+	// distribution of the times from the first receipt to each connection's, with a precision of 1 %.
 	Time  time.Duration `json:"time" merge:"max"`
 	After Latency       `json:"after" merge:"sum"`
 }
 
 func (b *Broadcast) Missing() int64 { return b.Open - b.Heard }
 
-// Rate returns the number of answered messages per second in the window. If no answers were expected, Rate returns the
-// number of sent messages per second.
+// Rate returns the number of answered messages per second in the window. If no answers were expected, it returns that
+// of sent messages.
 func (r *Result) Rate() (answeredOrSentPerSecond float64) {
 	if r.Window <= 0 {
 		return 0
@@ -399,8 +392,8 @@ func (r *Result) heldConnDeliveryErr() error {
 	return nil
 }
 
-// Counter describes one counter of a run. Each field of Interval, Result or Counts that has the tag "help" is a
-// counter. Reports, metrics, expectations and merging are derived from the list Counters.
+// Counter describes one counter of a run. Each field of Interval, Result or Counts with a "help" tag is a counter.
+// Reports, metrics, expectations and merging use the list Counters.
 type Counter struct {
 	// Name is the counter's key in JSON, CSV and expectations.
 	Name, Help string

@@ -19,10 +19,9 @@ const (
 	closeTimeout = 5 * time.Second
 	// canceledDrain limits the wait for the last answers after the run's context has ended.
 	canceledDrain = time.Second
-	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). For requests without a message, such
-	// as nudges, the mailbox doubles the limit.
+	// maxPendingNudges is the mailbox limit for requests (engine.Limits.MaxMail). The mailbox doubles the limit for
+	// requests without a message, such as nudges.
 	maxPendingNudges = 256
-	// tlsHandshakeMail is additional mailbox space for TLS handshakes.
 	tlsHandshakeMail = 4 * maxHalfOpen
 )
 
@@ -210,7 +209,7 @@ func (r *loadRun) engineConfig() engine.Config {
 	return cfg
 }
 
-// runPhasesStopAndBuildResult calls phases, stops the engine and returns the Result, even after an error.
+// runPhasesStopAndBuildResult calls the function phases, stops the engine and returns the Result, even after an error.
 func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
@@ -235,8 +234,8 @@ func (r *loadRun) runPhasesStopAndBuildResult(ctx context.Context, phases func(c
 	return result, err
 }
 
-// waitCondition defines when a wait ends: when done returns true, after timeout, or when progress has returned the same
-// value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
+// waitCondition defines when a wait ends: when the function done returns true, after timeout, or when the function
+// progress has returned the same value for stallTimeout. A timeout or stallTimeout of 0 means no limit.
 type waitCondition struct {
 	timeout      time.Duration
 	done         func(totals) bool

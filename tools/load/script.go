@@ -24,8 +24,7 @@ type trafficScript struct {
 }
 
 type messageMaker interface {
-	// appendMessageReadOnlyIfNil appends a message of a connection to dst. If dst is nil, the result must not be
-	// changed.
+	// appendMessageReadOnlyIfNil appends a message to dst. If dst is nil, the result must not be changed.
 	appendMessageReadOnlyIfNil(dst []byte, connNumber uint32, msgNumber uint64) []byte
 	maxMessageLen() int
 }
@@ -34,8 +33,7 @@ type answerChecker interface {
 	// checkAnswers checks input and advances the connection past the correct part. answeredInCall is the number of
 	// answers that the caller has found in earlier input but not yet counted in cs.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
-	// nextExpectedBytes returns the next expected bytes, to report a mismatch. It returns nil if no bytes were
-	// expected or if they are unknown.
+	// nextExpectedBytes returns the next expected bytes to report a mismatch, or nil if none are expected or known.
 	nextExpectedBytes(l *connState) []byte
 }
 

@@ -30,15 +30,14 @@ type Step struct {
 	// Rate is the planned rate and Answered the rate of answers, in messages per second on all connections.
 	Rate     float64 `json:"rate"`
 	Answered float64 `json:"answered"`
-	// Latency is the goal's percentile of the latency. Late is the same percentile of the delay that the generator
-	// itself caused.
+	// Latency and Late are the goal's percentiles of the latency and of the generator's own delay.
 	Latency time.Duration `json:"latency"`
 	Late    time.Duration `json:"late"`
 	// Unsent counts messages that were never sent or never answered.
 	Unsent int64 `json:"unsent"`
-	// Kept reports whether the rate met the goal. The percentile of the latency must be within the limit. The share of
-	// messages that were answered must reach the percentile, such as 99 % for p99. In the window, answers must arrive
-	// for 99 % of the n messages planned for it, or for n-3√n if that is less. A connection must still be open.
+	// Kept reports whether the rate met the goal: the percentile of the latency is within the limit, and the share of
+	// answered messages reaches the percentile, such as 99 % for p99. Of n messages planned for the window, 99 % or
+	// n-3√n, whichever is less, must be answered in the window. A connection must still be open.
 	Kept bool `json:"kept"`
 	// Limited reports that the rate missed the goal, but that the generator itself was late by at least half of the
 	// latency limit. Such a rate is tried once more, as a separate step. If the second try also fails, the rate
@@ -53,9 +52,9 @@ type Step struct {
 // Mismatched, FirstMismatch, BadStatus and Limits cover the whole search.
 type Found struct {
 	Goal Goal `json:"goal"`
-	// Rate is the highest rate that kept the goal, in messages per second on all connections together. It is 0 if no
-	// rate kept the goal. A rate at most 5 % higher failed, unless the search ended early, such as when all connections
-	// were lost. Most reports that it ended because a higher rate would exceed MaxRate.
+	// Rate is the highest rate that kept the goal, in messages per second on all connections together, or 0 if no rate
+	// kept it. Unless the search ended early, a rate at most 5 % higher failed. Most reports that the search ended
+	// because a higher rate would exceed MaxRate.
 	Rate  float64 `json:"rate"`
 	Most  bool    `json:"most,omitempty"`
 	Steps []Step  `json:"steps"`
@@ -108,7 +107,7 @@ func (c Config) withFirstStepRateAndDuration() Config {
 	return c
 }
 
-// searchRate searches for a rate on the connections of one run. If cfg.Begin is set, it only tries rates from there.
+// searchRate searches for a rate, or only tries the rates received from cfg.Begin, on the connections of one run.
 func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -196,9 +195,9 @@ func NewSearch(cfg Config) *Search {
 	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.withFirstStepRateAndDuration().Duration}
 }
 
-// Seek runs the search. It calls try with each rate, in messages per second of all connections together. try must
-// return a Result with Histograms, and the number of open connections. After each step, Seek calls tried. If try
-// returns an error, Seek ends and returns this error.
+// Seek runs the search. For each rate, in messages per second of all connections together, Seek calls the function try,
+// which returns a Result with Histograms and the number of open connections. It then calls the function tried with the
+// outcome. If try returns an error, Seek ends and returns this error.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
 	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
@@ -307,8 +306,8 @@ func (s *Search) addLimitUnlessKnown(l Limit) {
 	}
 }
 
-// BestStepOrWholeRunResult returns the Result of the best step, with the outcome of the search and the failures of
-// wholeRunResult, the Result of the whole run. If no step has ended, it returns wholeRunResult with the outcome.
+// BestStepOrWholeRunResult returns the Result of the best step. It adds the outcome of the search, and the failures of
+// the whole run from wholeRunResult. If no step has ended, it returns wholeRunResult with the outcome.
 func (s *Search) BestStepOrWholeRunResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
 		wholeRunResult.Search = s.found

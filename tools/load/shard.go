@@ -29,8 +29,8 @@ const (
 	// nFinished counts connections that will send no more. nExchanged counts those that received all answers.
 	nFinished
 	nExchanged
-	// nPlanned counts messages that were taken from connections' own plans and planned for the window, and nEarly those
-	// planned before the window. nUnsent counts planned messages of the window that were lost with their connection.
+	// nPlanned and nEarly count messages that were taken from connections' own plans: nPlanned those planned for the
+	// window, nEarly earlier ones. nUnsent counts planned messages of the window that were lost with their connection.
 	nPlanned
 	nEarly
 	nUnsent
@@ -43,7 +43,7 @@ const (
 	nVerifyLost
 	nDue // due messages that their connection's owner has not sent yet
 	// nDelivered, nDoubled and nReordered count deliveries. nSlowEnded counts closed slow subscribers. nSlowBytes
-	// counts bytes read at the end.
+	// counts the bytes that slow subscribers read at the end.
 	nDelivered
 	nDoubled
 	nReordered
@@ -99,8 +99,7 @@ func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[n
 
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard contains counters and pacing for some of the connections. In a model with loops, each loop has a shard for its
-// connections.
+// shard contains counters and pacing for some of the connections: those of a loop, if the model has loops.
 type shard struct {
 	mu     sync.Mutex
 	totals totals
@@ -174,8 +173,8 @@ func (s *shard) visitUsedStatesUnderLock(states []connState, visit func(*shard, 
 	return true
 }
 
-// refuseNewConns ends the connect phase of the shard. initAndCountEstablishedConn then sets no more fields, so reading
-// these fields needs no lock.
+// refuseNewConns ends the connect phase of the shard. Afterwards, initAndCountEstablishedConn changes nothing, so the
+// fields that it sets can be read without a lock.
 func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true

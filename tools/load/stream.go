@@ -200,8 +200,8 @@ func joinIntervalsIntoTimeParts(intervals []Interval, maxParts int) []Interval {
 	return folded
 }
 
-// Join adds the next interval to i. Counts are added up, and gauges are taken from next. Percentiles are exact if both
-// intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
+// Join adds the next interval to i. Counts are added up, and gauges are those of the later interval. Percentiles are
+// exact if both intervals have Histograms. Otherwise, Join keeps the worse value of each percentile.
 func (i *Interval) Join(next Interval) {
 	was := *i
 	mergeFieldsByTag(i, &next, true)
@@ -235,11 +235,9 @@ const (
 	Progress Phase = "progress"
 	// Tried means that a search has tried a rate. Event.Step is set. With Config.Begin, Event.Result is also set.
 	Tried Phase = "tried"
-	// Part means that a tenth of Config.Duration has passed in the window. Event.Received is set. Part occurs only with
-	// Config.Enough.
+	// Part, with Config.Enough, means that a tenth of Config.Duration has passed in the window. Event.Received is set.
 	Part Phase = "part"
-	// Published means that the publishers have finished. Event.Published is set. Published occurs only with
-	// Config.Published.
+	// Published, with Config.Published, means that the publishers have finished. Event.Published is set.
 	Published Phase = "published"
 	// Done means that all connections are closed. Event.Result is set.
 	Done Phase = "done"

@@ -27,8 +27,7 @@ func (t resolvedTarget) String() string {
 	return t.addr.String()
 }
 
-// sourceIfSameFamily returns source if it has the same address family as the target. Otherwise, and for a unix socket,
-// it returns the zero netip.Addr.
+// sourceIfSameFamily returns source if it has the target's address family, otherwise the zero netip.Addr.
 func (t resolvedTarget) sourceIfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
@@ -52,8 +51,7 @@ func resolveTargetsAndCheckSources(ctx context.Context, cfg *Config) ([]resolved
 	return targets, nil
 }
 
-// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address, an IPv4 address if there is one. An empty
-// host becomes 127.0.0.1.
+// resolveTargetPreferringIPv4 resolves host:port or unix:PATH to one address. An empty host becomes 127.0.0.1.
 func resolveTargetPreferringIPv4(ctx context.Context, text string) (resolvedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		return resolvedTarget{path: path}, nil

@@ -443,8 +443,7 @@ func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
 
-// Observe writes the interval of e as a row, and ignores events without an interval. Flush returns write errors.
-// Observe can be used as Config.Observe.
+// Observe writes the interval of an event, if any, as a row. Use it as Config.Observe. Flush returns write errors.
 func (c *CSV) Observe(e Event) {
 	if e.Interval != nil {
 		c.writeRow(func(column csvColumn) string { return column.of(e.Interval) })

@@ -36,7 +36,7 @@ type Usage struct {
 	Lag   time.Duration `json:"lag,omitempty" merge:"gauge"`
 }
 
-// UsageFigure describes how reports show one figure of a Usage.
+// UsageFigure describes one figure of a Usage for use in reports.
 type UsageFigure struct {
 	// Column is the figure's name in CSV, without the prefix "generator_" or "server_"; it is "" if CSV does not
 	// contain the figure. Metric is the name in Prometheus, without the prefix "myriad_load_". Help describes the
@@ -56,8 +56,8 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// MemoryGrowthPerConn returns the memory growth from before to u, in bytes per connection. It compares Anonymous or, if
-// Anonymous is unknown, RSS. It returns 0 if the memory is unknown or has not grown.
+// MemoryGrowthPerConn returns the growth of memory since an earlier Usage, in bytes per connection. It compares
+// Anonymous or, if Anonymous is unknown, RSS. It returns 0 if the memory is unknown or has not grown.
 func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
@@ -68,8 +68,7 @@ func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	return max(u.RSS-before.RSS, 0) / connections
 }
 
-// usageSampler samples the resources used by the generator and the server. Only one goroutine may use it. Unknown
-// figures are 0.
+// usageSampler samples the resources used by generator and server. Only one goroutine may use it.
 type usageSampler struct {
 	targets     []string
 	own, server processSampler
@@ -95,8 +94,7 @@ func newGeneratorAndServerSampler(targets []string) *usageSampler {
 	return u
 }
 
-// findServersExceptOwnProcess adds the other processes that listen at the targets to u.server, and starts to sample
-// them.
+// findServersExceptOwnProcess adds other processes that listen at the targets to u.server, and begins to sample them.
 func (u *usageSampler) findServersExceptOwnProcess() {
 	u.lookups++
 	for _, target := range u.targets {

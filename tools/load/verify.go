@@ -132,8 +132,7 @@ func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, a
 	return at
 }
 
-// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines. Further calls
-// for v have no effect.
+// reportShardScanFinishedOnce records that all connections of the shard have been asked for their lines in v.
 func (s *shard) reportShardScanFinishedOnce(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,7 +32,6 @@ func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFrami
 	}
 }
 
-// wsHandshake is the state of a connection during the WebSocket handshake.
 type wsHandshake struct {
 	key      websocket.HandshakeKey
 	number   uint32
@@ -77,7 +76,6 @@ func (f *wsFraming) appendMaskedTextFrame(dst, message []byte, connNumber uint32
 	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)
 }
 
-// errClosedFrame is the reason for closing a connection after a close frame from the server.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
 func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {

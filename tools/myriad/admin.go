@@ -47,8 +47,8 @@ func (f *adminFlags) validate() error {
 
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken reads the token for --admin-control, or generates one and prints it to out. It returns "" without
-// this flag.
+// loadOrGenerateToken reads the token for --admin-control, or generates and prints one. It returns "" without this
+// flag.
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ error) {
 	if !f.control {
 		return "", nil
@@ -74,8 +74,8 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (tokenOrEmpty string, _ 
 	return token, nil
 }
 
-// startAdminServer starts an admin server on addr. Before it returns, it calls onListening on another goroutine. stop
-// waits until the server has ended.
+// startAdminServer starts an admin server on addr. Before it returns, it calls onListening on another goroutine. The
+// function stop stops the server and waits until it has ended.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
@@ -133,8 +133,8 @@ func newGathererWithProcessMetrics(collectors ...prometheus.Collector) (promethe
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves the metrics of a load run until stop is called. The caller must pass all events to
-// observe.
+// startLoadMetricsServer serves the metrics of a load run until the function stop is called. The caller must pass all
+// events to the function observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newGathererWithProcessMetrics(collector)

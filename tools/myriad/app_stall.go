@@ -53,8 +53,7 @@ func newFixedCapacityHandler(f stallFlags) *fixedCapacityHandler {
 	return &fixedCapacityHandler{flags: f, stationsByLoop: make(map[int]*stall.LineStation)}
 }
 
-// Opened assigns the connection to the line station of its event loop. A line station answers lines one after another,
-// at the rate of the plan.
+// Opened assigns the connection to the line station of its loop, which answers lines at the rate of the plan.
 func (s *fixedCapacityHandler) Opened(c *tcp.Conn) {
 	to, station := c.Ref(), s.getOrCreateStation(c.Loop())
 	answer := func(text []byte) {

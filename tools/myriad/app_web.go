@@ -25,8 +25,7 @@ func (f *appFlags) newWebHandler() tcp.Handler {
 	return web.Handler(app.NewWebHandler(f.files, quick))
 }
 
-// webBroadcastEcho is the example application for WebSockets. It broadcasts messages that begin with "!" to all sockets
-// and event streams, and echoes others.
+// webBroadcastEcho broadcasts messages that begin with "!" to all sockets and event streams, and echoes others.
 type webBroadcastEcho struct {
 	web.SocketBase
 	sockets web.Group

@@ -133,8 +133,7 @@ func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (t
 
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newOptionallySheddingHandler returns a line handler that calls onLine, which may block. With --shed, the handler
-// rejects lines under overload.
+// newOptionallySheddingHandler returns a handler that calls onLine or, with --shed under overload, rejects lines.
 func (f *appFlags) newOptionallySheddingHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})

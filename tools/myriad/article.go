@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// articles maps each page of docs/articles to its scenarios and to a pattern, as for the flag --only of "myriad bench",
-// that selects their runs.
+// articles lists the pages of docs/articles with their scenarios. A pattern selects the runs, like that of the flag
+// --only of "myriad bench".
 var articles = map[string]struct {
 	scenarios []string
 	only      string

@@ -150,8 +150,7 @@ func (f *doctorFlags) addFixAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// confirmAndApplyChanges applies the report's changes after confirmation or with --yes, and returns a new report. If
-// nothing was changed, it returns r.
+// confirmAndApplyChanges applies changes after confirmation or --yes. It returns a new report, or r if none was made.
 func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -193,8 +192,7 @@ func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Repor
 
 const maxReplyBytes = 64
 
-// askToApplyChanges asks the user whether to make the changes. If ctx ends first, it returns an error, and a goroutine
-// continues to read the input.
+// askToApplyChanges asks the user. If ctx ends first, it returns an error, but a goroutine still reads the input.
 func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
 	changes := fmt.Sprintf("these %d changes", changeCount)
 	if changeCount == 1 {

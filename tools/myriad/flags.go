@@ -38,7 +38,6 @@ func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, 
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a flag that may be given several times.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -144,7 +143,7 @@ func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) stri
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// mostSimilarFlagName returns the visible flag that is most similar to the argument given, or "".
+// mostSimilarFlagName returns the visible flag whose name is most similar to the given one, or "" if none is similar.
 func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)

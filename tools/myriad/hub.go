@@ -177,8 +177,7 @@ func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 // enforceTimeout limits how long the check of all clients' rights may take after the users file was reloaded.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsersAndEnforce reads the users file again, closes clients that have lost their rights, and returns the
-// outcome.
+// reloadUsersAndEnforce reads the users file again, and closes clients that have lost their rights.
 func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {

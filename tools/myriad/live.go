@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	minRedrawInterval = 100 * time.Millisecond
-	// sparklineIntervals is the number of intervals that a sparkline shows.
+	minRedrawInterval  = 100 * time.Millisecond
 	sparklineIntervals = 240
 	// maxErrorCauses limits the number of error causes that are counted separately.
 	maxErrorCauses = 64
@@ -70,8 +69,7 @@ func newTerminalView(terminal *os.File) *terminalView {
 	}}
 }
 
-// updateAndThrottleRedraw updates the view with an event, and redraws at most once per minRedrawInterval. At the end of
-// the run, it erases the view.
+// updateAndThrottleRedraw updates the view, redraws at most once per minRedrawInterval, and erases it at the end.
 func (v *terminalView) updateAndThrottleRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {

@@ -96,7 +96,6 @@ func (f *loadFlags) raiseGOMAXPROCSIfTLS() {
 	}
 }
 
-// formatSearchStep describes a message rate that a search has tried, and the outcome.
 func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {

@@ -19,7 +19,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// distributedLoadFlags contains the flags by which the commands load and hold divide the load among agents.
 type distributedLoadFlags struct {
 	agents  agentCount
 	options agents.Options
@@ -129,8 +128,8 @@ func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter)
 	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgentProcesses starts agents on this machine. awaitExitOrKill waits for their exit, and kills agents that
-// still run after localAgentStopTimeout.
+// startLocalAgentProcesses starts agents on this machine. The function awaitExitOrKill waits for their exit, and kills
+// those that still run after localAgentStopTimeout.
 func (f *loadFlags) startLocalAgentProcesses(natsURL, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags contains the flags of the commands load and hold.
 type loadFlags struct {
 	cfg          load.Config
 	settingTexts map[string][]string // values of settings, by name

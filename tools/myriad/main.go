@@ -61,8 +61,7 @@ var commandConstructors = map[string]func() *cobra.Command{
 	"article": newArticleCommand, "plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newPoolLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommandWithNamedSubcommand returns the root command with only the subcommand that args[0] names. If args[0]
-// names no subcommand, the root command has all of them.
+// newRootCommandWithNamedSubcommand returns the root command with the subcommand that args[0] names, or else with all.
 func newRootCommandWithNamedSubcommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",

@@ -100,7 +100,7 @@ func (f *planFlags) addCheckAndOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// newNumberParser returns a function that parses a number such as 1.5k. expected describes the number in errors.
+// newNumberParser returns a function that parses a number such as 1.5k. Its errors contain the description expected.
 func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumberWithSuffix(text)
@@ -111,7 +111,6 @@ func newNumberParser(expected string) func(string) (float64, error) {
 	}
 }
 
-// parsePercent parses a percentage such as 10% and returns a fraction such as 0.1.
 func parsePercent(text string) (fraction float64, _ error) {
 	n, ok := quantity.ParseNumberWithSuffix(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
@@ -120,8 +119,7 @@ func parsePercent(text string) (fraction float64, _ error) {
 	return n / 100, nil
 }
 
-// validateAndComplete validates the flags. It takes missing --memory and --cores from facts, and sets default
-// connections.
+// validateAndComplete validates the flags, takes missing --memory and --cores from facts, and sets default connections.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -204,9 +202,9 @@ func (f *planFlags) planMachinesOrCheckPredictions(cmd *cobra.Command) error {
 	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// fittingMeasurementWithMostPoints returns the measurement that has the most points, of the subject of --subject or,
-// without this flag, of the first subject. If several have equally many, it returns the one with the fewest
-// connections. For a plan with TLS, it considers only measurements with TLS. It returns nil if no measurement fits.
+// fittingMeasurementWithMostPoints returns the measurement with the most points of the subject of --subject or, without
+// this flag, of the first subject. Among equals, it returns the one with the fewest connections. For a plan with TLS,
+// it considers only measurements with TLS. It returns nil if no measurement fits.
 func (f *planFlags) fittingMeasurementWithMostPoints(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
@@ -301,8 +299,7 @@ func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printAndCheckPredictionAccuracy prints predicted and measured figures. It returns an error if they differ by more
-// than --within.
+// printAndCheckPredictionAccuracy prints the figures, and returns an error if they differ by more than --within.
 func (f *planFlags) printAndCheckPredictionAccuracy(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s does not contain two sizes of the same server; expected a report of `myriad bench capacity`", f.from)

@@ -19,8 +19,7 @@ type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs contains the flags with which "myriad doctor" makes the same prediction.
 	doctorArgs []string
-	// connsDerived reports that the number of connections is derived from the descriptor limit. A warning about that
-	// limit would then make no sense.
+	// connsDerived suppresses warnings about the descriptor limit, from which the number of connections is derived.
 	connsDerived bool
 }
 
@@ -83,8 +82,7 @@ func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns is the maximum number of connections to plan for if the number is derived from the limit of open
-// descriptors.
+// maxDerivedConns is the maximum number of connections derived from the limit of open descriptors.
 const maxDerivedConns = 10_000
 
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {

@@ -92,7 +92,6 @@ func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, fileNames []stri
 	return report(cmd, files)
 }
 
-// reportFile is an open file with the results of either a bench or a load run.
 type reportFile struct {
 	io.Closer
 	name    string

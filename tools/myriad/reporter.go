@@ -146,7 +146,6 @@ func (t *runReporter) addHTMLRecorder(o *outputFile) {
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// addJSONLinesObserver makes the reporter write each event to w as a line of JSON.
 func (t *runReporter) addJSONLinesObserver(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
@@ -180,7 +179,6 @@ func (t *runReporter) raiseGOMAXPROCSAndNotifyObservers(e load.Event) {
 	}
 }
 
-// printTextUnlessJSON prints a line of text, unless standard output receives JSON.
 func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return

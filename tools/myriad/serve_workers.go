@@ -85,7 +85,6 @@ func (f *workerFlags) createPoolUnlessSupervisor(srv *tcp.Server) error {
 	return nil
 }
 
-// poolFieldsToFlags replaces field names of pool.Config by flag names in error messages.
 var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
 // closePool closes the worker pool, if there is one. The server must have ended.

@@ -189,7 +189,7 @@ func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, ca
 	return u, nil
 }
 
-// queueOrRefuseUpgrade queues an upgrade of this server. If an upgrade is already queued, done gets an error.
+// queueOrRefuseUpgrade queues an upgrade. If one is already queued, it calls done with an error instead.
 func (f *serverFlags) queueOrRefuseUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:

@@ -5,5 +5,4 @@ import (
 	"syscall"
 )
 
-// upgradeSignal is the signal that requests an upgrade.
 var upgradeSignal os.Signal = syscall.SIGUSR2

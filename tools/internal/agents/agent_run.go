@@ -44,8 +44,7 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// processMessageJoiningIfIdle processes a message. If the agent takes part in no run, it joins the run of the first
-// clockRequest that it receives.
+// processMessageJoiningIfIdle processes a message. Outside a run, a clockRequest makes the agent join the sender's run.
 func (w *agentWorker) processMessageJoiningIfIdle(ctx context.Context, msg *nats.Msg, now time.Time) {
 	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
@@ -173,8 +172,8 @@ func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (final
 	return finalReport
 }
 
-// openEventFile creates the run's file in Agent.EventDir. Without EventDir or after an error, which is logged, write
-// and closeFile do nothing.
+// openEventFile creates the run's file in Agent.EventDir, and logs an error. Without a file, the functions write and
+// closeFile do nothing.
 func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}

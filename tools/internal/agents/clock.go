@@ -7,8 +7,7 @@ type roundTrip struct {
 	peerReceived, peerSent time.Time
 }
 
-// clockOffset returns how far the peer's clock is ahead of the local one (negative if behind), with an error of at most
-// uncertainty.
+// clockOffset returns how far the peer's clock is ahead of the local one, with an error of at most uncertainty.
 func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	there, back := t.peerReceived.Sub(t.sent), t.peerSent.Sub(t.received)
 	around := t.received.Sub(t.sent) - t.peerSent.Sub(t.peerReceived)

@@ -132,8 +132,7 @@ func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (resultSoFar *
 	return c.runStepsAndMergeResults(ctx)
 }
 
-// RequireCredentialsUnlessLoopback returns an error if the NATS server is not on loopback and o contains no
-// credentials.
+// RequireCredentialsUnlessLoopback returns an error if o lacks credentials for a NATS server beyond loopback.
 func (o *Options) RequireCredentialsUnlessLoopback() error {
 	if o.URL != "" {
 		return o.NATS.RequireCredentialsUnlessLoopback()
@@ -144,8 +143,7 @@ func (o *Options) RequireCredentialsUnlessLoopback() error {
 	return nil
 }
 
-// connectAndStartLocalAgents connects to NATS and calls StartLocal. The caller must call stopLocalAgentsAndClose, also
-// after an error.
+// connectAndStartLocalAgents must be followed by stopLocalAgentsAndClose, even if it returns an error.
 func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
@@ -190,8 +188,7 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal returns an error if c uses an external NATS server that is not on loopback and accepts
-// clients without credentials.
+// requireServerAuthIfExternal returns an error if an external NATS server beyond loopback requires no credentials.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil
@@ -425,8 +422,7 @@ func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	return nil
 }
 
-// measureClockAndSendPart measures an agent's clock offset and sends the agent its part of the load. It may run
-// concurrently for different agents.
+// measureClockAndSendPart may run concurrently for different agents.
 func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {

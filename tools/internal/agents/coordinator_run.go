@@ -56,8 +56,8 @@ type coordinatorTimers struct {
 	heartbeat *time.Ticker
 }
 
-// newCoordinatorTimers returns timers for a run that begins at start. Agents report once per observeEvery. The timer
-// show fires half an observeEvery after each report is due.
+// newCoordinatorTimers returns timers for a run that begins at the given start. Agents report once per observeEvery.
+// The timer called show fires half an observeEvery after each report is due.
 func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
 	showAt := start.Add(observeEvery + observeEvery/2)
 	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
@@ -132,8 +132,8 @@ func (c *coordinator) orderNextStep(totalRate float64) {
 
 var errNoAgents = errors.New("agents: no agent is left")
 
-// searchRate searches for the highest message rate that meets cfg.Rate.Goal. conclude takes the result of the whole
-// run. It returns the result of the best step, or the given one if no step has ended.
+// searchRate searches for the highest message rate that meets cfg.Rate.Goal. The function conclude takes the whole
+// run's result and returns the best step's result, or the given result if no step has ended.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
 	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureRateUntilNoneLost(ctx, rate) }, func(step load.Step) {
@@ -151,8 +151,8 @@ func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Resul
 	return s.BestStepOrWholeRunResult, err
 }
 
-// measureRateUntilNoneLost measures a message rate, again if an agent is lost meanwhile. openConns is the number of
-// open connections of all agents.
+// measureRateUntilNoneLost measures a message rate, and repeats the measurement if an agent is lost meanwhile.
+// openConns is the number of open connections of all agents.
 func (c *coordinator) measureRateUntilNoneLost(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
@@ -296,8 +296,7 @@ func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Resul
 	return result
 }
 
-// maxIntervals is the maximum number of events of one phase that are kept per agent until they are merged with the
-// other agents' events.
+// maxIntervals limits the events of one phase kept per agent until they are merged with those of other agents.
 const maxIntervals = 256
 
 func (c *coordinator) processPhasesReachedByAll() {
@@ -314,8 +313,7 @@ func (c *coordinator) processPhasesReachedByAll() {
 	}
 }
 
-// takeEventsIfAllReached removes and returns each agent's next event of a phase. It returns nil if an active agent has
-// none.
+// takeEventsIfAllReached removes and returns each agent's next event of a phase, or nil if an active agent has none.
 func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
 	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
@@ -442,8 +440,7 @@ func (c *coordinator) mergeReceivedResultsAndEmitDone(ctx context.Context, conve
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is when the first agent began to
-// measure.
+// buildResultEntry returns the agent's entry in Result.Agents. firstWindowStart is the start of the earliest window.
 func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,

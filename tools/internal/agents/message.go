@@ -44,7 +44,6 @@ type message struct {
 	Body json.RawMessage `json:"body"`
 }
 
-// maxMessage is the maximum size of a message in bytes.
 const maxMessage = 8 << 20
 
 var errVersion = errors.New("different version of Myriad; expected the same version on all machines")
@@ -115,17 +114,15 @@ type agentInfo struct {
 	Holds int64  `json:"holds,omitempty"`
 	Wall  string `json:"wall,omitempty"`
 	Most  int    `json:"most,omitempty"`
-	// Refuses is the reason why the agent cannot take part. It is "" if the agent can.
+	// Refuses is the reason why the agent cannot take part, or "" if it can.
 	Refuses string `json:"refuses,omitempty"`
 }
 
-// clockRequest asks an agent for its clock's time.
 type clockRequest struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// clock contains the arrival time of a clockRequest (Came) and the departure time of the answer (Left), in Unix
-// nanoseconds.
+// clock contains the times when a clockRequest arrived (Came) and its answer was sent (Left), in Unix nanoseconds.
 type clock struct {
 	Came int64 `json:"came"`
 	Left int64 `json:"left"`
@@ -158,8 +155,7 @@ type orders struct {
 type report struct {
 	At    int64       `json:"at"` // time by the agent's clock
 	Event *load.Event `json:"event,omitempty"`
-	// Step is the number of rates that a search has tried so far. The report of a tried rate is repeated until the next
-	// step is ordered.
+	// Step is the number of rates that a search has tried. The report is repeated until the next step is ordered.
 	Step int `json:"step,omitempty"`
 	// Failed is the reason why there is no result, or why the run ended early.
 	Failed string `json:"failed,omitempty"`

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// DefaultURL is the URL of a coordinator's NATS server on this machine. DefaultListen is the address of that
-	// server.
+	// DefaultURL is the URL of a coordinator's NATS server on this machine, and DefaultListen its address.
 	DefaultURL    = "nats://127.0.0.1:4222"
 	DefaultListen = "127.0.0.1:4222"
 	// DefaultSilence is the time without a message after which a peer is considered lost.
@@ -32,8 +31,7 @@ const (
 
 // NATS describes a NATS server and how to authenticate to it.
 type NATS struct {
-	// URL lists the addresses of the server, separated by commas. A user and password in the URL take precedence
-	// over Token.
+	// URL lists the server's addresses, separated by commas. A user and password in it take precedence over Token.
 	URL string
 	// Creds is the path of a NATS credentials file, or "".
 	Creds string
@@ -45,8 +43,7 @@ type NATS struct {
 	dialer nats.CustomDialer // for tests
 }
 
-// RequireCredentialsUnlessLoopback returns an error if n contains no credentials for an address in URL that is not on
-// loopback.
+// RequireCredentialsUnlessLoopback returns an error if an address in URL beyond loopback has no credentials.
 func (n *NATS) RequireCredentialsUnlessLoopback() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
@@ -114,7 +111,7 @@ func (n *NATS) explainNATSAuthError(err error) string {
 	return text + ": no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// RedactCredentialsInURLs returns urls, which commas separate, with "…" instead of users and passwords.
+// RedactCredentialsInURLs replaces the users and passwords in a comma-separated list of URLs with "…".
 func RedactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {

@@ -16,8 +16,8 @@ func (s *plainServer) Stats() tcp.Stats {
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdminServer starts an HTTP server for metrics on addr, and waits until it listens. onListening, if not nil,
-// receives the server's address. stop waits until the server has ended.
+// startAdminServer starts an HTTP server for metrics on addr, and waits until it listens. The function onListening, if
+// not nil, receives the server's address. The function stop stops the server and waits for its end.
 func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

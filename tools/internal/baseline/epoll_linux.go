@@ -31,8 +31,7 @@ import (
 const hasEpoll = true
 
 const (
-	// pollBatch is the maximum number of events that one wait returns. pollWait is the timeout of a wait in
-	// milliseconds.
+	// pollBatch is the maximum number of events per wait. pollWait is the timeout of a wait in milliseconds.
 	pollBatch, pollWait = 100, 100
 	// reactorWorkers is the number of goroutines of a reactor, and reactorQueue is the capacity of their queue.
 	reactorWorkers, reactorQueue = 10, 1000
@@ -175,8 +174,8 @@ func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startReactorWorkers starts goroutines that serve the enqueued connections. enqueue blocks while the queue is full,
-// until ctx ends. stop waits for the goroutines.
+// startReactorWorkers starts goroutines that serve queued connections. The function enqueue blocks while the queue is
+// full, until ctx ends. The function stop waits for the goroutines.
 func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup

@@ -28,8 +28,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// newConnHandlerForApp returns a function that serves one connection until an error. buffer is the size of the read
-// buffer in bytes.
+// newConnHandlerForApp returns a function that serves one connection until an error. buffer is in bytes.
 func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -80,8 +79,7 @@ func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, ou
 	}
 }
 
-// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as in the published server that
-// FlushTenth reproduces.
+// flushEveryTenthWriter is a buffered writer that flushes after every tenth Write, as FlushTenth requires.
 type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int

@@ -9,8 +9,8 @@ import (
 
 const MaxParked = 64 << 20
 
-// ParkGoroutines starts n goroutines that wait on a channel, and calls sample to measure their memory. n must be from 1
-// to MaxParked. The argument of sample is "ready" before the start, and "parked" when all goroutines wait.
+// ParkGoroutines starts n goroutines that wait on a channel. To measure their memory, it calls the function sample with
+// "ready" before the start, and with "parked" when all goroutines wait. n must be from 1 to MaxParked.
 //
 // If sample fails or ctx ends, ParkGoroutines returns an error. When it returns, all goroutines have ended.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {

@@ -32,8 +32,7 @@ func (o *PreforkOptions) validatePrefork() error {
 // preforkDescriptor is the descriptor number of a listener that a process inherits.
 const preforkDescriptor = 3
 
-// InheritedListener returns the listener that this process has inherited from its parent, in the design Prefork. It
-// must be called only once.
+// InheritedListener returns the listener that a process of the design Prefork inherits. Call it only once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {

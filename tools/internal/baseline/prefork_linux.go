@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenReusePort returns a listener that shares its port with other listeners (SO_REUSEPORT).
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewKeepaliveListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)

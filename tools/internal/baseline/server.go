@@ -53,12 +53,10 @@ const (
 
 // Options configures Serve.
 type Options struct {
-	// App is the name of an app of package app. WebSocket is not supported. Sink, HTTP and Web require the design
-	// PerConn.
+	// App is an app of package app other than WebSocket. Sink, HTTP and Web require the design PerConn.
 	App    string
 	Buffer int
-	// Flush is FlushEach (the default) or FlushTenth. FlushTenth requires the design PerConn and an app that answers
-	// lines.
+	// Flush is FlushEach (the default) or FlushTenth, which requires PerConn and an app that answers lines.
 	Flush string
 	// Design is PerConn (the default), OneEpoll, Epolls, Prefork or Reactor. TLS, Heartbeat and Admin require PerConn.
 	Design string
@@ -71,8 +69,7 @@ type Options struct {
 	// Heartbeat is the time between two heartbeats on each connection, at least 100 ms. The default 0 disables
 	// heartbeats. The apps HTTP and Web do not support heartbeats.
 	Heartbeat time.Duration
-	// HeartbeatBy is HeartbeatTickers (the default), HeartbeatBatches or HeartbeatHeap. HeartbeatBatches and
-	// HeartbeatHeap require a Heartbeat.
+	// HeartbeatBy is HeartbeatTickers (the default) or, with a Heartbeat, HeartbeatBatches or HeartbeatHeap.
 	HeartbeatBy string
 	// Deadline is the timeout for reads and writes. Each Read restarts it, as in a published server. 0 disables the
 	// timeout. Deadline requires the design PerConn.
@@ -82,8 +79,7 @@ type Options struct {
 	Admin string
 	// Files is the directory of the files that the app Web serves.
 	Files string
-	// AdminListening is called with the address on which package admin listens. It is called on another goroutine. It
-	// may be nil.
+	// AdminListening, if not nil, is called on another goroutine with the address on which package admin listens.
 	AdminListening func(net.Addr)
 }
 
@@ -266,8 +262,7 @@ type plainServer struct {
 	wait   sync.WaitGroup
 }
 
-// trackOrCloseConn records a connection that Serve must close when it ends. If Serve has already ended,
-// trackOrCloseConn closes the connection.
+// trackOrCloseConn records a connection that Serve must close at its end, or closes it if Serve has ended.
 func (s *plainServer) trackOrCloseConn(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

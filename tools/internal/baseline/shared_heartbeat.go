@@ -26,8 +26,7 @@ var heartbeatShapes = []string{HeartbeatTickers, HeartbeatBatches, HeartbeatHeap
 
 const heartbeatBatches = 64
 
-// withSharedHeartbeats adds heartbeats and read deadlines to a handler. Each goroutine sends the heartbeats of several
-// connections.
+// withSharedHeartbeats adds read deadlines and heartbeats to a handler. Each of its goroutines serves many connections.
 func (s *plainServer) withSharedHeartbeats(ctx context.Context, handle func(net.Conn, int), o Options) func(net.Conn, int) {
 	start := s.startHeartbeatBatches
 	if o.HeartbeatBy == HeartbeatHeap {

@@ -10,8 +10,7 @@ import (
 
 const Namespace = "myriad_"
 
-// Metric describes a metric that is computed from a snapshot of type S. Each passes every value with the values of
-// Labels to emit.
+// Metric is computed from a snapshot of type S. Its function Each emits every value with the values of Labels.
 type Metric[S any] struct {
 	Name, Help string
 	Kind       prometheus.ValueType
@@ -29,20 +28,19 @@ type number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }
 
-// Gauge returns a gauge with one value, which of computes from a snapshot.
+// Gauge returns a gauge with one value. The given function computes the value from a snapshot.
 func Gauge[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return Metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
 }
 
-// Counter returns a counter with one value, which of computes from a snapshot.
+// Counter returns a counter with one value. The given function computes the value from a snapshot.
 func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	m := Gauge(name, help, of)
 	m.Kind = prometheus.CounterValue
 	return m
 }
 
-// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric's value for each value of the
-// label.
+// NewMetricByLabel returns a metric with one label. valuesByLabel computes the metric for each value of the label.
 func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range valuesByLabel(s) {
@@ -67,9 +65,8 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // descriptions of the metrics, then of the distributions
 }
 
-// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls snapshot once per
-// scrape. reserved is the name of a label that histograms or summaries need. If labels contains this name, registration
-// fails.
+// NewCollector returns a collector of metrics whose names begin with prefix. The collector calls the function snapshot
+// once per scrape. Registration fails if labels contains the reserved label, which histograms or summaries need.
 func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
@@ -110,8 +107,9 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// NewHistogramMetric returns a histogram of count values with the given sum. buckets contains the number of values in
-// each bucket. bound returns the upper bound of bucket i. It is not called for the last bucket, which has no bound.
+// NewHistogramMetric returns a histogram with the given number and sum of values. buckets contains the number of values
+// in each bucket. The function bound returns the upper bound of bucket i. It is not called for the last bucket, which
+// has no bound.
 func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N

@@ -14,29 +14,29 @@ func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm 
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
 
-// NeverRead returns a Swarm whose connections send request at each interval and never read responses.
+// NeverRead returns a Swarm whose connections send the request at each interval and never read responses.
 func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood returns a Swarm that sends requests as fast as the server reads them, and reads all responses. If maxInFlight
-// is above 0, it limits the bytes sent minus the bytes received on each connection.
+// Flood returns a Swarm that sends the requests as fast as the server reads them, and reads all responses. If
+// maxInFlight is above 0, it limits the bytes sent minus the bytes received on each connection.
 func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }
 
-// NeverReadAtSpeed returns a Swarm that sends requests as fast as the server reads them. It never reads responses.
+// NeverReadAtSpeed returns a Swarm that sends the requests as fast as the server reads them. It never reads responses.
 func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen returns a Swarm whose connections send first, which may be empty, and then stay silent.
+// HalfOpen returns a Swarm whose connections send the given bytes, if any, and then stay silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm returns a Swarm that makes up to maxConns connections at the given rate. On each connection, it sends
-// first, which may be empty, and then resets the connection.
+// ResetStorm returns a Swarm that makes up to maxConns connections at the given rate. Each connection sends the given
+// bytes, if any, and is then reset.
 func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
@@ -45,7 +45,7 @@ func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first
 	}
 }
 
-// ConnectStorm returns a Swarm that makes all connections at once. Each connection then sends first.
+// ConnectStorm returns a Swarm that makes all connections at once. Each connection then sends the given bytes.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }
@@ -61,8 +61,8 @@ func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Durati
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: noise, PieceSize: 1 + random.IntN(4096)}
 }
 
-// LongLines returns a Swarm whose connections each send an endless line of fillByte. At each interval, a connection
-// sends as much as the kernel accepts.
+// LongLines returns a Swarm whose connections each send an endless line of fillByte, as much as the kernel accepts at
+// each interval.
 func LongLines(target netip.AddrPort, conns int, fillByte byte, interval time.Duration) *Swarm {
 	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte{fillByte}, 16<<10)}
 }

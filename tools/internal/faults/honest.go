@@ -21,8 +21,7 @@ const (
 	redialPause      = 20 * time.Millisecond
 )
 
-// HonestClients use a server as intended: each client sends a unique line, waits for the same line as the answer, and
-// continues. Set the fields before Start.
+// HonestClients send unique lines to a server, and wait for each line to come back. Set the fields before Start.
 type HonestClients struct {
 	// Addr is the server's address, as for net.Dial.
 	Addr string
@@ -123,8 +122,7 @@ func (h *HonestClients) AnswersByClient() []int64 {
 	return n
 }
 
-// TakeLatency returns the latencies of the correct answers since the start or the last call, in microseconds. It is
-// safe for concurrent use.
+// TakeLatency returns the latencies since the last call, in microseconds. It is safe for concurrent use.
 func (h *HonestClients) TakeLatency() *hdrhistogram.Histogram {
 	h.mu.Lock()
 	defer h.mu.Unlock()

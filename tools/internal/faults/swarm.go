@@ -20,8 +20,7 @@ type Swarm struct {
 	Target netip.AddrPort
 	// Source is the local IPv4 address of the connections. By default, the kernel selects one.
 	Source netip.Addr
-	// OwnTable keeps the connections in a separate descriptor table, with its own limit. It cannot be combined with
-	// FullSpeed.
+	// OwnTable puts the connections in a separate descriptor table. It cannot be combined with FullSpeed.
 	OwnTable bool
 	// Conns is the number of simultaneous connections.
 	Conns int
@@ -58,13 +57,11 @@ type Swarm struct {
 
 // SwarmCounts are the counters of a swarm.
 type SwarmCounts struct {
-	// Open is the current number of connections, including those that are connecting. Connected counts connections that
-	// were established.
+	// Open is the current number of connections, including connecting ones. Connected counts established ones.
 	Open, Connected int64
 	// Dials counts attempts to connect, and Failed those that failed.
 	Dials, Failed int64
-	// Lost counts established connections that the peer or the network ended. Closed counts connections that the swarm
-	// closed.
+	// Lost counts established connections ended by the peer or the network, Closed those ended by the swarm.
 	Lost, Closed int64
 	// Answered counts connections that have received at least one byte.
 	Answered int64

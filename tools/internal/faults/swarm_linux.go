@@ -14,7 +14,6 @@ import (
 
 const stepInterval = 5 * time.Millisecond
 
-// neverReadBuffer is the receive buffer of connections that never read.
 const neverReadBuffer = 80 << 10 // with less, the kernel drops even acknowledgements
 
 // fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream.
@@ -104,8 +103,8 @@ func (w *swarmLoop) actOnEvents() {
 	}
 }
 
-// watchConn registers a FullSpeed connection for input and, if it has something to send, for output. change is the
-// function that registers. If it fails, watchConn closes the connection.
+// watchConn registers a FullSpeed connection for input and, if it has something to send, for output. The function
+// change performs the registration. If it fails, watchConn closes the connection.
 func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.conns[i], sock.Out
 	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {
@@ -280,8 +279,7 @@ func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	return true
 }
 
-// closeLost closes a connection that has failed. It counts the connection as Lost if it was established, otherwise as
-// Failed.
+// closeLost closes a failed connection, and counts it as Lost if it was established, otherwise as Failed.
 func (w *swarmLoop) closeLost(m *swarmConn) {
 	if m.connected {
 		w.addCount(&w.counts.Lost, 1)

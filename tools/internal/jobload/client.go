@@ -32,8 +32,7 @@ type serverContender struct {
 	finished, finishedOf atomic.Int64 // see ServerFigures
 }
 
-// jobConn belongs to the submitting goroutine until a request is sent. It then belongs to its reading goroutine until
-// the answer arrives.
+// jobConn belongs to the submitting goroutine, but to its reading goroutine while a request waits for the answer.
 type jobConn struct {
 	net.Conn
 	job     *Job
@@ -165,8 +164,7 @@ const (
 	maxRecovery    = 30 * time.Second
 )
 
-// measureRecoveryAndSetFigures sets r.Server after the last job. It measures how long the server takes to recover, and
-// waits for that up to maxRecovery.
+// measureRecoveryAndSetFigures measures how long the server takes to recover after the last job, and sets r.Server.
 func (c *serverContender) measureRecoveryAndSetFigures(r *Result) {
 	c.inWindow.Store(false)
 	r.Server = &ServerFigures{CPU: c.cpu() - c.cpuBefore, FinishedOfOthers: c.finishedOf.Load(), Finished: c.finished.Load()}

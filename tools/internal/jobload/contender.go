@@ -148,7 +148,6 @@ func (c *publishedPool) Close() {
 	c.channelPool.Close()
 }
 
-// myriadPool is Myriad's package pool with the limits of a Plan.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

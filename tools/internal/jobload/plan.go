@@ -22,7 +22,7 @@ type Plan struct {
 	// Warmup is the initial time in which jobs are submitted but not counted. Duration is the time after that, in which
 	// jobs are counted. Drain limits the wait for the last jobs.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is the time after its submission within which a job must end to count as good.
+	// Deadline is the time from a job's submission within which the job must end to count as good.
 	Deadline time.Duration
 	// Workers and Queue limit the workers and the queued jobs of a pool, if the pool has such limits.
 	Workers, Queue int

@@ -18,7 +18,7 @@ type progressLineWriter struct {
 	err    error // first write error
 }
 
-// sampleAndWriteLinesUntil records peaks of resource usage and writes progress lines until stop is closed.
+// sampleAndWriteLinesUntil records peaks of resource usage and writes progress lines until the channel stop is closed.
 func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()

@@ -44,8 +44,7 @@ type Result struct {
 	// Accepted and Rejected count submitted jobs by the pool's response.
 	Accepted uint64 `json:"accepted"`
 	Rejected uint64 `json:"rejected"`
-	// Finished is the number of jobs that have run. Good is the number of finished jobs that ended within their
-	// deadline.
+	// Finished counts jobs that have run. Good counts finished jobs that ended within their deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
 	// Steady is the number of jobs that ended in the window and within their deadline, including jobs submitted in the
@@ -103,8 +102,7 @@ type ServerFigures struct {
 	CPU time.Duration `json:"cpu"`
 	// Recovery is the time from the end of the window until new requests were answered fast again.
 	Recovery time.Duration `json:"recovery"`
-	// Finished counts the jobs that finished in the window. FinishedOfOthers counts those on connections from further
-	// addresses (Plan.Sources).
+	// Finished counts the jobs finished in the window, FinishedOfOthers those from further addresses (Plan.Sources).
 	Finished         int64 `json:"finished,omitempty"`
 	FinishedOfOthers int64 `json:"finished_of_others,omitempty"`
 }

@@ -47,8 +47,7 @@ const (
 	pollInterval   = time.Millisecond
 	// rejectionSampling is the number of submissions of which one is timed.
 	rejectionSampling = 16
-	// submitTimeout limits the wait for a submission at the end of the run. closeTimeout limits the wait for the pool's
-	// Close.
+	// submitTimeout limits the wait for a submission at the end, closeTimeout the wait for the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
@@ -96,10 +95,9 @@ func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run submits the jobs of plan p to a pool from contenders. It writes a line to out every quarter of a second, and
-// finally a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a PlanError. If
-// the pool hangs, goroutines of the pool may remain after Run has returned. With p.Serve, Run serves jobs over HTTP
-// instead.
+// Run submits the jobs of plan p to a pool from contenders. Every quarter of a second, it writes a line to the writer
+// out, and at the end a line with the Result. If ctx ends, the run ends early. If the plan is invalid, Run returns a
+// PlanError. If the pool hangs, its goroutines may remain after Run. With p.Serve, Run serves jobs over HTTP instead.
 func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
 	if err := p.Validate(contenders); err != nil {
 		return err

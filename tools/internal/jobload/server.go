@@ -24,9 +24,8 @@ const (
 // maxAtOnce limits the concurrent jobs of the shape Limited.
 const maxAtOnce = 100
 
-// serveJobRequestsOverHTTP serves requests that each do the work of one job. p.Pool selects the kind of server. The
-// function writes the server's address to out. It returns when ctx ends or standard input is closed, which happens when
-// the parent process ends.
+// serveJobRequestsOverHTTP serves requests that each do the work of one job. It writes the server's address to the
+// writer out. It returns when ctx ends, or when standard input is closed because the parent process has ended.
 func serveJobRequestsOverHTTP(ctx context.Context, p Plan, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -31,8 +31,8 @@ func cutLineWithin(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeaderLine records what a header line declares about the body. If the line is invalid, expected describes a
-// valid line. Otherwise, expected is "".
+// applyHeaderLine records what a header line declares about the body. For an invalid line, expected describes a valid
+// one.
 func (s *StreamState) applyHeaderLine(line []byte) (expected string) {
 	name, value := splitHeaderOrNil(line)
 	switch {
@@ -69,7 +69,6 @@ func (s *StreamState) applyConnectionHeader(list []byte) {
 	}
 }
 
-// splitHeaderOrNil splits a header line at its colon. It returns nil for an invalid line.
 func splitHeaderOrNil(line []byte) (name, value []byte) {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 || isBlank(line[0]) || isBlank(line[i-1]) {

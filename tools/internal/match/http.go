@@ -42,8 +42,7 @@ func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) 
 	return used, answers, nil
 }
 
-// parseNextResponsePart parses the next part of a response. The input must not be empty. n is 0 if more input is
-// needed.
+// parseNextResponsePart parses the next part of a response from non-empty input. n is 0 if more is needed.
 func (s *StreamState) parseNextResponsePart(in []byte) (n int, responseDone bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:

@@ -8,7 +8,6 @@ import (
 	"sync"
 )
 
-// lengthPrefix describes the length field of an answer.
 type lengthPrefix struct {
 	// skip is the number of bytes before the length field.
 	skip int

@@ -19,8 +19,7 @@ import (
 const (
 	// MaxText is the maximum length of a delimiter or marker in bytes.
 	MaxText = 64
-	// MaxAnswer is the maximum length of an answer in bytes, under the rules "bytes" and "length". Under "length", the
-	// prefix is not included.
+	// MaxAnswer is the maximum length of an answer in bytes, not counting the prefix of a "length" rule.
 	MaxAnswer = 1 << 30
 	// MaxOffset limits two numbers in a "length" rule: the offset, and the position of the length in the answer.
 	MaxOffset = 4096
@@ -36,8 +35,7 @@ const (
 	kindHTTP
 )
 
-// AnswerRule defines where answers end. It is immutable and safe for concurrent use. Each stream needs its own
-// StreamState.
+// AnswerRule defines where answers end. It is immutable. Each stream needs its own StreamState.
 type AnswerRule struct {
 	kind kind
 	spec string

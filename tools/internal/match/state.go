@@ -35,8 +35,7 @@ const (
 	flagLength                          // Content-Length; the value is in StreamState.remaining
 )
 
-// ServerCloses reports whether the server closes the connection after the last completed answer. After such an answer,
-// further input is an error.
+// ServerCloses reports whether the server closes the connection after the last answer. Further input is then an error.
 func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
 func (s *StreamState) reportStatusThenResetOrMarkClosed(onStatus func(status int)) {

@@ -24,8 +24,8 @@ func countOccurrences(text, in []byte) (usedBeforePartial, answers int) {
 	}
 }
 
-// suffixThatStartsText returns the length of the input's longest suffix that is a prefix of text. The input must not
-// contain text.
+// suffixThatStartsText returns the length of the input's longest suffix that is a prefix of the text. The input must
+// not contain the whole text.
 func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
@@ -59,7 +59,6 @@ func unescapeText(s string) ([]byte, error) {
 	return b, nil
 }
 
-// escapeText converts bytes to printable ASCII.
 func escapeText(b []byte) string {
 	var s []byte
 	for _, c := range b {

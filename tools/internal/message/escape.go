@@ -39,7 +39,7 @@ func UnescapeKeepingExpressions(text string) (templateText []byte, _ error) {
 	return out, nil
 }
 
-// LiteralTemplate converts text to a template for Parse. Every message of the template is equal to text.
+// LiteralTemplate returns a template for Parse whose messages all equal the given text.
 func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {

@@ -24,7 +24,6 @@ func messageKey(id ID) uint64 {
 
 func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
-// newRandom returns the random generator for the expression in the message with the given key.
 func (p *templatePiece) newRandom(messageKey uint64) splitMix {
 	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }
@@ -44,7 +43,7 @@ func (r *splitMix) belowN(n uint64) uint64 {
 // charsPerDraw is the number of characters that are generated from 64 random bits.
 const charsPerDraw = 6 // bias at most 2^-16 for 256 different characters
 
-// appendChars appends n random characters of class. class must contain at most 256 characters.
+// appendChars appends n random characters of a class. The class must contain at most 256 characters.
 func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]

@@ -37,8 +37,7 @@ const (
 // ID identifies a message that a Template generates.
 type ID struct {
 	Seed uint64
-	// Connection is the number of the connection in the run. Message is the number of the message on its
-	// connection. Both count from 0.
+	// Connection is the number of the connection in the run, Message that of the message on it. Both count from 0.
 	Connection, Message uint64
 }
 
@@ -48,7 +47,7 @@ type Template struct {
 	minLen, maxLen int
 }
 
-// Parse parses a template. If text is empty, the messages of the template are empty.
+// Parse parses a template. A template without text generates empty messages.
 func Parse(text string) (*Template, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("template has %d bytes; expected at most %d", len(text), MaxText)

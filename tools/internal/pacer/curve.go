@@ -16,8 +16,7 @@ const maxCurveTime = 60 * 24 * time.Hour
 type RateCurve struct {
 	// Begin is the earliest time at which a message can be due. It is above 0.
 	Begin time.Duration
-	// PerSecond is the number of messages that become due per second. It is above 0. If To is set, PerSecond is
-	// only the initial rate.
+	// PerSecond is the number of messages due per second, above 0. If To is set, it is only the initial rate.
 	PerSecond float64
 	// Poisson makes the times between messages random, as in a Poisson process.
 	Poisson bool
@@ -55,8 +54,7 @@ func (c *RateCurve) secondsUntilDueWithRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountMessagesDue returns the number of messages that are due from Begin to deadline. The result is the integral of
-// the rate.
+// CountMessagesDue returns the number of messages due from Begin to deadline: the integral of the rate.
 func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
 	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {

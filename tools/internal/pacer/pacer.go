@@ -60,8 +60,8 @@ func (p *SendPlan) AdvanceToNextMessage(c *RateCurve, poissonSeed uint64) {
 	p.next = c.DueTimeOrNever(p.position)
 }
 
-// CountDueAndUntaken counts the messages that are due by now and before end, and have not been taken. If times are
-// random, the number is an estimate.
+// CountDueAndUntaken counts the messages that are due by the time now and before the time end, and have not been taken.
+// If times are random, the number is an estimate.
 func (p *SendPlan) CountDueAndUntaken(c *RateCurve, now, end time.Duration) int64 {
 	if p.next == 0 || p.next > now || p.next >= end {
 		return 0
@@ -75,9 +75,9 @@ type CountsBeforeAndInWindow struct {
 	Before, Within int64
 }
 
-// Skip drops the messages that are due before end. It counts those due before the window and those due in the window
-// separately. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number of
-// further messages.
+// Skip drops the messages that are due before the time end. It counts separately those due before the window and those
+// due in the window. It draws at most *randomDrawsLeft random times, subtracts their number, and estimates the number
+// of further messages.
 func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duration, randomDrawsLeft *int) (s CountsBeforeAndInWindow) {
 	if p.next == 0 {
 		return s
@@ -107,8 +107,7 @@ func (p *SendPlan) Skip(c *RateCurve, seed uint64, windowStart, end time.Duratio
 	return s
 }
 
-// SharedPlan is a plan that many connections share. Any of the connections can take the next due message. All methods
-// are safe for concurrent use.
+// SharedPlan is a plan that connections share: any can take the next due message. It is safe for concurrent use.
 type SharedPlan struct {
 	next atomic.Int64 // time of the next message, or Never
 
@@ -127,8 +126,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. Window
-// and plan end at end.
+// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. The
+// window and the plan end at the time end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (s *SharedPlan) publishNextDue() {
 	s.next.Store(int64(next))
 }
 
-// Stop ends the plan at the time end. No message is due at end or later.
+// Stop ends the plan at the time end. No message is due then or later.
 func (s *SharedPlan) Stop(end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +155,7 @@ func (s *SharedPlan) Stop(end time.Duration) {
 // NextDue returns the time at which the next message is due, or Never after the last message. It acquires no lock.
 func (s *SharedPlan) NextDue() time.Duration { return time.Duration(s.next.Load()) }
 
-// TakeNextIfDue takes the next message if it is due. plannedAt is the time at which the message was due. ok is false if
-// no message is due.
+// TakeNextIfDue takes the next message if it is due, and returns the time at which it was due.
 func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, ok bool) {
 	if s.NextDue() > now {
 		return 0, false
@@ -177,7 +175,7 @@ func (s *SharedPlan) TakeNextIfDue(now time.Duration) (plannedAt time.Duration, 
 	return plannedAt, true
 }
 
-// Skip drops and counts the messages that are due before now. maxRandomDraws is as in SendPlan.Skip.
+// Skip drops and counts the messages that are due before the time now. maxRandomDraws is as in SendPlan.Skip.
 func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,16 +187,14 @@ func (s *SharedPlan) Skip(now time.Duration, maxRandomDraws int) CountsBeforeAnd
 	return skipped
 }
 
-// CountDueAndUntaken returns the number of due messages that no connection has taken. If times are random, the number
-// is an estimate.
+// CountDueAndUntaken returns the number of due messages that nobody has taken, an estimate if times are random.
 func (s *SharedPlan) CountDueAndUntaken(now time.Duration) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.plan.CountDueAndUntaken(&s.curve, now, s.end)
 }
 
-// TakenCounts returns how many messages have been taken since Start, counted separately for the time before the
-// measured window and for the window.
+// TakenCounts returns how many messages have been taken since Start, before the measured window and in it.
 func (s *SharedPlan) TakenCounts() CountsBeforeAndInWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,7 @@ func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 
 // DescriptorTable describes one of the descriptor tables of a process.
 type DescriptorTable struct {
-	// Thread is the ID of a thread that uses the table. For the first thread's table, which most threads share, Thread
-	// is the process ID.
+	// Thread is the ID of a thread that uses the table: the process ID for the table that most threads share.
 	Thread int
 	Open   int
 }

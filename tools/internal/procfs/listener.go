@@ -19,7 +19,7 @@ const (
 	// maxRows limits the rows that are read from a table of sockets.
 	maxRows = 4 << 20
 	// maxScannedDescriptors limits the scanned descriptors of one process. maxScannedInAll limits those of all
-	// processes, and those of all threads.
+	// processes, and again those of all threads.
 	maxScannedDescriptors = 16 << 10
 	maxScannedInAll       = 256 << 10
 	// maxScannedPerThread limits the scanned descriptors of a thread with its own descriptor table.
@@ -36,8 +36,8 @@ var errNobody = errors.New("no process in this network namespace listens at this
 // addr must be an address of this machine. FindListenerPIDs returns an error if it finds no process. It cannot find
 // processes of another user, network namespace or process namespace.
 //
-// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes (16,384 of
-// one) and, if they do not contain the socket, as many of threads with own descriptor tables.
+// A search takes about 10 ms with a hundred processes. It scans at most 262,144 descriptors of processes, 16,384 of
+// each. If these do not contain the socket, it scans as many descriptors of threads with their own descriptor tables.
 func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -111,8 +111,7 @@ func parseListeningUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRankOrZero returns a rank that is higher if a bound address matches the dialed address better. 0 means no
-// match.
+// addrMatchRankOrZero returns how well a bound address matches the dialed address. 0 means no match.
 func addrMatchRankOrZero(bound, dialed netip.Addr) int {
 	switch {
 	case bound == dialed:
@@ -152,7 +151,6 @@ func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: process not found; this user has no permission to inspect %d processes", addrText, s.denied)
 }
 
-// socketOwnerSearch searches for processes that have descriptors of certain sockets.
 type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // how many descriptors may still be scanned

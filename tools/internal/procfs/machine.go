@@ -13,8 +13,7 @@ import (
 // Machine contains facts about the machine that do not change until it reboots.
 type Machine struct {
 	Kernel string
-	// CPUModel is the name of the first CPU. It is "" if the kernel does not report the name, as on most ARM
-	// machines.
+	// CPUModel is the name of the first CPU, or "" if it is unknown, as on most ARM machines.
 	CPUModel string
 	CPUs     int
 	Memory   int64
@@ -46,8 +45,7 @@ type CPUTime struct {
 	// Busy is the processor time of all processes, the kernel and interrupts. Stolen is time in which a virtual
 	// machine was ready to run but the host ran something else. Busy and Idle do not include Stolen.
 	Busy, Idle, Stolen time.Duration
-	// Stalled is the time in which some task was runnable but waited for a processor. It is 0 if the kernel does not
-	// report it.
+	// Stalled is the time in which some runnable task waited for a processor, or 0 if unknown.
 	Stalled time.Duration
 }
 
@@ -70,8 +68,7 @@ func secondsToTickDuration(seconds float64) time.Duration {
 }
 
 type Memory struct {
-	// Total is the machine's memory, and Free the unused memory. FilePages is the memory of file pages that the
-	// kernel can drop.
+	// Total is the machine's memory. Free is unused. FilePages are file pages that the kernel can drop.
 	Total, Free, FilePages int64
 	// Slab is the memory of small kernel objects, including sockets. PageTables is the memory of page tables.
 	// KernelStacks is the memory of threads' kernel stacks.
@@ -95,8 +92,7 @@ func derefOrZero[N int | uint64](n *N) int64 {
 	return int64(*n)
 }
 
-// PhysicalCoreID returns a number that identifies the physical core of a CPU. CPUs of the same core have the same
-// number.
+// PhysicalCoreID returns a number that is equal for CPUs of the same physical core.
 func PhysicalCoreID(cpu int) (int, error) {
 	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err

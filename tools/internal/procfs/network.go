@@ -22,8 +22,7 @@ type Network struct {
 	Counters map[string]int64
 }
 
-// ReadNetworkCountersOfNamespace reads the state of the calling thread's network namespace. It takes about 0.5 ms, for
-// any number of sockets.
+// ReadNetworkCountersOfNamespace reads the calling thread's network namespace. It takes about 0.5 ms.
 func ReadNetworkCountersOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err

@@ -39,7 +39,6 @@ func parseStat(p prom.Proc) (Stat, error) {
 	}, nil
 }
 
-// ticksToDuration converts clock ticks of 10 ms to a duration.
 func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
 const (
@@ -64,8 +63,7 @@ func allThreads(pid int) (prom.Procs, error) {
 	return all, err
 }
 
-// ReadAllStats reads the state of every process of the machine, in ascending order of process IDs. It takes about 25 µs
-// per process.
+// ReadAllStats reads the state of every process, ordered by process ID. It takes about 25 µs per process.
 func ReadAllStats() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
@@ -79,8 +77,8 @@ func ReadAllStats() (stats []Stat, err error) {
 	return stats, err
 }
 
-// PIDsByProcessGroup returns the IDs of the processes in each of the given process groups, in ascending order. The map
-// lacks groups that have no processes.
+// PIDsByProcessGroup returns the IDs of the processes in each given process group, in ascending order. Empty groups are
+// missing.
 func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
 	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
@@ -103,7 +101,7 @@ func ChildPIDs(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasksOfUser counts the tasks (threads) of all visible processes whose effective user ID is user. By contrast,
+// CountTasksOfUser counts the tasks (threads) of all visible processes with the given effective user ID. By contrast,
 // RLIMIT_NPROC counts tasks by real user ID.
 func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
@@ -124,15 +122,13 @@ type ProcessMemory struct {
 	Anonymous int64
 }
 
-// ReadProcessMemory reads the memory usage of a process from /proc/PID/status. The call takes equally long for small
-// and large processes.
+// ReadProcessMemory reads a process's memory usage from /proc/PID/status, in a time that does not depend on its size.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
 	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountContextSwitches counts the context switches of a process's current threads. A switch is voluntary if the thread
-// began to wait.
+// CountContextSwitches counts context switches of the current threads. A voluntary switch begins a wait.
 func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {

@@ -49,7 +49,7 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 	return r, nil
 }
 
-// minusOneIfUnlimited returns limit, or -1 for a limit above 2^62.
+// minusOneIfUnlimited returns -1 for a limit above 2^62, and any other limit unchanged.
 func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1

@@ -32,8 +32,7 @@ const (
 	CapSysResource = 24
 )
 
-// HasInFirstUserNamespace reports whether First is set and all given capabilities are effective. capabilities contains
-// bit numbers such as CapNetAdmin.
+// HasInFirstUserNamespace reports whether First and all given capabilities, such as CapNetAdmin, are set.
 func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }

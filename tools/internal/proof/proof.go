@@ -11,8 +11,8 @@ import (
 // MaxZeros is the maximum number of leading zero bits in a proof of work. Each zero bit doubles the work.
 const MaxZeros = 32
 
-// AppendLineWithProof appends line, a space, the proof of work as 16 hexadecimal digits, and a line end. line must not
-// include a line end.
+// AppendLineWithProof appends a line, a space, the proof of work as 16 hexadecimal digits, and a line end. The line
+// passed must not include a line end.
 func AppendLineWithProof(out, line []byte, leadingZeroBits int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, leadingZeroBits))
 	out = append(append(out, line...), ' ')

@@ -22,8 +22,7 @@ const (
 	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
-// Max is the upper limit of all numbers other than seeds. Numbers up to Max are exact in a float64 and fit into an
-// int64.
+// Max is the maximum of all numbers except seeds. Up to Max, a float64 is exact.
 const Max = 1 << 53
 
 // multiples lists the suffixes of numbers with their factors, longer suffixes first.
@@ -91,8 +90,7 @@ func ParseDecimalSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDurationOrSeconds parses a duration of 0 or more. It accepts Go durations, days such as 2d, and seconds without
-// a unit.
+// ParseDurationOrSeconds parses a Go duration, days such as 2d, or seconds without a unit, of 0 or more.
 func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")

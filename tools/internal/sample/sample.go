@@ -1,5 +1,5 @@
-// Package sample measures the resources used by processes, their threads and the machine. TakeSample returns a Sample,
-// and DifferenceSince the difference between two. Package procfs reads the values.
+// Package sample measures the resources used by processes, their threads and the machine. TakeSample returns a Sample.
+// DifferenceSince returns the difference between two Samples. Package procfs reads the values.
 //
 // Sizes are bytes. Values that the kernel does not report are 0. On systems other than Linux, TakeSample returns
 // procfs.ErrNotAvailable.
@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Parts selects the parts of a Sample. Each constant states how long reading the part takes, per process or for the
-// machine.
+// Parts selects the parts of a Sample. Each constant states the time to read it, per process or machine.
 type Parts uint16
 
 const (
@@ -23,16 +22,13 @@ const (
 	CPU Parts = 1 << iota
 	// Memory is RSS, PeakRSS and Anonymous. It costs 100 µs, however large the process is.
 	Memory
-	// PSS is memory in which a page shared by n processes counts 1/n. It costs 3 ms per GiB, during which the process
-	// cannot map memory.
+	// PSS counts 1/n of a page that n processes share. It costs 3 ms per GiB, in which the process cannot map memory.
 	PSS
 	// Switches are context switches. They cost 30 µs per thread.
 	Switches
-	// Descriptors counts the open descriptors in the first thread's table. It costs 3 µs, but before Linux 6.2 about
-	// 0.2 µs per descriptor.
+	// Descriptors counts descriptors of the first thread's table. It costs 3 µs, or 0.2 µs for each before Linux 6.2.
 	Descriptors
-	// Sockets counts the descriptors that are sockets. It costs 1 µs per descriptor, so it must not be used at regular
-	// intervals.
+	// Sockets counts descriptors of sockets. It costs 1 µs per descriptor: too much for regular intervals.
 	Sockets
 	// MachineCPU is the processor time of the machine, and Machine.Stalled. It costs 0.15 ms.
 	MachineCPU
@@ -59,8 +55,7 @@ type Sample struct {
 	Machine   Machine
 }
 
-// Process contains the resources used by one process, or by several processes together. Package load uses the "merge"
-// tags.
+// Process contains the resources used by one or several processes. Package load uses the "merge" tags.
 type Process struct {
 	PID int `json:"-"` // 0 for several
 	// User and System are processor time since the process began, including ended threads. Children is the processor
@@ -96,8 +91,7 @@ type Machine struct {
 	Files int64
 }
 
-// SumOfProcesses returns the sum over all processes. Memory that n processes share counts once in PSS, and n times in
-// other figures.
+// SumOfProcesses returns the sum over all processes. Shared memory counts repeatedly, except in PSS.
 func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
@@ -114,7 +108,6 @@ func (s *Sample) SumOfProcesses() Process {
 	return sum
 }
 
-// addCountersTimes adds the counters of another process, multiplied by sign (1 or -1).
 func (p *Process) addCountersTimes(other *Process, sign int64) {
 	p.User += other.User * time.Duration(sign)
 	p.System += other.System * time.Duration(sign)
@@ -126,16 +119,13 @@ func (p *Process) addCountersTimes(other *Process, sign int64) {
 // Interval contains the difference between two samples.
 type Interval struct {
 	Length time.Duration
-	// Process contains sums over all processes. Counters are increases during the interval. Other figures are
-	// values at the end of the interval.
+	// Process contains sums over all processes. Counters are increases; other figures are values at the end.
 	Process Process
-	// Machine describes the machine. Counters are increases during the interval. Other figures are values at the
-	// end of the interval.
+	// Machine describes the machine. Counters are increases; other figures are values at the end of the interval.
 	Machine Machine
 }
 
-// DifferenceSince returns the difference from an earlier sample. A process that began or ended between the samples adds
-// nothing to the counters.
+// DifferenceSince returns the difference from an earlier sample. Counters include only processes in both samples.
 func (s *Sample) DifferenceSince(before *Sample) Interval {
 	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0

@@ -50,7 +50,7 @@ func (p StallPlan) TimePerLine() time.Duration {
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// EndOfServiceFrom returns the end of a service that can begin at start. If a stall is in progress at start, the
+// EndOfServiceFrom returns the end of a service that can begin at the time start. If the server is stalled then, the
 // service begins when the stall ends. A stall that begins during the service interrupts it.
 func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
 	left := p.TimePerLine()

@@ -20,8 +20,8 @@ var ErrFull = fmt.Errorf("stall: too many waiting lines; expected at most %d wit
 // spinTime is how long a LineStation polls the clock before the end of a service.
 const spinTime = 100 * time.Microsecond
 
-// LineStation serves lines in the order of arrival, in real time. A StallPlan determines the end of each service. All
-// methods are safe for concurrent use.
+// LineStation serves lines in the order of arrival, in real time, according to a StallPlan. It is safe for concurrent
+// use.
 type LineStation struct {
 	plan  StallPlan
 	since func() time.Duration // returns the time since the start

@@ -19,7 +19,6 @@ func MyriadVersion() string {
 	return myriadVersionOrCommit(info, commit)
 }
 
-// myriadVersionOrCommit returns the version of Myriad, or the commit if the version is unknown.
 func myriadVersionOrCommit(info *debug.BuildInfo, fallbackCommit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {

@@ -36,8 +36,7 @@ type Part struct {
 type FrameReader struct {
 	// remaining is the number of unread payload bytes of the current data frame.
 	remaining uint64
-	// inMessage reports that the current message is incomplete. lastFrame reports that the current frame is the last
-	// one of the message.
+	// inMessage reports that the message is incomplete, lastFrame that the current frame is its last one.
 	inMessage, lastFrame bool
 	closed               bool
 }

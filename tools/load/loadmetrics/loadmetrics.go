@@ -13,7 +13,6 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// maxCauses limits the number of error causes that are counted separately.
 const maxCauses = 64
 
 // New returns a Prometheus collector for a run of the load generator. Pass the run's events to its method Observe. The

@@ -34,8 +34,8 @@ func Scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	return byName
 }
 
-// Fill sets each number, duration and string in v to a unique value. For each of them, it stores in want the text that
-// a collector must output. The keys of want are the paths of the fields. *next is the last number that was used.
+// Fill sets each number, duration and string in v to a unique value. For each of them, it adds the text that a
+// collector must output to the map called want, by the path of the field. *next is the last number that was used.
 func Fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Kind() == reflect.Struct:
@@ -108,8 +108,8 @@ func occurrencesByValue(families map[string]*dto.MetricFamily) map[string]int {
 	return values
 }
 
-// WantTold checks that the collector outputs each value in fields exactly once. fields is a map that Fill has filled.
-// It must have at least minFields entries.
+// WantTold checks that the collector outputs each value in fields, a map from Fill with at least minFields entries,
+// exactly once.
 func WantTold(t *testing.T, c prometheus.Collector, fields map[string]string, minFields int) {
 	t.Helper()
 	got := occurrencesByValue(Scrape(t, c))
@@ -140,9 +140,9 @@ func Lint(t *testing.T, c prometheus.Collector) {
 	}
 }
 
-// Labels checks that two collectors can be registered together if one label differs, and that each metric has this
-// label. metric is a metric that each collector outputs once. Labels also checks that registration fails with a label
-// named in reserved.
+// Labels checks that two collectors can be registered together if one label differs, and that every metric has this
+// label. metric is the name of a metric that each collector outputs once. Registration must fail with each of the
+// reserved labels.
 func Labels(t *testing.T, metric string, newCollector func(prometheus.Labels) prometheus.Collector, reserved ...string) {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()

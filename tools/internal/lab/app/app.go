@@ -20,8 +20,7 @@ const (
 	Echo = "echo"
 	// Lines echoes each line. A line is a message that ends in "\n".
 	Lines = "lines"
-	// Sink discards all input. When the client closes the connection, the server closes it, too. The server may send
-	// heartbeats.
+	// Sink discards all input, and may send heartbeats. When the client closes, the server closes, too.
 	Sink = "sink"
 	// HTTP answers each HTTP/1.1 GET of "/" with status 200, a Content-Length and HelloText. Apart from Date, all
 	// header fields are constant.
@@ -57,13 +56,11 @@ const (
 	// Heartbeat is the line that a server sends to probe a client. HeartbeatAnswer is the line that the client returns.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
-	// Ping is the line that flooding connections send. The load generator tcpkali sent the same line in a published
-	// benchmark.
+	// Ping is the line that flooding connections send, as in a published benchmark with tcpkali.
 	Ping = "ping\n"
 )
 
-// Message is a message and the answer that a client expects. If Text and Answer are "", the load generator chooses the
-// message.
+// Message is a message and the expected answer. If both are "", the load generator chooses them.
 type Message struct{ Text, Answer string }
 
 // fixedMessages contains the message of each app that ignores the workload's message size.

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. Handlers
-// that never block, compute only briefly and read no large body are wrapped with quick.
+// NewWebHandler returns the app Web as a net/http handler. It serves the files in filesDir under /static/. The function
+// quick wraps each handler that never blocks, computes only briefly and reads no large body.
 func NewWebHandler(filesDir string, quick func(http.Handler) http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for path, body := range map[string]func(r *http.Request) []byte{
@@ -78,8 +78,7 @@ func Wait2ms() []byte {
 
 var computeRequests atomic.Int64
 
-// ComputeRarely computes for about 1 ms in every 1,000th call. All other calls return immediately. It returns the
-// response body.
+// ComputeRarely computes for 1 ms in every 1,000th call, otherwise not at all, and returns the response body.
 func ComputeRarely() []byte {
 	if computeRequests.Add(1)%1000 == 0 {
 		var sum [sha256.Size]byte
@@ -114,8 +113,8 @@ var items = func() (all [50]item) {
 	return all
 }()
 
-// MarshalItems returns the first count items of a fixed list of 50 items as JSON. The total of an item is the product
-// of price, quantity and totalFactor. A totalFactor below 1 counts as 1.
+// MarshalItems returns the first items of a fixed list of 50 items, as JSON. The total of an item is price times
+// quantity times totalFactor. A totalFactor below 1 counts as 1.
 func MarshalItems(count, totalFactor int) []byte {
 	reply := struct {
 		Items []item `json:"items"`

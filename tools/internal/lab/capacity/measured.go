@@ -16,8 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// MeasuredCosts contains the resources that a server needed for a number of connections. Each figure is the median over
-// the rounds.
+// MeasuredCosts contains the resources that a server needed, as medians over the rounds.
 type MeasuredCosts struct {
 	// Subject is the name of the server, Model its I/O model, and Loops its number of event loops. App is the app that
 	// the server ran, with messages of Size bytes. Unknown names are "", and an unknown Loops is 0.
@@ -56,7 +55,6 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// measuredSetup identifies the runs that belong to one measurement.
 type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
@@ -179,8 +177,7 @@ func (m *MeasuredCosts) setIdleCoresOrUpperLimit(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortByRateAndMakeMonotonic sorts the points by rate. It raises Cores and Buffers of a point to those of the previous
-// point if they are lower.
+// sortByRateAndMakeMonotonic sorts the points by rate, and raises Cores and Buffers to at least those of lower rates.
 func (m *MeasuredCosts) sortByRateAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -223,8 +220,8 @@ func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	return m, nil
 }
 
-// PredictCores predicts the number of processors that a server keeps busy at rate messages per second. If loops is 0,
-// it assumes the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
+// PredictCores predicts the number of processors that a server keeps busy at a rate of messages per second. A loops of
+// 0 means the measured number of event loops. Between two measured rates, the result is an upper bound. Above the
 // highest measured rate, it is extrapolated.
 func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0

@@ -22,8 +22,7 @@ type Goal struct {
 	TLS  bool    `json:"tls"`
 	// Unread is the number of bytes per connection that wait in the kernel, from 0 to 1 GiB.
 	Unread int `json:"unread"`
-	// Memory, Cores and Network are the resources of one machine: bytes, processors, and bits per second in each
-	// direction.
+	// Memory, Cores and Network describe one machine: bytes, processors, and bits per second in each direction.
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
@@ -73,8 +72,8 @@ type Plan struct {
 	Goal Goal `json:"goal"`
 	// Machines is the number of machines, including spare ones.
 	Machines int64 `json:"machines"`
-	// Each is the number of connections per machine, and EachNow that number while no machine is down. Holds is the
-	// maximum number of connections of a machine, and Limit the resource that limits Holds.
+	// Each is the number of connections per machine while Goal.Spare machines are down; EachNow is the number while
+	// none is down. Holds is the maximum number of connections of a machine. Limit is the resource that limits Holds.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
@@ -96,7 +95,7 @@ type Plan struct {
 	In  Flow `json:"in"`
 	Out Flow `json:"out"`
 	// Returning is the rate of new connections to a machine after another machine has failed. ReturnCores is the number
-	// of processors that accepting these connections keeps busy.
+	// of processors needed to accept them.
 	Returning   float64 `json:"returning"`
 	ReturnCores float64 `json:"return_cores"`
 }
@@ -159,8 +158,7 @@ func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is the number of further bytes that a
-	// segment takes on the wire.
+	// segmentBytes is the payload of a TCP segment over Ethernet. wireBytes is its overhead on the wire.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
 	// TLS 1.3 adds recordBytes bytes to each record of at most maxRecordBytes bytes.
@@ -200,8 +198,7 @@ type machineLimit struct {
 	used, max float64
 }
 
-// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limit that one more
-// connection would exceed.
+// maxConnsPerMachine returns the maximum number of connections per machine, and the name of the limiting resource.
 func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
 		for _, l := range p.limitsAndUseOfMachine(g, n) {

@@ -100,7 +100,6 @@ func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	return err
 }
 
-// formatSI formats a number with three digits and an SI prefix.
 func formatSI(v float64) string {
 	for _, unit := range []struct {
 		of   float64

@@ -32,12 +32,10 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules lists rules that Myriad's own servers must follow. A server is excluded from comparisons if one of its
-// runs breaks such a rule.
+// ExcludingRules lists rules for Myriad's own servers. A server that breaks one is excluded from comparisons.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// UncertainRules lists the rules whose violation makes figures uncertain. A report marks the figures of a run that
-// broke one of these rules.
+// UncertainRules lists rules whose violation makes figures uncertain. A report marks these figures.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -189,8 +187,7 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddCaveatIfNoisy checks how much CPU other programs used during the run. If they used too much, it adds a caveat and
-// returns true.
+// AddCaveatIfNoisy adds a caveat, and returns true, if other programs used too much CPU during the run.
 func AddCaveatIfNoisy(r *result.Run) (added bool) {
 	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Names of the phases of a run with long-open connections, in order, and of the checkpoints at their ends. Before is
-// the checkpoint before the first connection, and Left the one after the server has exited.
+// Names of the phases of a run with long-open connections, in order, and of the checkpoints at their ends. The
+// checkpoint Before precedes the first connection. The checkpoint Left follows the exit of the server.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -29,8 +29,8 @@ const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs limits the average number of CPUs that other processes use. Above it, a run reports no resources
-	// that it left behind.
+	// maxForeignCPUs limits the average number of CPUs that other processes use. If they use more, a run does not
+	// report the resources that it left behind.
 	maxForeignCPUs = 0.10
 )
 

@@ -78,9 +78,8 @@ var jobsProbe = Probe{
 }
 
 // setServerFigures sets the figures of a contender that is a server. The figure "others-kept" compares the finished
-// jobs of the further addresses (Plan.Sources) with their fair share. The fair share is an equal part of the finished
-// jobs for each address, but at most one in eleven of the offered jobs. The further addresses offer no more, because
-// they have one in eleven connections.
+// jobs of the further addresses (Plan.Sources) with their fair share: an equal part of all finished jobs for each
+// address. It is at most what these addresses offer, one in eleven jobs.
 func setServerFigures(j *result.Jobs, set func(string, float64)) {
 	s := j.Result.Server
 	if s == nil {

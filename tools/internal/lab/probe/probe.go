@@ -43,7 +43,7 @@ const (
 // Probe computes a group of figures.
 type Probe struct {
 	Figures []Figure
-	// Measure computes a run's figures and passes each to set. Measure is nil if other code sets the figures.
+	// Measure computes a run's figures and passes each to the function set. It is nil if other code sets the figures.
 	Measure func(in RunInput, set func(name string, v float64))
 }
 
@@ -75,8 +75,8 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasBetterDirection reports whether the figure exists, and whether high or low values of the figure are better. It is
-// meant for scenario.Reader.Figures.
+// HasBetterDirection reports whether a figure exists, and whether higher or lower values are better, for
+// scenario.Reader.
 func HasBetterDirection(name string) (better, exists bool) {
 	f, exists := FindFigure(name)
 	return f.Better != Neither, exists
@@ -85,8 +85,7 @@ func HasBetterDirection(name string) (better, exists bool) {
 // ScenarioReader reads scenarios. It rejects names of figures that do not exist.
 var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFiguresCaveatsAndMismatchError sets the figures and caveats of a run. If the server gave a wrong answer, it also
-// sets the error of the run.
+// SetFiguresCaveatsAndMismatchError sets a run's figures and caveats and, after a wrong answer, its error.
 func SetFiguresCaveatsAndMismatchError(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
@@ -146,8 +145,8 @@ func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	return from, to, from != nil && to != nil
 }
 
-// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign). stolenByHost is the part of foreign
-// that the host of a virtual machine used.
+// CPUsUsedByOthers returns how many CPUs other programs used on average (foreign), and how many of these the host of a
+// virtual machine used (stolenByHost).
 func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
@@ -161,8 +160,7 @@ func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
 	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// setGCAndSchedulerFigures sets the figures "gc-share" and "sched-p99" from totals of the server's Go runtime since its
-// start.
+// setGCAndSchedulerFigures sets the figures "gc-share" and "sched-p99" from the server's runtime totals.
 func (in RunInput) setGCAndSchedulerFigures(set func(string, float64)) {
 	end := in.Run.FindSample("measured")
 	if end == nil || end.Runtime == nil || end.Runtime.CPUSeconds == 0 || len(end.Runtime.SchedulerWaits) == 0 {

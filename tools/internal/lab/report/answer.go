@@ -52,8 +52,7 @@ func (a *answerText) String() string {
 // baselinePlaceholder returns a pattern for placeholders that compare with the baseline, such as {ratio}.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClauseIfMeasured adds a clause to the sentence if all figures of the clause were measured. The first clause also
-// adds the chart.
+// addClauseIfMeasured adds a clause, and for the first clause the chart, if all its figures were measured.
 func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {

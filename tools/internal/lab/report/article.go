@@ -41,9 +41,9 @@ var (
 	chineseWords = articleWords{"原文", "提交 %s；%s；规模 %s；%s；之前的平均负载 %s。"}
 )
 
-// UpdateArticle regenerates the marked parts of page, an article, from set. text is the article's new text. svg is the
-// article's chart, or "" if there is none. UpdateArticle returns an error if a part has no header, an unknown figure,
-// or a scenario without runs. chinese selects the language.
+// UpdateArticle regenerates the marked parts of an article from the runs in set. It returns the article's new text, and
+// the article's chart as SVG, or "" without a chart. It returns an error if a part has no header, an unknown figure, or
+// a scenario without runs. With chinese set, generated texts are Chinese.
 func UpdateArticle(page string, set *result.Set, chinese bool) (text, svg string, err error) {
 	words := englishWords
 	if chinese {
@@ -141,9 +141,9 @@ func (a *articleUpdate) rowsWithPublishedResults(scenarioName, runNamePattern st
 	return rows, nil
 }
 
-// publishedRowsAbove returns the published rows of a workload to show above the row of subjects[i], which is their
-// design. If a published design has no runs, its rows are shown above subjects[0]. If there are several rows, each
-// label contains the name of the published row.
+// publishedRowsAbove returns the published rows to show above subjects[i], which reimplements their design. Published
+// rows whose design has no runs are shown above subjects[0]. If there are several rows, each label contains the name of
+// the published row.
 func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.Workload, subjects []subjectRuns, i int) (rows []articleRow) {
 	for t := range r.Scenario.References {
 		reference := &r.Scenario.References[t]
@@ -208,8 +208,7 @@ func (row *articleRow) figureCell(figure string) (text string, valueOrZero float
 	return strings.ReplaceAll(row.formatMedian(f), " %", "%"), valueOrZero, nil
 }
 
-// formatOrigins returns a sentence about the origins of the rows' runs: commits, dates, scales, machines and load
-// averages.
+// formatOrigins describes in a sentence the rows' commits, dates, scales, machines and load averages.
 func formatOrigins(rows []articleRow, words articleWords) string {
 	var lists [5][]string
 	for _, row := range rows {
@@ -228,7 +227,6 @@ func formatOrigins(rows []articleRow, words articleWords) string {
 	return fmt.Sprintf(words.footer, texts...)
 }
 
-// addBarPanel adds a panel with a bar for each row that has a value for figure.
 func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) error {
 	panel := BarPanel{Title: title}
 	workload := ""
@@ -250,7 +248,7 @@ func (a *articleUpdate) addBarPanel(rows []articleRow, figure, title string) err
 	return a.addPanel(panel)
 }
 
-// addLinePanel adds a panel with a line for each label of rows. It shows figure by the number of connections.
+// addLinePanel adds a panel with a line for each label: the figure over the number of connections.
 func (a *articleUpdate) addLinePanel(rows []articleRow, figure, title string) error {
 	panel := LinePanel{Title: title}
 	for _, row := range rows {

@@ -40,7 +40,6 @@ const (
 // BarColors is the number of colors for bars and lines in a theme.
 const BarColors = 8
 
-// firstBarColor is the index of the first bar color in a theme.
 const firstBarColor = 3
 
 // themeVariables contains the CSS variables of the light and the dark theme: background, text, quiet text, bar colors.

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line with
-// all figures that have a better direction, high or low.
+// WriteBenchstat writes the valid runs of a set in the format that the tool benchstat reads. Each run is one line, with
+// all figures of which higher or lower values are better.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
@@ -43,8 +43,7 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkLineValues returns the figures of a run as values and units of a benchmark line. It returns "" if there are
-// no figures.
+// benchmarkLineValues returns a run's figures as values and units of a benchmark line, or "" without figures.
 func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""

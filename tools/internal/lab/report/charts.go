@@ -61,8 +61,7 @@ func roundToFourDigitsUnlessWhole(v float64) float64 {
 	return four
 }
 
-// sizeSuffix returns a pattern for the size at the end of a workload's name, such as "-1000" in "echo-1000" or "-10x"
-// in "cpu-10x".
+// sizeSuffix matches the size at the end of a workload's name, such as "-1000" in "echo-1000" or "-10x" in "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
 // familiesDifferingInSize groups workloads whose names differ only in their size. It returns the names of the groups
@@ -118,8 +117,7 @@ func buildFigureBySizeCharts(r *result.Report, familyName string, family []scena
 	return parts
 }
 
-// publishedSeries returns the published values of a figure as a curve. It uses only rows with the same design as the
-// table's first row.
+// publishedSeries returns a curve of a published figure. It uses only rows with the design of the first row.
 func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })

@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// SetVerdicts sets the verdicts of each report in s. A verdict is about a comparison with a published result, or about
-// a claim.
+// SetVerdicts sets the verdicts of all reports in s: on comparisons with published results, and on claims.
 func SetVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil

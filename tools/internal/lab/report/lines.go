@@ -26,7 +26,6 @@ type Line struct {
 
 const plotLeft, plotWidth, plotHeight = 56, 270, 220
 
-// draw draws the panel below (x, y) and returns the y coordinate of its lower edge.
 func (p LinePanel) draw(b *strings.Builder, x, y int) (bottom int) {
 	lowX, highX, lowY, highY := p.bounds()
 	place := func(v, low, high, size float64) float64 {

@@ -20,8 +20,7 @@ import (
 
 const maxRemarks = 60
 
-// maxNamedClaims is the maximum number of unmet claims that a report's first sentence names. Further claims are only
-// counted.
+// maxNamedClaims limits the unmet claims named in a report's first sentence. Further claims are only counted.
 const maxNamedClaims = 8
 
 func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
@@ -313,9 +312,8 @@ func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table. One note describes the submitted
-// jobs. The other note is about the subject that chooses its I/O model automatically, and compares it with the best
-// other subject.
+// jobsAndAutoSubjectNotes returns up to two notes to show below a workload's table: one describes the submitted jobs,
+// the other compares the subject that chooses its I/O model automatically with the best other subject.
 func jobsAndAutoSubjectNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -395,8 +393,7 @@ func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// buildHeldPhaseTable returns a table of the phases of a run with long-open connections. For other runs, it returns
-// nil.
+// buildHeldPhaseTable returns a table of the phases of a run with long-open connections, or nil for other runs.
 func buildHeldPhaseTable(run *result.Run) (tableOrNil *page.Table) {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison compares one of our subjects with a published design by one figure. Both were measured in the same rounds.
+// comparison compares one of our subjects with a design, our reimplementation of a published server, by one figure.
+// Both were measured in the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
@@ -30,9 +31,8 @@ type comparison struct {
 // oneRoundMargin is the assumed margin (±) of a ratio from only one round.
 const oneRoundMargin = 0.1
 
-// compareByRatiosPerRound compares one of our subjects with a published design by the ratio of their figures in each
-// round, and appends connsNote to the text. Without a ratio, the outcome is result.NotMeasured, and the text states
-// why.
+// compareByRatiosPerRound compares one of our subjects with a design by the ratio of their figures in each round, and
+// appends connsNote to the text. Without a ratio, the outcome is NotMeasured, and the text states why.
 func compareByRatiosPerRound(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // number of rounds in which only the design did no work
@@ -213,8 +213,7 @@ func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *
 	return c
 }
 
-// addLinesAndComparisons adds a published row, followed by measured rows: one for the published design, and one
-// for each of our subjects.
+// addLinesAndComparisons adds a published row, a row for the published design, and one for each of our subjects.
 func (c *publishedComparisonTable) addLinesAndComparisons(p *scenario.ReferenceRow) {
 	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -336,8 +335,7 @@ func formatMeasuredFigureOrRatio(c scenario.Column, allSubjects []subjectRuns, s
 	return f.Format(v)
 }
 
-// compareWithDesignByRowFigures compares our subject with the subject design, by each figure in p.About. It returns
-// nil if row p names no design.
+// compareWithDesignByRowFigures compares our subject with the row's design, if any, by each figure of the row.
 func (c *publishedComparisonTable) compareWithDesignByRowFigures(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -383,7 +381,6 @@ func (c *publishedComparisonTable) summarizeDesignComparisons() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts returns a verdict for each comparison, and one for each published row without runs.
 func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})

@@ -37,7 +37,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns returns the runs of a subject. The result contains no runs if rows does not contain the subject.
+// findSubjectRuns returns the runs of a subject, or no runs if the subject is not among the rows.
 func findSubjectRuns(rows []subjectRuns, subject string) (withoutRunsIfMissing subjectRuns) {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -85,13 +85,11 @@ func formatRelativeMargin(values []float64) (textOrNoFigure string) {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosPerRoundTo divides the figure of w by the figure of base in each round, and returns the ratios.
 func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubjectByFigure returns the runs of the subject with the best median of a figure, or no runs. It ignores the
-// excluded subjects.
+// bestSubjectByFigure returns the runs of the subject with the best median, except excluded ones, or no runs.
 func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -155,7 +153,6 @@ func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	return nil
 }
 
-// runProblem describes a problem of a run by a short name and a sentence.
 type runProblem struct {
 	word string
 	page.Remark
@@ -180,7 +177,7 @@ func problemsOfRun(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblemsWithWorstTone lists the problems of the runs with their frequencies. tone is that of the worst problem.
+// formatProblemsWithWorstTone lists the runs' problems with their frequencies, and returns the worst one's tone.
 func (w subjectRuns) formatProblemsWithWorstTone() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {

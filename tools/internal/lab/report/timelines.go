@@ -11,7 +11,6 @@ import (
 )
 
 const (
-	// minTicks is the minimum number of ticks for which a timeline is drawn.
 	minTicks = 3
 	// minTickStep is the minimum time between two ticks whose difference is drawn. The kernel counts processor time in
 	// steps of 10 ms, so a shorter time would give imprecise values.

@@ -161,8 +161,7 @@ type Sample struct {
 
 // Runtime contains totals of a server's Go runtime since its start.
 type Runtime struct {
-	// CPUSeconds is the processor time of the process, and GCSeconds that of the garbage collector until its last
-	// cycle.
+	// CPUSeconds is the processor time of the process, GCSeconds that of the garbage collector up to its last cycle.
 	CPUSeconds float64 `json:"cpu_seconds"`
 	GCSeconds  float64 `json:"gc_seconds"`
 	// SchedulerWaits contains pairs in ascending order: a time in seconds, and how many waits of runnable goroutines
@@ -172,8 +171,7 @@ type Runtime struct {
 
 func (s *Sample) KernelMemory() int64 { return s.Slab + s.Tables }
 
-// OpenConns returns the server's number of connections or, if the server does not report it, the server's number of
-// sockets.
+// OpenConns returns the server's number of connections or, if unknown, of sockets.
 func (s *Sample) OpenConns() int {
 	if s.Counts != nil {
 		return int(s.Counts.Open)
@@ -212,8 +210,7 @@ type Jobs struct {
 	Deadline time.Duration `json:"deadline"`
 	// Capacity is the machine's maximum rate for jobs of this shape.
 	Capacity float64 `json:"capacity"`
-	// Killed is set if the memory watchdog killed the process. Result then contains the counts that the process
-	// reported last.
+	// Killed is set if the memory watchdog killed the process. Result then contains the last reported counts.
 	Killed *Killed         `json:"ended,omitempty"`
 	Result *jobload.Result `json:"result,omitempty"`
 	// PeakRSS is the maximum memory of the process in bytes, or 0 if unknown.
@@ -242,8 +239,7 @@ func (e *Killed) String() string {
 // Capacity is the maximum rate at which this machine completes jobs of one shape. Shape is the name of a kind of job.
 type Capacity struct {
 	Shape string `json:"shape"`
-	// PerSecond is the maximum rate of jobs that ended within their deadline. Side is the name of the contender that
-	// reached this rate.
+	// PerSecond is the maximum rate of jobs that ended within their deadline. Side names the contender that reached it.
 	PerSecond float64 `json:"per_second"`
 	Side      string  `json:"side"`
 	// Workers is the fixed number of workers that reached the highest rate.
@@ -254,9 +250,8 @@ type Capacity struct {
 	Tried []string `json:"tried"`
 }
 
-// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that the connection
-// sent. Heartbeats is the number of heartbeats that the connection received. Error is set if the broadcast did not
-// arrive on the connection.
+// Broadcaster describes the connection that requested a broadcast. Messages is the number of lines that it sent,
+// Heartbeats the number of heartbeats that it received. Error is set if the broadcast did not arrive on it.
 type Broadcaster struct {
 	Messages   int64  `json:"messages"`
 	Heartbeats int64  `json:"heartbeats"`
@@ -270,8 +265,7 @@ type Tick struct {
 	Server load.Usage    `json:"server"`
 	Load   load.Usage    `json:"load"`
 	Slab   int64         `json:"slab,omitempty"`
-	// Open is the number of the generator's connections, and Answered its number of answered messages. Both are as last
-	// reported.
+	// Open and Answered are the generator's connections and answered messages, as last reported.
 	Open     int64 `json:"open,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
 }

@@ -19,7 +19,7 @@ import (
 
 // Set contains the reports of all scenarios that one command ran. In JSON, durations are numbers of nanoseconds.
 type Set struct {
-	// Format identifies the JSON format. It is the constant Format.
+	// Format identifies the JSON format. Its value is the constant Format.
 	Format string `json:"format"`
 	// Version is Myriad's version, "" if unknown.
 	Version string  `json:"version"`
@@ -30,15 +30,14 @@ type Set struct {
 	Command string        `json:"command"`
 	// Scale is the requested scale, or "" if scenarios were run as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict makes claims with Fails set to scenario.IfStrict required.
+	// Strict makes those claims required whose Fails is scenario.IfStrict.
 	Strict  bool      `json:"strict,omitempty"`
 	Reports []*Report `json:"reports"`
 }
 
 const (
 	// Format identifies the JSON format of a Set.
-	Format = "myriad-bench-2"
-	// maxSetBytes limits the size of a set's JSON.
+	Format      = "myriad-bench-2"
 	maxSetBytes = 512 << 20
 )
 
@@ -54,8 +53,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is a conclusion from the runs of a report. It states how a subject compares with a published result, or
-// whether a subject meets a claim.
+// Verdict states how a subject compares with a published result, or whether it meets a claim.
 type Verdict struct {
 	// Of is the title of the reference table, or the text of the claim.
 	Of string `json:"of"`
@@ -177,8 +175,7 @@ func (s *Set) TrimForRepository(origin Origin) {
 	}
 }
 
-// AddMissingRuns copies runs from an earlier set. It copies a run if s has no run with the same scenario, workload and
-// subject.
+// AddMissingRuns copies runs of an earlier set, unless s has runs of the same scenario, workload and subject.
 func (s *Set) AddMissingRuns(earlier *Set) {
 	for _, old := range earlier.Reports {
 		i := slices.IndexFunc(s.Reports, func(r *Report) bool { return r.Scenario.Name == old.Scenario.Name })
@@ -236,15 +233,14 @@ func ReadSet(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// BeginsLikeSet reports whether a file looks like the JSON of a Set. beginning contains the file's first bytes. The Set
-// may be of another version.
+// BeginsLikeSet reports whether the first bytes of a file look like the JSON of a Set of any version.
 func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically creates or replaces the file that is called name in dir, with what write produces. Readers never
-// see a partly written file. If write returns an error, an existing file keeps its content.
+// WriteFileAtomically creates or replaces a file in dir. The function write produces the content. Readers never see a
+// partly written file. If write returns an error, an existing file keeps its content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

@@ -23,8 +23,7 @@ import (
 const (
 	maxAdminReplyBytes = 1 << 20
 	adminTimeout       = 5 * time.Second
-	// firstGCRuns is the number of garbage collections before the first sample, and laterGCRuns before each later
-	// sample.
+	// firstGCRuns is the number of garbage collections before the first sample, laterGCRuns before each later one.
 	firstGCRuns = 12 // nine were enough to return all startup memory; three are a margin
 	laterGCRuns = 2
 )
@@ -42,7 +41,7 @@ func newAdminClient(addr string) (nilIfNoAddr *adminClient) {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetchAndParse requests a path and calls parse with the response, cut off after maxAdminReplyBytes. It returns an
+// fetchAndParse requests a path and passes the response, up to maxAdminReplyBytes, to the function parse. It returns an
 // error if the status is not 200.
 func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -142,8 +141,7 @@ func (a *adminClient) readRuntimeTotals(ctx context.Context) (nilOnError *result
 	return r
 }
 
-// readRuntimeUsageInto reads figures of the server's Go runtime into usage, summed if there are several processes. On
-// failure, usage stays unchanged.
+// readRuntimeUsageInto reads figures of the server's Go runtime, summed over processes. On failure, usage stays as is.
 func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

@@ -24,8 +24,7 @@ import (
 // Options configure RunScenarios. The zero value runs scenarios as written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory for the report. It is created if it does not exist, and must be empty otherwise. If Dir is
-	// "", no report is written.
+	// Dir is the directory for the report. If it exists, it must be empty. If Dir is "", no report is written.
 	Dir string
 	// Evaluate computes the verdicts after the runs. Then Write writes the reports to Dir. Both may be nil.
 	Write    func(dir string, s *result.Set) error
@@ -67,8 +66,7 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runEvaluateAndWriteReports(ctx)
 }
 
-// EstimateRuns returns how many runs RunScenarios would execute, and how long they would take. It ignores
-// Options.Repeat.
+// EstimateRuns returns how many runs RunScenarios would execute without repetitions, and how long they would take.
 func EstimateRuns(all []scenario.Scenario, o Options) (runs int, duration time.Duration, err error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -159,8 +157,7 @@ func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.
 	return s.set, err
 }
 
-// createRunResources creates the launcher, the files and the certificate of the runs. The caller must call release,
-// also after an error.
+// createRunResources creates the launcher, the files and the certificate. Call release, also after an error.
 func (s *experiment) createRunResources() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// countTimeout plus countTimeoutPerConn per connection limits the wait until the server has accepted or closed
-	// connections.
+	// countTimeout and countTimeoutPerConn limit the wait until the server has accepted or closed connections.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
 	// cleanupTimeout plus cleanupTimeoutPerConn per connection limits the wait for the release of resources.
@@ -238,8 +237,8 @@ func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	}
 }
 
-// waitUntilOpenConnsAre waits until the number of open connections is want, at most for serverCountTimeout. It returns
-// the last reported number. A timeout is not an error.
+// waitUntilOpenConnsAre waits, at most for serverCountTimeout, until the server has the wanted number of open
+// connections. It returns the last reported number. A timeout is not an error.
 func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
 	c, err := h.admin.pollCountersUntilOrTimeout(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -287,7 +286,7 @@ func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Con
 }
 
 // awaitBroadcastOutcomeAndClose waits for the broadcast on the connection that requested it, and closes the connection.
-// It gives up if nothing arrives for timeout. Error is "" in the result if the broadcast arrived.
+// It gives up when nothing has arrived for the time limit. In the result, Error is "" if the broadcast arrived.
 func awaitBroadcastOutcomeAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}

@@ -25,8 +25,8 @@ const (
 	jobsKillDelay    = time.Second      // between termination and kill
 	// maxAdaptiveWorkers limits the workers of a pool that adapts their number.
 	maxAdaptiveWorkers = 5000 // as in the experiment of go-adaptive-pool
-	// calibrationGain is the factor by which a number of workers must raise the best rate to become the best number.
-	// The search for the best number ends at a rate below calibrationLoss times the best.
+	// A number of workers becomes the best one if its rate is above calibrationGain times the best rate so far. The
+	// search ends at a rate below calibrationLoss times the best.
 	calibrationGain, calibrationLoss = 1.03, 0.9
 	watchdogInterval                 = 20 * time.Millisecond
 )
@@ -154,8 +154,8 @@ func (j *jobsRun) runContenderWithMemoryAndTimeLimits(ctx context.Context, rec *
 	return nil
 }
 
-// reuseOrMeasureShapeCapacity returns the machine's capacity for jobs of the phase's shape (kind). It measures the
-// capacity unless an earlier run has done so.
+// reuseOrMeasureShapeCapacity returns the machine's capacity for jobs of the phase's shape (kind of job). It measures
+// the capacity unless an earlier run has done so.
 func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -181,7 +181,6 @@ func (j *jobsRun) reuseOrMeasureShapeCapacity(ctx context.Context, rec *result.R
 	return c, nil
 }
 
-// measureMachineCapacity measures the machine's capacity with the contenders that the scenario selects.
 func (j *jobsRun) measureMachineCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {

@@ -24,8 +24,7 @@ const (
 	maxTLSConnBytes = 16 << 10
 	// maxCompactTLSConnBytes replaces maxTLSConnBytes if neither side uses crypto/tls after the handshake.
 	maxCompactTLSConnBytes = 2 << 10
-	// memoryGuardInterval is the time between two checks of the free memory.
-	memoryGuardInterval = 100 * time.Millisecond
+	memoryGuardInterval    = 100 * time.Millisecond
 )
 
 // availableMemory contains the free and the total memory in bytes. If a cgroup limit leaves less than the machine has

@@ -102,8 +102,8 @@ type process struct {
 	err  error         // exit error of the process; valid after done is closed
 }
 
-// startPinnedProcess starts a program on its CPUs. Its standard output goes to stdout, which is closed at the end, or
-// to p.tail if stdout is nil. The caller must call terminateAndWait or wait for the channel done.
+// startPinnedProcess starts a program on its CPUs. Its standard output goes to the writer stdout, which is closed at
+// the end, or to p.tail if this writer is nil. The caller must call terminateAndWait or wait for the channel done.
 func (l *launcher) startPinnedProcess(ctx context.Context, c command, stdout io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
@@ -261,8 +261,7 @@ func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Co
 	}
 }
 
-// waitUntilAppAnswers opens connections until the server answers on one of them, and returns that connection. It gives
-// up after readyTimeout.
+// waitUntilAppAnswers connects until the server answers, at most for readyTimeout, and returns that connection.
 func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -322,8 +321,7 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// freeAddrBelowEphemeralPorts returns a loopback address with a free port that outgoing connections do not use by
-// default.
+// freeAddrBelowEphemeralPorts returns a loopback address whose port is free and not an ephemeral port.
 func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUsAndPinThread starts a process on the given CPUs. It changes the affinity of the calling thread, to which
-// the goroutine must be locked.
+// startOnCPUsAndPinThread starts a process on the CPUs. The goroutine must be locked to its thread, which is pinned.
 func startOnCPUsAndPinThread(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet

@@ -36,8 +36,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// setCurrentStepAndPrint sets the current step. It prints the progress if the output is a terminal or a new workload
-// begins.
+// setCurrentStepAndPrint sets the current step. It prints on a terminal, or if a new workload begins.
 func (p *progressPrinter) setCurrentStepAndPrint(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +77,7 @@ func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printFinalOrProgressLine prints a line. Unless isFinal is set, it prints the line only on a terminal, where the next
-// line replaces it.
+// printFinalOrProgressLine prints a line. On a terminal, the next line replaces it; elsewhere, only final lines appear.
 func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return

@@ -103,7 +103,6 @@ func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step
 	return err
 }
 
-// serverMeasurement is the state of a run that measures a server.
 type serverMeasurement struct {
 	*runner
 	step      scenario.Step
@@ -172,7 +171,6 @@ func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, e
 	return at, err
 }
 
-// writeConfigFileIfAny writes the subject's configuration file and returns its path, or "" without such a file.
 func (m *serverMeasurement) writeConfigFileIfAny(values scenario.PlaceholderValues) (pathOrEmpty string, err error) {
 	text := m.step.Subject.ConfigWithValues(values)
 	if text == "" {
@@ -376,8 +374,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with the settings for long-open connections: two verifications, heartbeats and a
-// broadcast.
+// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast.
 func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"

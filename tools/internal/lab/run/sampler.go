@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// windowParts is what samples at the start and the end of a window contain. memoryParts is for samples of memory, and
-// heldParts for runs with long-open connections.
+// Parts of samples at the start and end of a window, of memory, and in runs with long-open connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -84,8 +83,7 @@ func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, p
 	return s, nil
 }
 
-// generatorUsage returns the load generator's resource usage: only processor time if the generator has exited, and zero
-// if unknown.
+// generatorUsage returns the generator's usage: only processor time if it has exited, and zero if unknown.
 func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -165,9 +163,9 @@ func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Conte
 	return nil
 }
 
-// sampleWhenConnsAndMemorySettle forces garbage collections and takes a sample when memory is stable and
-// acceptOpenConns returns true, or after timeout. acceptOpenConns gets the number of the load generator's open
-// connections. accepted is its last result.
+// sampleWhenConnsAndMemorySettle forces garbage collections. It takes a sample when memory is stable and
+// acceptOpenConns returns true for the number of the load generator's open connections, or after the timeout. accepted
+// is the last result of acceptOpenConns.
 func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -267,8 +265,7 @@ func SampleOwnMemory(checkpoint string) result.Sample {
 }
 
 // startMeasuringForeignCPU starts to measure the CPU usage of other programs. The returned function returns the
-// averages since then, in CPUs, or 0 if they are unknown. foreign is the usage by all other programs. It includes
-// stolen, the usage by other virtual machines.
+// averages since then, in CPUs, or 0 if unknown. foreign includes stolen, the usage by other virtual machines.
 func startMeasuringForeignCPU() func() (foreign, stolen float64) {
 	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

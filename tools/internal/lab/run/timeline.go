@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
 	// maxTicks limits the ticks of a run. At the limit, every other tick is dropped and the interval doubled.
 	maxTicks         = 3600

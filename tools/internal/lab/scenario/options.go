@@ -34,8 +34,7 @@ type Options struct {
 	Scale string
 }
 
-// ApplyForThisMachine returns the scenario as this machine runs it, with the options applied and with one subject per
-// I/O model. It does not modify s.
+// ApplyForThisMachine returns a copy of the scenario with the options applied and one subject per I/O model.
 func (o Options) ApplyForThisMachine(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -88,8 +87,8 @@ func (o Options) describeReductions() string {
 	return JoinAsEnglishList(words)
 }
 
-// WithPeersExecutable returns a copy of the scenario in which executable replaces "{peers}" in all commands. executable
-// is the program built from the module tools/peers.
+// WithPeersExecutable returns a copy of the scenario in which the path of an executable replaces "{peers}" in all
+// commands. The executable is the program built from the module tools/peers.
 func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // a relative path would be searched in PATH
 	if err == nil {
@@ -117,7 +116,6 @@ func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	return names
 }
 
-// hostLimits describes which servers a machine can run.
 type hostLimits struct {
 	// modelError returns the reason why a server cannot use an I/O model, or nil. programError returns the reason why a
 	// program cannot be found, or nil.
@@ -221,7 +219,6 @@ type Scale struct {
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
-// fullScale is the name of the scale that reduces nothing.
 const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
@@ -245,8 +242,7 @@ func (s *Scenario) findScaleOrFull(name string) (Scale, error) {
 	return x, nil
 }
 
-// reduceScenario returns a copy of s with the scale applied. It drops workloads that have become equal to an earlier
-// workload.
+// reduceScenario returns a copy of s with the scale applied. It drops workloads that equal an earlier one.
 func (x Scale) reduceScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -304,8 +300,7 @@ func (x Scale) limitWorkload(w Workload) Workload {
 	return w
 }
 
-// noteAndMarkReductions adds notes on how and why s is smaller than the original scenario. It sets Workload.Reduced for
-// each workload that is smaller.
+// noteAndMarkReductions adds notes on why s is smaller than original, and sets Workload.Reduced for smaller workloads.
 func (s *Scenario) noteAndMarkReductions(original *Scenario, o Options) {
 	reason := o.describeReductions()
 	if s.Rounds != original.Rounds {

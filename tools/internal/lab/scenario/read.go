@@ -21,15 +21,14 @@ import (
 var files embed.FS
 
 // Reader reads scenarios. Figures looks up a figure by name. ok reports whether the figure exists. better is true if
-// the figure has a better direction, high or low.
+// higher or lower values of the figure are better.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
 const maxFileBytes = 1 << 20
 
-// ReadScenario reads a scenario from TOML text of at most 1 MiB. It returns an error if the scenario or one of its
-// scales is invalid.
+// ReadScenario reads a scenario from up to 1 MiB of TOML, and checks it with each of its scales.
 func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -153,8 +152,7 @@ func addFileNameToError(name string, err error) error {
 	return nil
 }
 
-// builtInOrder lists the built-in scenarios in the order in which they are shown. Other built-in scenarios follow at
-// the end.
+// builtInOrder lists built-in scenarios in the order in which they are shown. Others follow.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "pool", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"

@@ -16,8 +16,7 @@ type ReferenceTable struct {
 	Faults []string `json:"faults,omitempty" toml:"faults"`
 	// Notes contains hints for the comparison, one sentence each.
 	Notes []string `json:"notes,omitempty" toml:"notes"`
-	// Count is the unit of ReferenceRow.Count, such as "connections". If it is not "", the table has a column with the
-	// counts.
+	// Count is the unit of ReferenceRow.Count, such as "connections". "" means a table without counts.
 	Count   string         `json:"count,omitempty" toml:"count"`
 	Columns []Column       `json:"columns" toml:"column"`
 	Rows    []ReferenceRow `json:"rows" toml:"rows"`
@@ -36,8 +35,7 @@ type Column struct {
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors maps each unit of published tables to its factor. A published value times the factor is a value in our
-// unit, such as bytes.
+// UnitFactors maps units of published tables to factors that convert values to our units, such as bytes.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
@@ -66,8 +64,8 @@ type Claim struct {
 	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
 	// Workload is the workload whose runs count. "" means each workload.
 	Workload string `json:"workload,omitempty" toml:"workload"`
-	// Figure is the name of the figure. AtMost and AtLeast are limits for it. If Of is set, the limits are multiples of
-	// the same figure under the workload Of. Plus is added to the limit.
+	// Figure is the name of the figure. AtMost and AtLeast are limits for it. If Of names a workload, the limits are
+	// multiples of the same figure under that workload. Plus is added to the limit.
 	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
@@ -94,8 +92,7 @@ type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
 	Figure   string `json:"figure" toml:"figure"`
-	// Subject is the subject of the clause. "" means the subject of the previous clause or, in the first clause, the
-	// best subject.
+	// Subject is the clause's subject. "" means the previous clause's or, in the first clause, the best subject.
 	Subject string `json:"subject,omitempty" toml:"subject"`
 	// Baseline, if not "", replaces the scenario's baseline.
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
@@ -123,8 +120,8 @@ func (r *crossReferenceChecker) requireKnownNames(table string, i int, what stri
 	}
 }
 
-// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures that have no better
-// direction, high or low.
+// requireKnownFigures checks that figures exist. If needsDirection is set, it rejects figures of which neither higher
+// nor lower values are better.
 func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {

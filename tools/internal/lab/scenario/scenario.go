@@ -24,8 +24,7 @@ type Scenario struct {
 	// Baseline is the name of the subject with which the other subjects are compared. If it is not in Subjects, the
 	// report contains no ratios. In a file, the default is the first subject.
 	Baseline string `json:"baseline" toml:"baseline"`
-	// Auto is the name of the subject that chooses its I/O model by itself. The report compares it with the best other
-	// subject. "" means none.
+	// Auto names the subject that chooses its I/O model. The report compares it with the best other one.
 	Auto string `json:"auto,omitempty" toml:"auto"`
 	// Main is the name of the figure that is shown first in tables, with its ± and its ratio to the baseline. The
 	// default "" is the first main figure of the workload's probes.

@@ -32,14 +32,12 @@ type Subject struct {
 	// Command is the program and its arguments, run without a shell. CommandWithValues replaces placeholders in braces.
 	// The server must listen on all addresses or on 127.0.0.1, stay in the foreground, and exit on SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Config is the text of a file whose path replaces "{config}" in the command. Config can contain the other
-	// placeholders.
+	// Config is the text of a file, with placeholders. The file's path replaces "{config}" in the command.
 	Config string `json:"config,omitempty" toml:"config"`
 	// Models lists I/O models. One subject for each model that can run here replaces this subject. The model's name
 	// replaces "{model}" in the subject's name and command.
 	Models []string `json:"-" toml:"models"`
-	// OneTable reports that the server has one descriptor table. MaxConns and Wall are then derived from the hard
-	// RLIMIT_NOFILE.
+	// OneTable reports that the server has one descriptor table. RLIMIT_NOFILE then determines MaxConns and Wall.
 	OneTable bool `json:"-" toml:"one_table"`
 	// Protocol is the protocol that the subject uses for the app PubSub, as in load.PubSub. The default is "redis".
 	Protocol string `json:"protocol,omitempty" toml:"protocol"`
@@ -52,16 +50,14 @@ type Subject struct {
 // Contender describes a subject that runs jobs. The lab appends flags of "myriad offer" to the subject's command. The
 // program must accept these flags, and print its results in the format of "myriad offer".
 type Contender struct {
-	// FixedWorkers starts the contender with the number of workers that has proved best. Other contenders may use up to
-	// 5,000.
+	// FixedWorkers sets the number of workers that has proved best. Other contenders use up to 5,000.
 	FixedWorkers bool `json:"told,omitempty" toml:"told"`
 	// MeasuresCapacity first runs the contender in a closed loop, to measure the capacity. With FixedWorkers, this is
 	// repeated with more and more workers, and all contenders with FixedWorkers then use the best number.
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// Placeholders that are replaced before a scenario runs. {peers} stands for the executable passed to
-// WithPeersExecutable.
+// Placeholders that are replaced before a scenario runs. WithPeersExecutable replaces {peers}.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
@@ -150,10 +146,10 @@ func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return strings.Contains(s.Config, placeholder) || slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ServerProcessesFor returns the number of server processes for a workload. It is 1 if the command lacks the
-// placeholder {processes}. Otherwise, there are enough processes that an equal share of the connections fills at most
-// three quarters of each descriptor table, but at most maxProcesses. The rest of the table is a reserve, because the
-// kernel distributes connections unevenly.
+// ServerProcessesFor returns the number of server processes for a workload: 1 if the command lacks the placeholder
+// {processes}. Otherwise, an equal share of the connections fills at most three quarters of a descriptor table, because
+// the kernel distributes connections unevenly. There are at least as many processes as PerCPU requires, and at most
+// maxProcesses.
 func (s Subject) ServerProcessesFor(w Workload) int {
 	if !s.commandHasPlaceholder("{processes}") {
 		return 1

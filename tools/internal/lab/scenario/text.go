@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that TOML represents as text such as "1.5s". JSON represents it as a number of
-// nanoseconds.
+// Duration is a time.Duration. In TOML, it is text such as "1.5s"; in JSON, it is a number of nanoseconds.
 type Duration time.Duration
 
 func (d *Duration) UnmarshalText(text []byte) error {

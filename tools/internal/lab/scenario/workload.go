@@ -27,8 +27,7 @@ type Workload struct {
 	TLS bool `json:"tls,omitempty" toml:"tls"`
 	// Connections is the number of connections, at least 1. For Park it is the number of goroutines.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Size is the size of a message in bytes, including the line end: from 2 bytes to 1 MiB. It is 0 for apps with
-	// fixed messages.
+	// Size is a message's size in bytes with its line end, 2 bytes to 1 MiB, or 0 for apps with fixed messages.
 	Size     int `json:"size,omitempty" toml:"size"`
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
 	// Message is what connections send under the apps HTTP, Web and WebSocket, instead of a GET of "/" or messages of
@@ -43,8 +42,7 @@ type Workload struct {
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Rounds replaces the scenario's number of rounds, if it is not 0. The maximum is 1000.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Whole excludes subjects that cannot hold all connections. By default, such a subject runs with as many
-	// connections as it can hold.
+	// Whole excludes subjects that cannot hold all connections. By default, they run with fewer.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
 	// Reduced reports that options or a scale have reduced the connections or changed durations.
 	Reduced bool    `json:"reduced,omitempty" toml:"-"`
@@ -65,8 +63,7 @@ const (
 	Verify = "verify"
 	// Broadcast makes the server send a line to all connections.
 	Broadcast = "broadcast"
-	// Flood sends as much as the server accepts on every connection, without waiting for answers, and measures a time
-	// window.
+	// Flood sends as much as the server accepts on every connection, expects no answers, and measures a window.
 	Flood = "flood"
 	// Publish publishes messages to topics and measures a time window. Without a Rate, it is a closed loop with a fixed
 	// number of messages in flight. All connections subscribe to a topic and check the messages.
@@ -92,8 +89,7 @@ type Phase struct {
 	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs phases, from 100 ms to 24 h. An idle Hold
 	// phase takes at least 1 s, an Attack phase at least 4 s, and a Jobs phase at most 20 min.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the time before the measured window of Load, Flood, Publish and Jobs. The load is the same as in the
-	// window.
+	// WarmUp is the time of load before the measured window of Load, Flood, Publish and Jobs phases.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	// Connections is the number of connections that a Connect phase opens. The default is all. In a Jobs phase, it is
 	// the number of connections to a contender that is a server. The default is 2,000.
@@ -104,8 +100,7 @@ type Phase struct {
 	Rate int `json:"rate,omitempty" toml:"rate"`
 	// Messages is the number of messages in flight on each connection of a Verify phase. The default is 1.
 	Messages int `json:"messages,omitempty" toml:"messages"`
-	// InFlight limits how many held connections wait for an answer at the same time in a Verify phase, from 1 to
-	// 1,048,576. The default is 1,000.
+	// InFlight limits the held connections that wait for an answer in a Verify phase: 1 to 1,048,576, default 1,000.
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
 	// Heartbeat is the time between two heartbeats in a Hold or Load phase, at least 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
@@ -119,7 +114,7 @@ type Phase struct {
 	Slow       int `json:"slow,omitempty" toml:"slow"`
 
 	// Every is the time between two log lines of an Attack phase, at least 1 s. The default is 1 min, or a quarter of
-	// For if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
+	// the phase if that is less. Honest is the number of honest clients, at most 10,000. The default is 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
@@ -135,16 +130,14 @@ type Phase struct {
 	Times float64 `json:"times,omitempty" toml:"times"`
 	// Burst is a factor for the rate of submitted jobs in the first tenth of each second, at most 1000.
 	Burst int `json:"burst,omitempty" toml:"burst"`
-	// Memory is the number of bytes that a contender may use, at least 16 MiB. A watchdog kills a contender that uses
-	// more. The default is 2 GiB.
+	// Memory is the limit in bytes at which a watchdog kills a contender: at least 16 MiB, by default 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
 	// Deadline is the time after a job's submission within which the job must end to count, from 1 ms to an hour. The
 	// default is 200 ms.
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
 	// Queue is the queue length of contenders that have a queue, from 1 to 16,777,216. The default is 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
-	// Sources is for Jobs phases whose contenders are servers. It is the number of further source addresses; see
-	// jobload.Plan.
+	// Sources is the number of further source addresses if contenders are servers; see jobload.Plan.
 	Sources int `json:"sources,omitempty" toml:"sources"`
 }
 
@@ -237,8 +230,7 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 
 // Stage is a sequence of phases on the same connections. The load generator runs once for each stage.
 type Stage struct {
-	// Connections is the number of the stage's connections. Rate is the number to open per second, or 0 for as fast as
-	// possible.
+	// Connections is the number of connections, opened at Rate per second, or as fast as possible if Rate is 0.
 	Connections, Rate int
 	Phases            []Phase
 	// Held reports whether the phases after Connect are verify, hold, broadcast, hold, verify, hold.
@@ -308,7 +300,7 @@ func (w Workload) validateWorkload() error {
 	return nil
 }
 
-// checkRange returns an Error if value is less than min or greater than max. valueFormat formats value in the error.
+// checkRange returns an Error if a value is out of range. valueFormat formats the value in the error.
 func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
@@ -526,7 +518,7 @@ func (w Workload) Timeout() time.Duration {
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay returns how late a server may send a heartbeat. It is an eighth of interval, but at least 400 ms.
+// MaxHeartbeatDelay returns how late a server may send a heartbeat: an eighth of the interval, but at least 400 ms.
 func MaxHeartbeatDelay(interval time.Duration) time.Duration {
 	return max(interval/8, 400*time.Millisecond)
 }

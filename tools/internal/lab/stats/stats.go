@@ -65,8 +65,8 @@ func RelativeMedianMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosOfSameRounds divides each round's value in byRound by the same round's value in base. It skips rounds in which
-// either value is Never, or the value in base is missing or not positive.
+// RatiosOfSameRounds divides the value of each round by the base value of the same round. It skips rounds in which the
+// base value is missing or not positive, or either value is Never.
 func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
