@@ -120,7 +120,7 @@ func TestProcessesSettings(t *testing.T) {
 func TestProcesses(t *testing.T) {
 	const workers = 2
 	s := startWithProcesses(t, successorConfig{
-		Limits: Limits{MaxConns: 1001}, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}},
+		Limits: Limits{MaxConns: 1001}, Tagged: []taggedListener{{Name: "second", Addr: "127.0.0.1:0"}},
 	})
 	if st := s.Stats(); st.Processes != workers || st.MaxConns != 1001 || st.Model == "" || st.Loops != workers {
 		t.Errorf("at the start %+v", st)

@@ -31,7 +31,6 @@ type successorConfig struct {
 	Addr, Network, Model string
 	Loops, Processes     int
 	Limits               Limits
-	Listeners            []Listener
 	Does                 string // instead of serving, or in Save or Restore
 	After                int    // which call of those that is
 	TLS, Publishes       bool
@@ -45,7 +44,7 @@ type successorConfig struct {
 
 func (cfg successorConfig) newServer() (*Server, *upgradeHandler) {
 	srv := &Server{Addr: cmp.Or(cfg.Addr, "127.0.0.1:0"), Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, DisableCompactTLS: cfg.DisableCompactTLS}
-	srv.Limits, srv.Listeners = cfg.Limits, cfg.Listeners
+	srv.Limits = cfg.Limits
 	srv.Limits.Linger = 50 * time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()

@@ -476,8 +476,8 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	return true
 }
 
-// sendCloseFrameAndClose sends a close frame and closes the socket with the given reason. If reason is a *CloseError, the
-// close frame contains its code and reason.
+// sendCloseFrameAndClose sends a close frame and closes the socket with the given reason. If reason is a *CloseError,
+// the close frame contains its code and reason.
 func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, reason error) {
 	code, text := CloseInternal, ""
 	var e *CloseError

@@ -413,8 +413,8 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestUnprompted answers a server's heartbeats, also while other connections are still being established, expects none at the
-// end, and detects a wrong one.
+// TestUnprompted answers a server's heartbeats, also while other connections are still being established, expects none
+// at the end, and detects a wrong one.
 func TestUnprompted(t *testing.T) {
 	t.Parallel()
 	base := Config{Unprompted: true, Message: "pong\n", Answer: "ping\n", Connections: 5, Drain: time.Hour}

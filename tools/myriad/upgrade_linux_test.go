@@ -118,8 +118,8 @@ func TestUpgradeServe(t *testing.T) {
 	}
 }
 
-// startNumberedPublisher publishes 1, 2 and so on, each after the answer to the one before, until the connection ends or
-// stop is called.
+// startNumberedPublisher publishes 1, 2 and so on, each after the answer to the one before, until the connection ends
+// or stop is called.
 func startNumberedPublisher(c *testkit.Conn) (stop func() (published int)) {
 	var publishing sync.WaitGroup
 	stopping, published := make(chan struct{}), 0
@@ -151,8 +151,8 @@ func expectNumbered(subscriber *testkit.Conn, from, to int) {
 	}
 }
 
-// TestUpgradeHubReplay has the clients of a hub that keeps messages move while one that cannot move publishes in the old
-// process: each message comes once and in order.
+// TestUpgradeHubReplay has the clients of a hub that keeps messages move while one that cannot move publishes in the
+// old process: each message comes once and in order.
 func TestUpgradeHubReplay(t *testing.T) {
 	cert, key := testkit.WriteCertificate(t)
 	s := startUpgradable(t, "hub", "--replay", "t", "--tls-addr", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)

@@ -209,8 +209,8 @@ func (l *patient) OnEOF(*engine.Conn) error { return nil }
 func (l *patient) SendClose(*engine.Conn)   {}
 func (l *patient) OnClosed(*engine.Conn)    {}
 
-// testEOFInHandshake sends data and EOF before the layer's handshake is done. The handler must hear of it afterwards, and
-// the driver must not poll until then.
+// testEOFInHandshake sends data and EOF before the layer's handshake is done. The handler must hear of it afterwards,
+// and the driver must not poll until then.
 func testEOFInHandshake(b *testEnv) {
 	for _, full := range []bool{false, true} {
 		l := &patient{full: full, ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}

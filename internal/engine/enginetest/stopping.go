@@ -98,7 +98,8 @@ func testStopWithUnreadInput(b *testEnv, proxied bool) {
 	}
 }
 
-// stopMeanwhile calls Stop in the background. The result waits for its return and checks that all connections are closed.
+// stopMeanwhile calls Stop in the background. The result waits for its return and checks that all connections are
+// closed.
 func (s *server) stopMeanwhile(b *testEnv) (wantStopped func()) {
 	done := s.stop(background(b))
 	return func() {
