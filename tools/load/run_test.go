@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -301,7 +302,14 @@ func TestUntil(t *testing.T) {
 		"lifetime": {echo, Config{Lifetime: lifetime}, func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
 		"lifetime, gracefully": {echo, Config{Lifetime: lifetime, Graceful: true},
 			func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
-		"lifetime, and a server that closes": {respondAndClose(responseKept, responseClosed),
+		"lifetime, and a server that closes": {
+			func(c net.Conn, n int) {
+				if n%2 == 0 {
+					respondAndClose(slices.Repeat([]string{responseKept}, 10_000)...)(c, n)
+				} else {
+					respondAndClose(responseKept, responseClosed)(c, n)
+				}
+			},
 			Config{Match: matchHTTP, Lifetime: lifetime, Think: 5 * time.Millisecond},
 			func(s *eventLog, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 },
 			func(r *Result, _ *eventLog) bool { return r.Unanswered == 0 && len(r.Lost) == 0 }},
