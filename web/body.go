@@ -242,7 +242,8 @@ func (b *requestBody) resumeInput() {
 }
 
 // receiveDirectlyOrResume receives a part of the body from the socket, into p or, if p is small, into buf. n is the
-// number of bytes in p. If no data is available or the body is complete, it resumes reading on the connection's owner.
+// number of bytes received into p. If no data is available or the body is complete, it makes the connection's owner
+// resume reading.
 func (b *requestBody) receiveDirectlyOrResume(p []byte) (n int) {
 	if b.direct && !b.framing.done {
 		to := p

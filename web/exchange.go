@@ -257,9 +257,9 @@ func (x *exchange) runHandler(bufferedBytesBefore int) (next *exchange, buffered
 	return nil, bufferedBytes
 }
 
-// markReadyAndPostResponses passes the response of x to the goroutine that owns the connection. It returns the next
-// exchange to run, or nil at the end of the list. If the connection must not serve further requests, it cancels the
-// rest of the list and returns nil.
+// markReadyAndPostResponses sends the response of x on this worker if possible. Otherwise, it marks the response as
+// ready and wakes the connection's owner, which sends it in order. It returns the exchange after x, or nil if there is
+// none. If the connection must not serve further requests, it cancels the exchanges after x and returns nil.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	if x.loop.workerMaySend && x.res.state == responseComplete && !x.sendsBetterInBatches() {
 		w := &x.res

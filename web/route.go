@@ -11,7 +11,8 @@ import (
 
 // route decides whether the calls of an HTTP handler run on workers or on event loops. A route covers a pattern of an
 // http.ServeMux, or all calls of another handler. Calls run on workers until they have proved quick, and on event loops
-// until they prove slow. If a route soon returns to workers, it stays there twice as long.
+// until they have proved slow. A route that moves back to workers soon after it left them stays there twice as long as
+// before.
 //
 // A slow call on a loop does not block the loop for long; see engine.LoopJob.
 type route struct {

@@ -17,9 +17,9 @@ import (
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
 // RerunAfterGoexitThenExit calls f, and calls it again each time that f calls runtime.Goexit. All calls run on the
-// caller's thread. After a Goexit, RerunAfterGoexitThenExit does not return. It ends the caller's goroutine when a call
-// of f has returned, and the goroutine's deferred functions run. f must call runtime.UnlockOSThread as often as
-// runtime.LockOSThread.
+// caller's thread. If f has never called Goexit, RerunAfterGoexitThenExit returns when f returns. Otherwise, it ends
+// the caller's goroutine when f returns, after the goroutine's deferred functions have run. f must balance calls of
+// runtime.LockOSThread and runtime.UnlockOSThread.
 func RerunAfterGoexitThenExit(f func()) {
 	returned := false
 	defer func() {

@@ -38,8 +38,8 @@ func (c *Conn) feedLayerOrHandlerUnlessClosing(p []byte) {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// OnPlaintext handles input that the layer, if any, has decoded. p is valid only during the call. Only decoded input
-// ends the silence of a peer. A part of a TLS record, for example, does not.
+// OnPlaintext handles input: what the layer has decoded, or raw bytes if there is no layer. p is valid only during the
+// call. Only such input resets the idle timeout. A part of a TLS record, for example, does not.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0

@@ -519,7 +519,8 @@ func (b *Mailbox) TakeAllQueued() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle keeps memory of taken requests for reuse. The caller must subtract releasedMemory from the counter Buffered.
+// Recycle takes back the memory of taken requests. It keeps a part for reuse and frees the rest. The caller must
+// subtract releasedMemory, the size of this memory, from the counter Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()

@@ -328,8 +328,9 @@ func (g *Gate) Tick(now time.Duration) (untilNext time.Duration) {
 	return BusyPeriod
 }
 
-// updateIdleShare estimates the share of time in which workers find no request although the Gate sheds others. Time
-// without waiting requests counts only as far as it exceeds the mean time between two starts.
+// updateIdleShare estimates the share of time in which workers are idle because the Gate sheds too many requests. An
+// interval without queued requests counts as idle only for the part that exceeds the mean time between the starts of
+// two requests.
 func (g *Gate) updateIdleShare(elapsed time.Duration, started int64) {
 	idle := g.idle.Swap(0)
 	if g.state != limiting {

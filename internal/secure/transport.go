@@ -49,7 +49,7 @@ func (t *transport) Close() error { return nil }
 
 func (t *transport) LocalAddr() net.Addr { return unknownAddr{} }
 
-// RemoteAddr returns the peer's address, which is known only during the handshake.
+// RemoteAddr returns the peer's address during the handshake, and the address "unknown" afterwards.
 func (t *transport) RemoteAddr() net.Addr {
 	if h := t.hs.Load(); h != nil && h.remote != nil {
 		return h.remote

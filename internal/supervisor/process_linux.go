@@ -25,7 +25,8 @@ type osProcess struct {
 	isServing, hasStopped, hasEnded chan struct{}
 }
 
-// newMonitoredProcess returns an osProcess for cmd, which must run. It calls onFrame with each frame from the process.
+// newMonitoredProcess returns an osProcess for cmd, which must have been started. The osProcess calls onFrame with each
+// frame that it receives from the process.
 func newMonitoredProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, onFrame func(frame []byte)) *osProcess {
 	p := &osProcess{
 		cmd: cmd, socket: socket, link: link, out: newUnstartedOutbox(socket), onFrame: onFrame,

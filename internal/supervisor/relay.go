@@ -8,7 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// BroadcastToAllWorkers implements engine.Engine. It fails with engine.ErrFull, or ErrTooLarge above maxBroadcast.
+// BroadcastToAllWorkers implements engine.Engine. If p is longer than maxBroadcast, it returns engine.ErrTooLarge. If
+// too many broadcasts are queued, it returns engine.ErrFull.
 func (s *Supervisor) BroadcastToAllWorkers(p []byte) error {
 	frame, err := encodeBroadcast(p)
 	if err != nil {

@@ -103,7 +103,7 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, int64(maxLatency), 3)
 }
 
-// distribution counts times in a histogram, which the first call of record allocates.
+// distribution is a histogram of durations. The first call of record allocates it.
 type distribution struct {
 	histogram *hdrhistogram.Histogram
 	coarse    bool // two significant digits instead of three

@@ -113,8 +113,8 @@ func (o *replacementDial) Opened(c *engine.Conn) {
 	o.resumeConnAndSendOnNewSocket(c, o.conn)
 }
 
-// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost. At the end of
-// the run, it counts the connection as closed.
+// DialFailed schedules another attempt or, after maxReconnects attempts, counts the connection as lost. If the run has
+// ended, it counts the connection as closed instead.
 func (o *replacementDial) DialFailed(err error) {
 	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {

@@ -188,7 +188,8 @@ func (c *coordinator) stopLocalAgentsAndClose() {
 	}
 }
 
-// requireServerAuthIfExternal returns an error if an external NATS server beyond loopback requires no credentials.
+// requireServerAuthIfExternal returns an error if the coordinator has not started the NATS server itself, and that
+// server is not on a loopback address and accepts clients without credentials.
 func (c *coordinator) requireServerAuthIfExternal() error {
 	if c.server != nil {
 		return nil

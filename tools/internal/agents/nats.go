@@ -35,7 +35,8 @@ type NATS struct {
 	URL string
 	// Creds is the path of a NATS credentials file, or "".
 	Creds string
-	// Token is a token for the NATS server, or "". A server that the coordinator starts requires this token.
+	// Token is presented to the NATS server. If the coordinator starts the server, the server requires this token. ""
+	// means no token.
 	Token string
 	// TLS configures connections to tls:// URLs. If TLS is nil, the certificates that the system trusts are used.
 	TLS *tls.Config

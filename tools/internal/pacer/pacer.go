@@ -126,8 +126,8 @@ func NewSharedPlan() *SharedPlan {
 	return s
 }
 
-// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window begins at windowStart. The
-// window and the plan end at the time end.
+// Start starts the plan at curve.Begin, and discards an earlier plan. The measured window lasts from windowStart to
+// end. The plan also stops at end.
 func (s *SharedPlan) Start(curve RateCurve, seed uint64, windowStart, end time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

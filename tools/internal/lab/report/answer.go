@@ -49,7 +49,7 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder returns a pattern for placeholders that compare with the baseline, such as {ratio}.
+// baselinePlaceholder returns a pattern for the placeholders whose values depend on the baseline, such as {ratio}.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
 // addClauseIfMeasured adds a clause, and for the first clause the chart, if all its figures were measured.

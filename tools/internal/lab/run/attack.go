@@ -41,8 +41,8 @@ var attackers = []attacker{
 	{"long lines", 20, func(t netip.AddrPort, n int) *faults.Swarm { return faults.LongLines(t, n, 'x', 200*time.Millisecond) }},
 }
 
-// stormAttackers returns the attacker of a storm, which opens and resets connections as fast as it can. With
-// StormHello, it sends a TLS ClientHello on each.
+// stormAttackers returns a slice with one attacker, which opens and resets connections as fast as it can. If storm is
+// StormHello, it also sends a TLS ClientHello on each connection.
 func stormAttackers(storm string) []attacker {
 	var first []byte
 	if storm == scenario.StormHello {
