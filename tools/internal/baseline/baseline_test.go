@@ -313,3 +313,33 @@ func TestPark(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 }
+
+var usedBuffer []byte
+
+// BenchmarkBuffer gets a connection's buffer: a new one, one of a pool of slices, as published, or one of a pool of
+// pointers.
+func BenchmarkBuffer(b *testing.B) {
+	use := func(buf []byte) { usedBuffer = buf } // the buffer escapes, as with a net.Conn
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			use(make([]byte, DefaultBuffer))
+		}
+	})
+	b.Run("pool of slices", func(b *testing.B) {
+		p := sync.Pool{New: func() any { return make([]byte, DefaultBuffer) }}
+		for b.Loop() {
+			buf := p.Get().([]byte)
+			use(buf)
+			//lint:ignore SA6002 this is what the benchmark shows
+			p.Put(buf)
+		}
+	})
+	b.Run("pool of pointers", func(b *testing.B) {
+		p := sync.Pool{New: func() any { return new([DefaultBuffer]byte) }}
+		for b.Loop() {
+			buf := p.Get().(*[DefaultBuffer]byte)
+			use(buf[:])
+			p.Put(buf)
+		}
+	})
+}
