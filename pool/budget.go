@@ -64,8 +64,8 @@ func (b *memoryBudget) reduceAllowedWorkersUnlessFutile(currentWorkers int, used
 	}
 }
 
-// isHeapFull reports whether the heap, including garbage, exceeds highWater percent of the limit.
-func (b *memoryBudget) isHeapFull() bool {
+// isHeapAboveHighWater reports whether the heap, including garbage, exceeds highWater percent of the limit.
+func (b *memoryBudget) isHeapAboveHighWater() bool {
 	if b.limit == math.MaxInt64 {
 		return false
 	}

@@ -48,7 +48,7 @@ func TestBudget(t *testing.T) {
 func TestHeapIsFull(t *testing.T) {
 	block := make([]byte, 8<<20)
 	for limit, full := range map[int64]bool{-1: false, 1 << 40: false, int64(len(block)): true} {
-		if got := newMemoryBudgetOrCgroupLimit(limit, 1).isHeapFull(); got != full {
+		if got := newMemoryBudgetOrCgroupLimit(limit, 1).isHeapAboveHighWater(); got != full {
 			t.Errorf("limit %d: full %v, want %v", limit, got, full)
 		}
 	}

@@ -231,7 +231,7 @@ func (c *controller) updateWorkerLimit(now int64, waiting, runnable int, s total
 		c.memoryAt = now + memoryPeriod
 		c.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()))
 	}
-	if waiting > 0 && c.budget.isHeapFull() {
+	if waiting > 0 && c.budget.isHeapAboveHighWater() {
 		c.ceiling = min(c.ceiling, int(p.workerCount()))
 		c.memoryAt = min(c.memoryAt, now+int64(5*time.Millisecond)) // restores the ceiling
 	}

@@ -13,7 +13,7 @@ const (
 	maxSourceWeight = 1_000_000
 )
 
-func (s *Server) checkPrefixLists() error {
+func (s *Server) checkPrefixListsAndSourceWeights() error {
 	if err := checkPrefixCountAndValidity("Server.Allow", s.Allow); err != nil {
 		return err
 	}

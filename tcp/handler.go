@@ -152,7 +152,7 @@ func newShedFuncOrNil(h Handler) func(c *engine.Conn, in []byte, reason error) i
 		return nil
 	}
 	return func(c *engine.Conn, in []byte, reason error) int {
-		return shed((*Conn)(c), in, toOverloadError(reason))
+		return shed((*Conn)(c), in, toOverloadFullOrShedError(reason))
 	}
 }
 
@@ -177,7 +177,7 @@ var (
 	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
 )
 
-func toOverloadError(poolErr error) error {
+func toOverloadFullOrShedError(poolErr error) error {
 	if errors.Is(poolErr, pool.ErrFull) {
 		return errOverloadFull
 	}

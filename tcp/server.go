@@ -518,7 +518,7 @@ func (s *Server) checkSettingsAndApplyDefaults(listeners []Listener) (m engine.M
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkSocketBufferSizes, s.checkProcesses, s.checkPrefixLists, s.checkHeartbeat, s.checkTicker} {
+	for _, check := range []func() error{s.checkSocketBufferSizes, s.checkProcesses, s.checkPrefixListsAndSourceWeights, s.checkHeartbeat, s.checkTicker} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

@@ -209,7 +209,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	moved, took, err := pauseAcceptAndExportConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
-		err = next.SendDone(d.newDoneAndSaveSentCounters())
+		err = next.SendDone(d.newDoneAndSaveServerCounters())
 	}
 	if err != nil && next.ProbeAndKillIfHung() {
 		u.Lost = moved.Exported
@@ -217,7 +217,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // out of time: this process drains the connections that have not moved
-		_ = next.SendDone(d.newDoneAndSaveSentCounters())
+		_ = next.SendDone(d.newDoneAndSaveServerCounters())
 		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}

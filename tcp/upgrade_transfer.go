@@ -139,7 +139,7 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-func (d *outgoingUpgrade) newDoneAndSaveSentCounters() (done upgrade.Done) {
+func (d *outgoingUpgrade) newDoneAndSaveServerCounters() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
 		done.Listeners = append(done.Listeners, upgrade.ListenerCounts{Accepted: l.Accepted, Refused: l.Refused})

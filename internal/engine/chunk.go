@@ -129,7 +129,7 @@ func (b *Mailbox) PutSharedForEachOpenInChunk(chunk *GroupChunk, s *Shared) (t P
 		s.addHolderAndCountMemory()
 		b.findOrQueueBatch(chunk, size).addMessage(batchMessage{s, without})
 		if b.maxDelayedBytes > 0 {
-			b.delayOrReleaseQueuedOutput(true, size)
+			b.delayIfSmallOrReleaseQueuedOutput(true, size)
 		}
 	}
 	return t

@@ -6,11 +6,12 @@ func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.closeOrAbortIfLayerError(l.OnEOF(c))
 	}
-	c.MarkPeerEOFAndStartTimeout()
+	c.MarkPeerEOFAndForwardOrStartTimeout()
 }
 
-// MarkPeerEOFAndStartTimeout is OnEOF for a layer that has detected the EOF itself: the layer's OnEOF is not called.
-func (c *Conn) MarkPeerEOFAndStartTimeout() {
+// MarkPeerEOFAndForwardOrStartTimeout is OnEOF for a layer that has detected the EOF itself: the layer's OnEOF is not
+// called.
+func (c *Conn) MarkPeerEOFAndForwardOrStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
 		c.forwardEOFToPartner()

@@ -337,7 +337,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 			c.startPendingLayerAndUpdatePause()
 		}
 	case RequestLatest:
-		c.queueLatestOrCountDrop(req.shared.latest)
+		c.queueLatestOrCountDropIfSendClosed(req.shared.latest)
 	case RequestResumeLayer:
 		c.continueLayerHandshake()
 		c.startPendingLayerAndUpdatePause()

@@ -12,7 +12,7 @@ import (
 
 // This file moves a connection to another engine, usually in another process.
 //
-// StartExport stops reading and sending. AdvanceToNextAction then returns DetachOrExport. When no kernel operation is
+// RequestExport stops reading and sending. AdvanceToNextAction then returns DetachOrExport. When no kernel operation is
 // in progress, the driver calls OnKernelIdleForExport. BlockPostsAndSnapshot then returns a Record with the whole state
 // except the descriptor, including all requests posted earlier. After that, posting fails with ErrFull. After
 // AbortAsHandedOver, posting fails with ErrClosed; after CancelSnapshot, it works again.
@@ -83,7 +83,7 @@ func (c *Conn) WhyNotExported() string {
 	return "busy"
 }
 
-func (c *Conn) StartExport() error {
+func (c *Conn) RequestExport() error {
 	switch {
 	case c.isExporting():
 		return nil
@@ -123,7 +123,8 @@ func (c *Conn) CancelSnapshot() {
 }
 
 // AbortExport ends an export without moving the connection. The connection continues in this engine. After
-// BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of StartExport fail.
+// BlockPostsAndSnapshot, CancelSnapshot must be called first. AbortExport(true) makes later calls of RequestExport
+// fail.
 func (c *Conn) AbortExport(neverRetry bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return

@@ -22,7 +22,7 @@ func (o *ownCalls) SetValue(v any)     { o.value = v }
 
 // exportAndSnapshot starts the export and takes a snapshot, as far as possible.
 func (d *manualConn) exportAndSnapshot() (Record, error) {
-	if err := d.StartExport(); err != nil {
+	if err := d.RequestExport(); err != nil {
 		return Record{}, err
 	}
 	d.wantAction("when it leaves", DetachOrExport)

@@ -130,9 +130,9 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueLatestOrCountDrop queues sub, so that its newest value is sent. If the connection can send nothing more, it
-// counts the value as dropped instead.
-func (c *Conn) queueLatestOrCountDrop(sub *LatestSubscription) {
+// queueLatestOrCountDropIfSendClosed queues sub, so that its newest value is sent. If the connection can send nothing
+// more, it counts the value as dropped instead.
+func (c *Conn) queueLatestOrCountDropIfSendClosed(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {
 		_, replaced, unknown := sub.takeNewest()

@@ -93,7 +93,7 @@ func (c *Conn) OnHandshakeDone() {
 		return
 	}
 	c.state |= neverHeard
-	if c.extra.expiry = 0; c.is(peerEOF) { // see MarkPeerEOFAndStartTimeout
+	if c.extra.expiry = 0; c.is(peerEOF) { // see MarkPeerEOFAndForwardOrStartTimeout
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
 	}
 	c.callOpenedOrMarkOpenPending()

@@ -297,12 +297,12 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 		b.data = append(b.data, p...)
 	}
 	if b.maxDelayedBytes > 0 {
-		b.delayOrReleaseQueuedOutput(r.isDelayable(), size)
+		b.delayIfSmallOrReleaseQueuedOutput(r.isDelayable(), size)
 	}
 	return nil
 }
 
-func (b *Mailbox) delayOrReleaseQueuedOutput(canDelay bool, size int) {
+func (b *Mailbox) delayIfSmallOrReleaseQueuedOutput(canDelay bool, size int) {
 	if !canDelay || size >= minDirectSend || b.bytes >= b.maxDelayedBytes || b.numRequests >= b.MaxRequests/4 {
 		b.releaseDelayedLocked()
 	} else if !b.hasDelayed.Swap(true) {

@@ -100,13 +100,13 @@ func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	defer copyBuffers.Put(room)
 	p := room[:n]
 	if _, err := f.ReadAt(p, offset); err != nil {
-		return mapFileReadError(err)
+		return mapEOFToErrShortFile(err)
 	}
 	_, err := c.Write(p)
 	return err
 }
 
-func mapFileReadError(err error) error {
+func mapEOFToErrShortFile(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrShortFile
 	}
@@ -239,7 +239,7 @@ func (c *Conn) LoadFilePieceIntoOutput() {
 	b.bytes = b.bytes[:n]
 	if _, err := first.file.ReadAt(b.bytes, first.offset); err != nil {
 		c.runtime.freeCountedBuffer(b)
-		c.abortWith(NormalizeError(mapFileReadError(err)))
+		c.abortWith(NormalizeError(mapEOFToErrShortFile(err)))
 		return
 	}
 	c.addSentBytesToFirstFile(n)

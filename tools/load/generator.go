@@ -199,7 +199,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersThenSendOrReconnect(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountFullyDelivered(v)}, g.now())
+			g.countAnswersThenSendOrReconnectIfServerCloses(c, v, checkResult{answers: g.pubsub.clearNudgeAndCountFullyDelivered(v)}, g.now())
 		}
 		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
@@ -247,7 +247,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.countAnswersThenSendOrReconnect(c, cs, h, now)
+	g.countAnswersThenSendOrReconnectIfServerCloses(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -255,7 +255,7 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-func (g *generator) countAnswersThenSendOrReconnect(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) countAnswersThenSendOrReconnectIfServerCloses(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	g.recordAnswersAndLatenciesLocked(s, cs, res, now)
@@ -418,7 +418,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
 		if h := r.endAnswersAndDetectCleanClose(cs, in); h.serverCloses {
-			g.countAnswersThenSendOrReconnect(c, cs, h, g.now())
+			g.countAnswersThenSendOrReconnectIfServerCloses(c, cs, h, g.now())
 		}
 	}
 	return len(in)

@@ -60,7 +60,7 @@ func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	}
 	held := &heldConnsReport{start: time.Now(), printf: t.printTextUnlessJSON}
 	t.observers = append(t.observers, held.recordOrPrintHeldConns)
-	f.cfg.Observe = t.raiseGOMAXPROCSAndNotifyObservers
+	f.cfg.Observe = t.raiseGOMAXPROCSOnPlanAndNotifyObservers
 	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
 	if result != nil {
 		held.printMemoryPerConnOfBothSides()

@@ -61,7 +61,7 @@ func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 		return err
 	}
 	f.cfg.Observe = func(e load.Event) {
-		t.raiseGOMAXPROCSAndNotifyObservers(e)
+		t.raiseGOMAXPROCSOnPlanAndNotifyObservers(e)
 		if e.Step != nil {
 			t.printTextUnlessJSON("%s", formatSearchStep(e.Step, f.cfg.Rate.Goal))
 		}

@@ -187,7 +187,7 @@ func TestReporter(t *testing.T) {
 		{load.Event{Phase: load.Progress, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
-		r.raiseGOMAXPROCSAndNotifyObservers(step.event)
+		r.raiseGOMAXPROCSOnPlanAndNotifyObservers(step.event)
 		if status, _ := httpGet(t, url+"/readyz"); status != step.ready {
 			t.Errorf("%v: /readyz is %d, want %d", step.event.Phase, status, step.ready)
 		}

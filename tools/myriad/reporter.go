@@ -169,8 +169,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// raiseGOMAXPROCSAndNotifyObservers raises GOMAXPROCS if e contains a plan, and passes e to all observers.
-func (t *runReporter) raiseGOMAXPROCSAndNotifyObservers(e load.Event) {
+// raiseGOMAXPROCSOnPlanAndNotifyObservers raises GOMAXPROCS if e contains a plan, and passes e to all observers.
+func (t *runReporter) raiseGOMAXPROCSOnPlanAndNotifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCSUnlessSet(e.Plan.Loops, false)
 	}

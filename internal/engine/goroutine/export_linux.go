@@ -148,7 +148,7 @@ func (c *conn) startExportOrDecline() {
 	if d == nil {
 		return
 	}
-	err := c.StartExport()
+	err := c.RequestExport()
 	if err == nil {
 		return // exportOrStayOpen follows
 	}

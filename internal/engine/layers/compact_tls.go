@@ -84,7 +84,7 @@ func (l *compactTLSLayer) OnRead(c *engine.Conn, p []byte) error {
 		case errors.Is(err, tls13.ErrAgain):
 			return nil
 		case errors.Is(err, io.EOF):
-			c.MarkPeerEOFAndStartTimeout()
+			c.MarkPeerEOFAndForwardOrStartTimeout()
 			return nil
 		default:
 			return &engine.TLSError{Err: err}

@@ -102,7 +102,7 @@ func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 		case errors.Is(err, secure.ErrAgain):
 			return nil
 		case errors.Is(err, io.EOF):
-			c.MarkPeerEOFAndStartTimeout()
+			c.MarkPeerEOFAndForwardOrStartTimeout()
 			return nil
 		default:
 			return wrapUnlessUnexpectedEOF(err)

@@ -145,7 +145,7 @@ func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 func (d *connExporter) abortAndReport(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
-		d.endExportAndReport()
+		d.cancelPendingExportsAndReport()
 	}
 }
 
@@ -165,7 +165,7 @@ func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	}
 }
 
-func (d *connExporter) endExportAndReport() {
+func (d *connExporter) cancelPendingExportsAndReport() {
 	d.cancelPendingExports()
 	for _, o := range d.sender.Channels {
 		if !o.Ended {
@@ -200,7 +200,7 @@ func (d *connExporter) runIfDue(now time.Duration) {
 		d.cancelPendingExports()
 	}
 	if finished {
-		d.endExportAndReport()
+		d.cancelPendingExportsAndReport()
 	}
 }
 
@@ -221,7 +221,7 @@ func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 		}
 		err := engine.ErrExportBusy
 		if c.DriverFlags()&(Busy|Connecting) == 0 {
-			err = c.StartExport()
+			err = c.RequestExport()
 		}
 		if err == nil {
 			d.exporting = append(d.exporting, c.Ref())
@@ -328,7 +328,7 @@ func (d *connExporter) readConfirmationsOrEndExport() {
 			continue
 		}
 		if d.sender.ReceiveConfirmationsOrAbortExport(o) != nil {
-			d.endExportAndReport()
+			d.cancelPendingExportsAndReport()
 			return
 		}
 		if o.Ended {
@@ -337,7 +337,7 @@ func (d *connExporter) readConfirmationsOrEndExport() {
 	}
 }
 
-func (d *connExporter) freeChunksAfterManyExports() {
+func (d *connExporter) freeEmptyConnChunksAfterManyExportsOrAtEnd() {
 	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
 		d.exportedSinceFree = 0
 		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeChunksWithoutConns()) * int64(unsafe.Sizeof(connChunk{})))

@@ -265,7 +265,7 @@ func (l *Loop) runTurn() {
 		l.importer.receiveWaitingConns() // confirms connections that were received in the turn that was cut short
 	}
 	l.conns.makeReleasedReusable()
-	l.exporter.freeChunksAfterManyExports()
+	l.exporter.freeEmptyConnChunksAfterManyExportsOrAtEnd()
 	l.inTurn = false
 }
 

@@ -92,7 +92,7 @@ func (p *Peer) MoveTo(to *Engine) (moved *Peer, err error) {
 			p.driveConnUntilIdle()
 		}
 	}()
-	if err = c.StartExport(); err != nil {
+	if err = c.RequestExport(); err != nil {
 		return nil, err
 	}
 	p.driveConnUntilIdle()

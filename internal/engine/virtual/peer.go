@@ -165,13 +165,13 @@ func (p *Peer) applyBroadcastsAndCloses(req *pendingRequests) {
 }
 
 func (p *Peer) driveConnUntilIdle() (acted bool) {
-	for p.conn.IsOpen() && (p.performConnAction() || p.reportWritableOrReadOnce()) {
+	for p.conn.IsOpen() && (p.performActionRequestedByConn() || p.reportWritableOrReadOnce()) {
 		acted = true
 	}
 	return acted
 }
 
-func (p *Peer) performConnAction() (performed bool) {
+func (p *Peer) performActionRequestedByConn() (performed bool) {
 	c := &p.conn
 	switch c.AdvanceToNextAction() {
 	case engine.Send:

@@ -305,7 +305,7 @@ func (c *coordinator) processPhasesReachedByAll() {
 		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {
 			c.began = true // Began is the first of all phases
 			if e := load.MergeEvents(events...); phase == load.Part {
-				c.addRateAndNotifyIfSteady(e.Received)
+				c.addRateAndNotifyMembersIfSteady(e.Received)
 			} else {
 				c.emitEventWithTotals(e)
 			}
@@ -345,7 +345,7 @@ func (c *coordinator) sendPublishedCountsIfComplete() {
 	c.sendOrdersToAll()
 }
 
-func (c *coordinator) addRateAndNotifyIfSteady(rate float64) {
+func (c *coordinator) addRateAndNotifyMembersIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}

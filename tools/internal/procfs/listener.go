@@ -159,7 +159,7 @@ type socketOwnerSearch struct {
 }
 
 func (s *socketOwnerSearch) searchMainDescriptorTable(pid int) {
-	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
+	if _, err := s.searchDescriptorDirUpToLimit(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
@@ -167,13 +167,13 @@ func (s *socketOwnerSearch) searchMainDescriptorTable(pid int) {
 func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	owners, _ := threadsWithOwnTable(pid) // without permission, or if the process has ended, there are none
 	for _, t := range owners {
-		if found, _ := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
+		if found, _ := s.searchDescriptorDirUpToLimit(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
 			break
 		}
 	}
 }
 
-func (s *socketOwnerSearch) searchDescriptorDir(dir string, pid, maxDescriptors int) (found bool, err error) {
+func (s *socketOwnerSearch) searchDescriptorDirUpToLimit(dir string, pid, maxDescriptors int) (found bool, err error) {
 	for fd, err := range dirEntryNames(dir) {
 		if err != nil || maxDescriptors == 0 || s.left == 0 {
 			return false, err

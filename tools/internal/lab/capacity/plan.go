@@ -232,7 +232,7 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 		return nil, err
 	}
 	x.Descriptors = cost.Descriptors
-	x.Sources = p.proxyAddrsNeeded(&g, x.Each)
+	x.Sources = p.proxySourceAddrsNeededOrZero(&g, x.Each)
 	if x.Machines > 1 {
 		x.Returning = float64(x.EachNow) / float64(x.Machines-1) / g.Return.Seconds()
 		x.ReturnCores = x.Returning * p.Measured.Connect.Seconds()
@@ -240,8 +240,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// proxyAddrsNeeded returns the number of source addresses that a proxy needs for one port, or 0 if unknown.
-func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
+// proxySourceAddrsNeededOrZero returns the number of source addresses that a proxy needs for one port, or 0 if unknown.
+func (p *Planner) proxySourceAddrsNeededOrZero(g *Goal, conns int64) int64 {
 	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // any address will do; this one is for documentation
 	plan.Sources, plan.Targets = []netip.Addr{proxy}, []netip.AddrPort{netip.AddrPortFrom(proxy.Next(), 443)}

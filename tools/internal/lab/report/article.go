@@ -103,8 +103,7 @@ func (a *articleUpdate) regeneratePart(m []string) (string, error) {
 			}
 			cells = append(cells, cell)
 		}
-		marks, _ := row.formatProblemsWithWorstTone()
-		text += "|" + strings.Join(append(cells, marks), "|") + "|\n"
+		text += "|" + strings.Join(append(cells, row.formatMarks()), "|") + "|\n"
 	}
 	return text + "\n" + formatOrigins(rows, a.words) + "\n", nil
 }
@@ -161,6 +160,24 @@ func (a *articleUpdate) publishedRowsAbove(r *result.Report, workload *scenario.
 		}
 	}
 	return rows
+}
+
+// formatMarks lists the problems of the row's runs and the required claims that they did not meet.
+func (row *articleRow) formatMarks() string {
+	marks, _ := row.formatProblemsWithWorstTone()
+	if row.report == nil {
+		return marks
+	}
+	failed := 0
+	for _, v := range row.report.Verdicts {
+		if v.Failed && strings.HasPrefix(v.Text, row.workload.Name+"/"+row.subject+":") {
+			failed++
+		}
+	}
+	if failed > 0 {
+		marks = strings.TrimPrefix(fmt.Sprintf("%s, failed %d", marks, failed), ", ")
+	}
+	return marks
 }
 
 // connections returns the number of connections of the row's runs, or the published number.

@@ -332,7 +332,7 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 		c.WebSocket = &load.WebSocket{}
 	}
 	if s.Held {
-		return withHeldChecksAndBroadcast(c, s)
+		return withHoldChecksHeartbeatsAndBroadcast(c, s)
 	}
 	message := app.FixedMessageFor(w.App)
 	c.Message, c.Answer = message.Text, message.Answer
@@ -374,8 +374,8 @@ func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	return c
 }
 
-// withHeldChecksAndBroadcast returns c with two verifications, heartbeats and a broadcast.
-func withHeldChecksAndBroadcast(c load.Config, s scenario.Stage) load.Config {
+// withHoldChecksHeartbeatsAndBroadcast returns c with two verifications, heartbeats and a broadcast.
+func withHoldChecksHeartbeatsAndBroadcast(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
 	if c.WebSocket == nil { // WebSockets use pings instead

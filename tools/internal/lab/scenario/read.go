@@ -39,7 +39,7 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	}
 	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
-		return s, explainTOMLError(err)
+		return s, newErrorFromTOMLError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
 	return s, r.validateWithScalesAndSetBaseline(&s, tomlTableLineNumbers(text))
@@ -68,7 +68,7 @@ func tomlTableLineNumbers(text []byte) map[string][]int {
 	return lines
 }
 
-func explainTOMLError(err error) error {
+func newErrorFromTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
 		return Errorf("line %d: unknown key %q; expected a key as described in docs/scenarios.md", line, strings.Join(e.Errors[0].Key(), "."))
