@@ -45,7 +45,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message if it fits, and evicts the least recently used topics.
+// storeNewestAndEvict stores a topic's newest message. If there is not enough space, it evicts the topics that were
+// least recently used. A message that exceeds the limit on its own is not stored.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,8 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not a topic's.
+// parseTopicSubject returns the kind and name of the topic to which a NATS subject belongs. ok is false if the subject
+// does not belong to a topic, or contains only a hash of the topic's name.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -125,7 +126,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern: myriad.t.news.> for news.a*.
+// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern. For example, it returns
+// myriad.t.news.> for news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true
