@@ -95,7 +95,8 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
-// Matcher compiles a PSUBSCRIBE pattern. The result reports whether a topic matches, and is safe for concurrent use.
+// Matcher compiles a PSUBSCRIBE pattern. The returned function reports whether a topic matches the pattern. The
+// function is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond

@@ -32,7 +32,8 @@ func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that orders a topic's messages. Hold it while sending and while adding a subscriber.
+// topicLock returns the mutex that orders a topic's messages. The caller must hold the mutex while it sends a message
+// and while it adds a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }

@@ -106,7 +106,8 @@ var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the wildcard-free parts in the middle of a pattern that the index considers.
+// maxInnerRuns limits the number of literal runs in the middle of one pattern that the index considers. The index
+// ignores any further runs.
 const maxInnerRuns = 16
 
 // roundDownRunSize returns how many leading bytes of a literal run of runSize bytes are hashed.
@@ -117,7 +118,7 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two: each size in use slows down a publish
 }
 
-// eachLiteralRun yields the wildcard-free parts of a pattern. The first part may be empty.
+// eachLiteralRun yields the literal runs of a pattern. The first run may be empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)

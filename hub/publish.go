@@ -30,7 +30,8 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck reports whether the publisher may send one more message now and, if so, counts it. rate is per second.
+// rateCheck reports whether the publisher may send one more message now. If so, it counts the message. rate is the
+// limit in messages per second.
 type rateCheck func(now time.Time, rate int) bool
 
 // authorizePublish returns an error if the user may not publish the message. It checks the user's rights, the topic
@@ -131,8 +132,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// ensureLocalStreamAndDropExpired begins the stream of a hub without a cluster if necessary, and drops expired
-// messages.
+// ensureLocalStreamAndDropExpired begins a stream of stored messages if none exists, and drops expired messages. With a
+// cluster, it does nothing, because the messages are in a NATS stream.
 func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return

@@ -101,7 +101,8 @@ func (r *Replay) validateConfig(limits Limits) error {
 
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects the given topic or, for a pattern, any topic that matches.
+// keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics may select a
+// topic that matches the pattern.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -127,7 +128,8 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// KeepsAll reports whether the messages of a topic, or of all topics that match a pattern, are stored.
+// KeepsAll reports whether the messages of the given topic are stored. For a pattern, it reports whether the messages
+// of all topics that match the pattern are stored.
 func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, topicOrPattern)
@@ -182,7 +184,8 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// A dropped message gets a nil topic. It remains in the slice messages until removeDroppedMessages removes it.
+// When a message is dropped, its topic is set to nil. The message remains in the slice messages until
+// removeDroppedMessages removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded

@@ -134,7 +134,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part, argsLeft the number of further arguments.
+// part. argsLeft is the number of arguments that have not been parsed.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}
@@ -246,7 +246,8 @@ func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanc
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is its size in s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes of s that
+// encode the decoded byte.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -96,7 +96,8 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. Even after an error, the result contains the id if it is valid.
+// parseSocketRequest parses and validates a request. If the request is invalid, the result nevertheless contains the
+// request's id, unless the id itself is invalid.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))

@@ -71,7 +71,8 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the NATS subject of a topic, which contains a hash if the name is too long.
+// topicSubject returns the NATS subject of a topic. If the topic's name is too long, the subject contains a hash of the
+// name.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {

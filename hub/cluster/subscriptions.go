@@ -283,7 +283,8 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits up to a few seconds until NATS applies changes, and sets subs.replacedAt.
+// waitUntilSubscriptionsApply waits until NATS has applied the node's new subscriptions, but at most a few seconds. It
+// then sets subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {

@@ -62,7 +62,7 @@ func SmallestKnownMemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// smallestSystemMemoryLimit is like SmallestKnownMemoryLimit without GOMEMLIMIT. root is empty except in tests.
+// smallestSystemMemoryLimit is like SmallestKnownMemoryLimit, but ignores GOMEMLIMIT. root is empty except in tests.
 func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
