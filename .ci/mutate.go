@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// mutation is a change of one file.
+// mutation is a deliberate bug, made by one replacement in a source file. The tests of the package must detect the bug.
 type mutation struct {
 	what     string
 	file     string
@@ -100,8 +100,8 @@ func main() {
 	}
 }
 
-// runTests runs the tests with the mutation and reports whether they fail. A mutation that does not apply or compile is
-// an error.
+// runTests runs the tests with the mutation and reports whether they fail. If the text to replace does not occur
+// exactly once, or if the changed package does not compile, runTests returns an error.
 func (m *mutation) runTests(tempDir string) (killed bool, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {

@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// source describes a package. go list prints it as JSON.
+// source describes a package, as go list -json prints it.
 type source struct {
 	ImportPath, Dir string
 	GoFiles         []string
@@ -56,7 +56,8 @@ type source struct {
 // ours is the prefix of the import paths of this repository's packages.
 const ours = "github.com/myriad-go/myriad"
 
-// typeCheck returns the type errors of this repository's packages on one system. packages are arguments of go list.
+// typeCheck returns the type errors of this repository's packages on a system such as linux/amd64. packages are the
+// package patterns that typeCheck passes to go list.
 func typeCheck(system string, packages []string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {
@@ -105,7 +106,8 @@ func typeCheck(system string, packages []string) (mistakes []error, err error) {
 // imports maps import paths to packages that have been checked.
 type imports map[string]*types.Package
 
-// importerFor returns an importer for the package s. The importer resolves the paths that s imports.
+// importerFor returns an importer with which the package s can be checked. The importer finds only packages that the
+// map contains.
 func (all imports) importerFor(s source) types.Importer {
 	return importer(func(path string) (*types.Package, error) {
 		if to := s.ImportMap[path]; to != "" {

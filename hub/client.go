@@ -70,7 +70,8 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// subscriptionCountForConfirmation returns the count for replies. As in Redis, sharded topics are counted separately.
+// subscriptionCountForConfirmation returns the number of subscriptions that the confirmation of a subscribe or
+// unsubscribe command contains. As in Redis, sharded topics are counted separately from topics and patterns.
 func (c *client) subscriptionCountForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
@@ -105,7 +106,8 @@ func (h *Hub) chargePatternCostToAddr(c *client, ref tcp.Ref, delta int) {
 	}
 }
 
-// remainingPatternCost returns the maximum cost of the client's next pattern, which may be negative.
+// remainingPatternCost returns the highest cost that the client's next pattern may have. The result is negative if the
+// client or its address already exceeds a limit.
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {

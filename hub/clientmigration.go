@@ -55,8 +55,9 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClientAndFindUser decodes the output of appendState, except the subscriptions. It fails if the message
-// format is not between minFormat and maxFormat, or if the user was removed or is off.
+// decodeSavedClientAndFindUser decodes the state of a client, which appendState has encoded, and finds the client's
+// user. The subscriptions remain encoded in s.subscriptions. The function fails if the client's message format is not
+// between minFormat and maxFormat, or if the user was removed or is off.
 func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -76,7 +77,8 @@ func (h *Hub) decodeSavedClientAndFindUser(state []byte, minFormat, maxFormat me
 	return s, nil
 }
 
-// reauthorizeAndRestoreSubscriptions restores the saved subscriptions. It fails if the user may not have one of them.
+// reauthorizeAndRestoreSubscriptions restores the saved subscriptions. It fails if the user has lost the right to any
+// of the subscriptions.
 func (h *Hub) reauthorizeAndRestoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	// A pattern may cost more than in the old process, but must not be rejected.
@@ -149,7 +151,9 @@ func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
-// checkClientReceivedAllKept returns an error if the client still receives a replay, or may lack stored messages.
+// checkClientReceivedAllKept returns an error if the client may lack stored messages. This is the case while a replay
+// to the client is in progress. It is also the case if another process already stores the messages of the client's
+// topics.
 func (h *Hub) checkClientReceivedAllKept(c *client) error {
 	if c.isReplaying() {
 		return errReplayInProgress

@@ -10,11 +10,12 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the stored messages that it has missed, and then adds it to the receivers of new
-// messages.
+// clientReplay sends a client the stored messages that the client has missed. It then adds the client to the receivers
+// of new messages.
 //
-// A replay consists of steps with limited output. The client's handler runs the first step, another goroutine the
-// others. The last step holds the read lock of the replay buffer, so that no message is missed or repeated.
+// A replay consists of steps. Each step sends a limited amount of output. The client's handler runs the first step, and
+// another goroutine runs the other steps. The last step holds the read lock of the replay buffer, so that no message is
+// missed or repeated.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -48,7 +49,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits limits one step of a replay. work is in units of about 10 ns. bytes limits the size of the output.
+// stepLimits limits one step of a replay. work limits the processor time, in units of about 10 ns. bytes limits the
+// size of the output.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // stop before a message that does not fit completely
@@ -74,8 +76,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartPositionAndLastValues returns the position at which the replay starts. For a client that sent no position,
-// it sets cr.pos to the newest position, and sets cr.lastValues. known is false if the stream is not loaded yet.
+// initStartPositionAndLastValues returns the position at which the replay starts. If the client sent a position, the
+// replay starts there. Otherwise, the method sets cr.pos to the position of the newest message, and sets cr.lastValues
+// to the last values of the topics. If the client sent no position and the stream is not loaded yet, known is false.
 func (cr *clientReplay) initStartPositionAndLastValues() (start Position, known bool) {
 	cr.hub.ensureLocalStreamAndDropExpired()
 	r := cr.hub.Replay
@@ -160,7 +163,8 @@ func (cr *clientReplay) runStepsUntilJoined(ctx context.Context) error {
 	}
 }
 
-// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. Only one replay with patterns at a time does so.
+// prepareStepSerializingPatterns calls prepareStepAndJoinIfLast. If the replay has patterns, the method holds
+// patternStepMu during the call, so that the expensive steps of such replays run one at a time.
 func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -170,8 +174,9 @@ func (cr *clientReplay) prepareStepSerializingPatterns() (joined bool) {
 	return cr.prepareStepAndJoinIfLast(laterStepLimits)
 }
 
-// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read for stallTimeout, it discards
-// the output, releases the slot of replayLimiters.turns, and waits until the client reads.
+// sendOrRollBackAndWaitIfStalled sends the prepared output. If the client does not read enough to make space for the
+// output within stallTimeout, the method discards the output and releases the replay's slot of replayLimiters.turns. It
+// then waits until the client has read its earlier output.
 func (cr *clientReplay) sendOrRollBackAndWaitIfStalled(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -287,7 +292,8 @@ func (cr *clientReplay) countTimeoutOrWrapNoSpace(ctx context.Context, err error
 }
 
 // replayLimiters limits concurrent replays. A replay holds a slot of the semaphore early until this node has all
-// messages up to the client's position, and then a slot of queue. While it runs steps, it also holds a slot of turns.
+// messages up to the client's position. After that, the replay holds a slot of the semaphore queue instead. While the
+// replay runs steps, it also holds a slot of the semaphore turns.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
@@ -305,8 +311,9 @@ func (r *Replay) initLimitersOnce() *replayLimiters {
 	return limiters
 }
 
-// waitReachedOrDetectUnissued releases the slot of replayLimiters.turns and waits until this node has all messages up
-// to the client's position. If no node has assigned that position, it sets cr.unissued and returns.
+// waitReachedOrDetectUnissued waits until this node has all messages up to the client's position. While it waits, the
+// replay does not hold a slot of replayLimiters.turns. If it finds that no node has ever assigned the position to a
+// message, it sets cr.unissued and returns.
 func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -327,7 +334,8 @@ func (cr *clientReplay) waitReachedOrDetectUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns a channel that the next message closes, or nil if the node has reached pos.
+// nextMessageChanUnlessReached returns nil if this node has all messages up to pos. Otherwise, it returns a channel
+// that will be closed when the next message arrives.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -362,7 +370,8 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked reports whether this node has the stream up to pos, or whether pos belongs to another stream. Hold mu.
+// reachedLocked reports whether this node has all messages of the stream up to pos. If pos belongs to another stream,
+// the result is true as soon as this node's stream is loaded. The caller must hold m.mu.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -378,8 +387,8 @@ func (cr *clientReplay) indexTopicsAndCompilePatterns() {
 	}
 }
 
-// prepareStepAndJoinIfLast prepares the output of the next step. If it is the last step, it also sends the output and
-// adds the client to the topics' groups, unless the client's output queue is full.
+// prepareStepAndJoinIfLast prepares the output of the next step. The last step also sends the output and adds the
+// client to the topics' groups. If the client's output queue is full, the last step does neither, and joined is false.
 func (cr *clientReplay) prepareStepAndJoinIfLast(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -441,8 +450,9 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// resetInvalidPositionWithGapNotice checks whether the position belongs to this stream. If not, it appends a gap notice
-// and continues with the oldest stored message or, for a position that no node has assigned, with new ones.
+// resetInvalidPositionWithGapNotice checks whether the client's position belongs to this stream. If the position is
+// invalid, it appends a gap notice. The replay then continues with the oldest stored message. However, if no node has
+// ever assigned the position to a message, the replay sends only new messages.
 func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	r := cr.hub.Replay
 	newest := r.newestPos.Seq
@@ -458,8 +468,8 @@ func (cr *clientReplay) resetInvalidPositionWithGapNotice() {
 	cr.appendGapNoticeAndAdvance(newest)
 }
 
-// newestMissedSeq returns an upper bound for the sequence numbers of dropped messages that the client may have missed.
-// If the result is at most cr.pos.Seq, the client has missed none.
+// newestMissedSeq returns an upper bound for the sequence number of the newest dropped message of the client's topics
+// and patterns. If the result is at most cr.pos.Seq, the client has not missed any dropped message.
 func (cr *clientReplay) newestMissedSeq() (upperBound uint64) {
 	r := cr.hub.Replay
 	missing := r.newestDroppedSeqOfPatterns(cr.patterns, cr.pos.Seq)
@@ -477,7 +487,8 @@ func (cr *clientReplay) appendGapNoticeAndAdvance(seq uint64) {
 	cr.pending.gaps++
 }
 
-// trySendPendingAndJoinGroups sends the prepared output and joins the groups, unless the client's output queue is full.
+// trySendPendingAndJoinGroups sends the prepared output and adds the client to the topics' groups. If the client's
+// output queue is full, it does neither and returns false.
 func (cr *clientReplay) trySendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

@@ -54,7 +54,8 @@ type ClusterStats struct {
 	// Connected reports whether the node is connected to NATS. Disconnects counts lost connections to NATS.
 	Connected   bool
 	Disconnects int64
-	// Subjects is the number of subscribed NATS subjects. All reports whether wildcard subjects cover all topics.
+	// Subjects is the number of NATS subjects to which the node is subscribed. All reports whether these are wildcards
+	// that cover all topics, for example because the hub has too many topics for separate subscriptions.
 	Subjects int64
 	All      bool
 	// Sent counts messages sent to other nodes. Waiting and WaitingBytes are the current size of the queue of messages
@@ -94,12 +95,14 @@ func (h *Hub) EachName(kind Kind, f func(name string, subscribers int) bool) {
 	h.tableForKind(kind).eachTopic(func(t *topic) bool { return f(t.name, int(t.subscribers)) })
 }
 
-// Matcher compiles a PSUBSCRIBE pattern. The result reports whether a topic matches, and is safe for concurrent use.
+// Matcher compiles a PSUBSCRIBE pattern. The returned function reports whether a topic matches the pattern. The
+// function is safe for concurrent use.
 func Matcher(pattern string) func(topic string) bool { return compileGlob(pattern).matches }
 
 const clusterQueryTimeout = 200 * time.Millisecond
 
-// namesOnOtherHubs returns names on other hubs that match pattern, of at most maxBytes. omitted counts the others.
+// namesOnOtherHubs returns the names on other hubs that match pattern. The names take at most maxBytes. omitted is the
+// number of matching names that do not fit.
 func (h *Hub) namesOnOtherHubs(ctx context.Context, kind Kind, pattern string, maxBytes int) (names []string, omitted int) {
 	if h.Cluster == nil {
 		return nil, 0

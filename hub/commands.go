@@ -148,7 +148,9 @@ func serverCommands() []*command {
 	}
 }
 
-// misdirectedHTTPCommands returns commands named like words of HTTP requests. These commands close the connection.
+// misdirectedHTTPCommands returns commands for HTTP requests that arrive on a Redis connection. Lines of such requests
+// begin with POST or Host:, which the hub reads as the names of commands. As in Redis, these commands close the
+// connection.
 func misdirectedHTTPCommands() []*command {
 	return []*command{
 		&command{name: "post", arity: -1, beforeAuth: true, whileSubscribed: true, immediate: true, run: (*commandBatch).closeUnexpectedHTTP},

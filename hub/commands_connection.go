@@ -38,7 +38,8 @@ func (b *commandBatch) handleQuit() {
 	b.flushAndClose(nil)
 }
 
-// closeUnexpectedHTTP closes a Redis connection that receives an HTTP request, perhaps from a malicious web page.
+// closeUnexpectedHTTP closes a Redis connection because an HTTP request has arrived. For example, a malicious web page
+// can make a browser send such a request, with Redis commands in the body.
 func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP) }
 
 func (b *commandBatch) handleReset() {
@@ -69,7 +70,7 @@ func (b *commandBatch) handleSelectOnlyDB0() {
 	}
 }
 
-// setUserOrAuthDeadline sets the client's user. If there is none, the client must authenticate within authTimeout.
+// setUserOrAuthDeadline sets the client's user. If userOrNil is nil, the client must authenticate within authTimeout.
 func (b *commandBatch) setUserOrAuthDeadline(userOrNil *user) {
 	if previous := b.user; (previous == nil) != (userOrNil == nil) {
 		timeout := authTimeout

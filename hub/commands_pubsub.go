@@ -37,8 +37,8 @@ func (b *commandBatch) writeErrorReply(err error) {
 	}
 }
 
-// handleSubscribe subscribes to the names in the command, but to none if the user lacks the right to one of them. After
-// any other error, it skips the remaining names.
+// handleSubscribe subscribes the client to the names in the command. If the user lacks the right to one of the names,
+// the client is subscribed to none of them. After any other error, handleSubscribe skips the remaining names.
 func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	for _, name := range names {
@@ -65,7 +65,8 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 	b.clearArgsDoneAndOrderReplies()
 }
 
-// handleUnsubscribe ends the subscriptions to the names in the command or, without names, all of this kind.
+// handleUnsubscribe ends the client's subscriptions to the names in the command. If the command contains no names,
+// handleUnsubscribe ends all subscriptions of the given kind.
 func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 	names, first := b.args[1:], b.argsAlreadyDone()
 	if len(names) > 0 {
@@ -119,8 +120,9 @@ func (b *commandBatch) argsAlreadyDone() int {
 	return b.argsDone
 }
 
-// flushIfFullAndYieldIfOverBudget sends the replies if their buffer is full. If the batch's budget is used up, it
-// interrupts the command after argsDone arguments, for a later batch. If stop is true, the caller must return.
+// flushIfFullAndYieldIfOverBudget sends the replies if their buffer is full. If the batch has used up its budget, the
+// method suspends the command after the first argsDone arguments, and a later batch processes the remaining arguments.
+// If stop is true, the caller must return.
 func (b *commandBatch) flushIfFullAndYieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
@@ -143,7 +145,8 @@ func (b *commandBatch) clearArgsDoneAndOrderReplies() {
 	b.switchToMessageOrderIfSubscribed()
 }
 
-// switchToMessageOrderIfSubscribed queues further replies behind waiting messages if the client has subscriptions.
+// switchToMessageOrderIfSubscribed sends all later replies through the client's message queue if the client has
+// subscriptions. The client then receives replies and messages in the order in which they were queued.
 func (b *commandBatch) switchToMessageOrderIfSubscribed() {
 	if !b.repliesInMessageOrder && b.subscriptionCount() > 0 {
 		b.flushReplies()
@@ -167,10 +170,12 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	})
 }
 
-// maxTopicsOnLoop limits the topics that an event loop searches. Beyond that, another goroutine does so.
+// maxTopicsOnLoop is the largest number of topics that a command may search on the event loop. If there are more
+// topics, another goroutine searches them.
 const maxTopicsOnLoop = 1000
 
-// writeTopicListOrError writes the names that match pattern and have subscribers, or an error if they exceed maxBytes.
+// writeTopicListOrError writes the names that match pattern and have subscribers. If the names exceed maxBytes, it
+// writes an error instead.
 func (r *replyWriter) writeTopicListOrError(ctx context.Context, h *Hub, kind Kind, pattern string, maxBytes int) {
 	found, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
 	size, matches := 0, Matcher(pattern)
@@ -220,7 +225,8 @@ func (b *commandBatch) handleNumpatOnAllHubs() {
 	})
 }
 
-// replyInBackgroundIf calls makeReply. If slow is true, another goroutine does so.
+// replyInBackgroundIf calls makeReply on the event loop if slow is false. Otherwise, it pauses the connection while
+// another goroutine calls makeReply.
 func (b *commandBatch) replyInBackgroundIf(slow bool, makeReply func(ctx context.Context, r *replyWriter)) {
 	if !slow {
 		makeReply(context.Background(), &b.replyWriter)

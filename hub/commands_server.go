@@ -120,7 +120,9 @@ func (b *commandBatch) writeCommandInfos(list []*command) {
 // maxCommandNames limits the number of names in COMMAND INFO and COMMAND DOCS.
 const maxCommandNames = 100
 
-// commandsFromArgsOrReplyTooMany returns the named commands, or all without arguments. Unknown names become nil.
+// commandsFromArgsOrReplyTooMany returns the commands that the arguments name. For an unknown name, the result contains
+// nil. Without arguments, the method returns all commands. If there are too many names, it replies with an error, and
+// ok is false.
 func (b *commandBatch) commandsFromArgsOrReplyTooMany() (namedOrAll []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {

@@ -13,7 +13,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// eventSubscription describes a requested event stream. It is the connection's Value until the stream starts.
+// eventSubscription describes an event stream that a client has requested. Until the stream starts, the
+// eventSubscription is the Value of the client's connection.
 type eventSubscription struct {
 	client *client
 	names  [2][]string // by kind
@@ -63,8 +64,8 @@ func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	return nil
 }
 
-// parseReplayStart sets sub.since from the header Last-Event-ID or, without the header, from the parameter "since". The
-// parameter is an error if no messages of the topics are stored.
+// parseReplayStart sets sub.since from the header Last-Event-ID. If the request lacks the header, it uses the parameter
+// "since". If no messages of the topics are stored, it ignores the header and rejects the parameter.
 func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q url.Values) (err error) {
 	var kept bool
 	for k, names := range sub.names {

@@ -30,8 +30,8 @@ type failedLoginLimiter struct {
 	notLogged  int // connections closed without a log line
 }
 
-// recordFailedLogin counts a failed login from addr. After too many, it returns a closeReason, and the caller must
-// close the connection. For an HTTP request, c is nil.
+// recordFailedLogin counts a failed login of the client c from addr. If the client or addr has too many failed logins,
+// it returns a closeReason, and the caller must close the connection. For an HTTP request, c is nil.
 func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
@@ -67,7 +67,8 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// countFailedLoginCloseLaterIfMany counts a failed login. After too many, it stops reading and closes after a delay.
+// countFailedLoginCloseLaterIfMany counts a failed login. If the client or its address has too many failed logins, the
+// hub reads no more input from the connection and closes it after failedLoginCloseDelay.
 func (b *commandBatch) countFailedLoginCloseLaterIfMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {

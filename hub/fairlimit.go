@@ -11,10 +11,11 @@ import (
 
 // fairSemaphore is a semaphore with max slots that users and addresses share fairly. It is safe for concurrent use.
 //
-// A user may hold at most maxEach slots, an address twice as many. With keepSpare, a user or address may take a slot
-// only while it holds fewer slots than are free (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
+// A user may hold at most maxEach slots. An address may hold at most 2 * maxEach slots. If keepSpare is true, the
+// number of free slots is a further limit: a user or address may take a slot only while it holds fewer slots than are
+// free (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998).
 //
-// A released slot goes to the waiter whose user and address together hold the fewest slots.
+// If several waiters may take a free slot, it goes to the one whose user and address together hold the fewest slots.
 type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool

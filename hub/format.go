@@ -71,7 +71,8 @@ type jsonMessage struct {
 	Base64  string `json:"base64,omitempty"`
 }
 
-// encodeMessageJSON encodes a message as a JSON object, with base64 if the message is not valid UTF-8.
+// encodeMessageJSON encodes a message as a JSON object. If the message is not valid UTF-8, the object contains it in
+// base64.
 func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := jsonMessage{Op: "message", ID: id, Topic: publishedTopic}
 	if topicOrPattern.kind == Pattern {
@@ -86,8 +87,8 @@ func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []b
 	return p
 }
 
-// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. RESP has no such notice. It names
-// the topic if there is only one. topics must not be empty.
+// appendGapNoticeUnlessRESP appends a notice that messages up to upTo may be missing. If topics has only one element,
+// the notice names this topic. topics must not be empty. In RESP, which has no gap notices, the method appends nothing.
 func (f messageFormat) appendGapNoticeUnlessRESP(dst []byte, topics []*topic, upTo Position) []byte {
 	if !f.hasIDs() {
 		return dst

@@ -180,8 +180,8 @@ func (b *commandBatch) countCommandsAndReturnToPool() {
 	batchPool.Put(b)
 }
 
-// runCommands runs the commands in input and returns how many bytes it used. Commands queued by an open transaction do
-// not count, so the next input begins with them.
+// runCommands runs the commands in input and returns the number of bytes that are no longer needed. Commands that an
+// open transaction has queued remain in the input, so the next call receives them again.
 func (b *commandBatch) runCommands(input []byte) (used int) {
 	for !b.stopped {
 		tx, next := b.transactionOrNil(), used
@@ -235,8 +235,9 @@ func (b *commandBatch) readCommand(input []byte, maxBytes int) (n int, err error
 	return n, err
 }
 
-// updateSessionDetails calls the function set with the session's details. If there are none, it first creates them or,
-// if createIfAbsent is false, does nothing. Details that are zero afterwards are removed.
+// updateSessionDetails calls the function set with the session's details. If the session has no details, the method
+// first creates them if createIfAbsent is true, and otherwise does nothing. If the details are zero after the call, the
+// method removes them.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -305,7 +306,8 @@ func (b *commandBatch) sendRepliesCloseOnError(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection, because the client would take the next reply for the one that was not sent.
+// closeOnSendError closes the connection because a reply could not be sent. If the connection remained open, the client
+// would take the next reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -326,7 +328,8 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.conn.CloseWith(reason)
 }
 
-// runCommand runs the parsed command or queues it in a transaction. If it is not finished, a later batch continues.
+// runCommand runs the parsed command, or queues the command if a transaction is open. If finished is false, a later
+// batch continues the command.
 func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++

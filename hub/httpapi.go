@@ -181,7 +181,8 @@ func (api *httpAPI) rejectLoginAndCloseIfMany(w http.ResponseWriter, r *http.Req
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// allowOriginAfterCheck permits the requesting web page to read the response. First check the page's origin.
+// allowOriginAfterCheck permits the requesting web page to read the response. The caller must have checked the page's
+// origin.
 func (api *httpAPI) allowOriginAfterCheck(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -204,7 +205,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN, Authorization: Basic or the token parameter")
 
-// authenticateOrInitialUser returns the user of the request's credentials or, without any, the initial user.
+// authenticateOrInitialUser returns the user whose credentials the request contains. If the request contains no
+// credentials, it returns the result of initialUser.
 func (api *httpAPI) authenticateOrInitialUser(r *http.Request, q url.Values) (userOrNil *user, err error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -390,7 +392,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is like largestLocalTopics for the cluster. total may count topics more than once.
+// largestClusterTopics is like largestLocalTopics, but for the topics on all hubs of the cluster. total may count a
+// topic more than once.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {

@@ -105,7 +105,7 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 }
 
 // authorizeAndRecordSubscription checks rights and limits, and counts c as a subscriber. The caller must then add ref
-// to the topic's group for the format of c.
+// to the topic's group for clients that have the message format of c.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err

@@ -36,7 +36,8 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind marks the broadcast that makes the cluster resume delivery after an upgrade.
+// resumeClusterKind is the kind of a broadcast that contains no message. The broadcast makes the cluster resume
+// delivery after an upgrade.
 const resumeClusterKind = Kind(kindCount)
 
 func (h *Hub) queueClusterResumeBehindBroadcasts(cluster ClusterMigrator) {
@@ -137,8 +138,9 @@ func (h *Hub) localReplayOrEmpty() *Replay {
 // maxSavedKeptBytes limits the size of the stored messages that an upgrade passes to the new process.
 const maxSavedKeptBytes = 256 << 20
 
-// saveKeptMessages writes the newest stored messages, at most maxBytes. The first part describes the stream, each
-// further part contains one message, and an empty part is last. Every part begins with its length.
+// saveKeptMessages writes the newest stored messages, with a total size of at most maxBytes. The output consists of
+// parts, each preceded by its length. The first part describes the stream. Each further part contains one message. The
+// last part is empty.
 func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -174,7 +176,8 @@ func (r *Replay) saveKeptMessages(w io.Writer, maxBytes int) error {
 	return err
 }
 
-// restoreKeptMessages replaces the stored messages by those that saveKeptMessages has written, if there are any.
+// restoreKeptMessages replaces the stored messages by the messages that saveKeptMessages has written. If
+// saveKeptMessages had no stream to write, the stored messages remain.
 func (r *Replay) restoreKeptMessages(in *bufio.Reader) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,7 +32,8 @@ func (v *lastValue) memoryBytes() int {
 	return lastValueOverhead + (len(v.name)+15)&^15 + cap(v.message)
 }
 
-// topicLock returns the mutex that orders a topic's messages. Hold it while sending and while adding a subscriber.
+// topicLock returns the mutex that orders a topic's messages. The caller must hold the mutex while it sends a message
+// and while it adds a subscriber.
 func (l *lastValueCache) topicLock(topic string) *sync.Mutex {
 	return &l.topicLocks[maphash.String(hashSeed, topic)%uint64(len(l.topicLocks))]
 }
@@ -45,7 +46,8 @@ func (l *lastValueCache) storeAndSendUnderTopicLock(topic string, message []byte
 	send()
 }
 
-// storeNewestAndEvict stores a topic's newest message if it fits, and evicts the least recently used topics.
+// storeNewestAndEvict stores a topic's newest message. If there is not enough space, it evicts the topics that were
+// least recently used. A message that exceeds the limit on its own is not stored.
 func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,8 @@ type Limits struct {
 	// protocol, the server's tcp.Limits.MaxMessage also applies. A message whose encoded form exceeds
 	// tcp.Limits.MaxUnsent is not delivered.
 	MaxMessage int
-	// MaxTopics limits, separately for each kind, the topics or patterns with subscribers. The default is 10,000,000.
+	// MaxTopics limits the number of topics that have subscribers. The same limit applies separately to sharded topics
+	// and to patterns. The default is 10,000,000.
 	MaxTopics int
 	// MaxName limits the length of a topic name or a pattern in bytes. The default is 1,024, the maximum 65,536.
 	MaxName int
@@ -24,17 +25,19 @@ type Limits struct {
 	MaxSubscriptions int
 	// MaxSubscribers limits the number of subscribers of one topic or pattern. The default 0 means no limit.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of matching one message against the patterns of all clients, for the most
-	// expensive topic name that MaxName permits. One unit takes about 10 ns. The default is 100,000, about 1 ms.
+	// MaxPatternWork limits the work of matching one message against the patterns of all clients. The work depends on
+	// the message's topic name. The limit applies to the work for the most expensive name of up to MaxName bytes. One
+	// unit of work takes about 10 ns. The default is 100,000, about 1 ms.
 	MaxPatternWork int
 	// MaxPatternCost limits the total cost of one client's patterns. The cost of a pattern is the work that it adds to
-	// a publish (see MaxPatternWork; 0 for most patterns), plus 1 for every 64 bytes of its compiled form. All clients
-	// of an address together may use the smaller of twice MaxPatternCost and the unused part of MaxPatternWork. The
-	// default is 25,000.
+	// a publish, in units of MaxPatternWork, plus 1 for every 64 bytes of its compiled form. Most patterns add no work.
+	// All clients of an IPv4 address or IPv6 /64 network together may use at most 2 * MaxPatternCost, and at most the
+	// unused part of MaxPatternWork. The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits consecutive failed logins on a connection. All clients of an IPv4 address or IPv6 /64
-	// network together may fail 10 * MaxFailedLogins times per minute. A connection that reaches a limit is closed, in
-	// the Redis protocol after a second. A correct password is always accepted. The default is 10, the maximum 200.
+	// MaxFailedLogins limits the number of consecutive failed logins on a connection. All clients of an IPv4 address or
+	// IPv6 /64 network together may fail 10 * MaxFailedLogins times per minute. A connection that reaches one of these
+	// limits is closed. In the Redis protocol, the connection closes one second later. A correct password is always
+	// accepted. The default is 10, the maximum 200.
 	MaxFailedLogins int
 	// PublishRate limits the number of messages that a client may publish per second. A client may publish all messages
 	// of a second at once. Further messages are rejected. All HTTP requests from an IPv4 address or IPv6 /64 network

@@ -15,7 +15,7 @@ import (
 // patternIndex finds the patterns that match a topic without trying every pattern.
 //
 // A literal run is a wildcard-free part of a pattern. The index stores each pattern under the hash of one of its
-// literal runs. A publish looks up the substrings of its topic.
+// literal runs. When a message is published, the index looks up the hashes of the substrings of the topic's name.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -39,7 +39,8 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket contains the patterns stored under one literal run, in immutable chunks that need no lock.
+// bucket contains the patterns that are stored under one literal run. A chunk of patterns never changes after it was
+// stored, so readers need no lock.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
@@ -63,7 +64,8 @@ func (b bucket) copyWithPatternAppended(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// copyWithSlotRemoved returns a copy without the pattern at index slot. The last pattern moves to this index.
+// copyWithSlotRemoved returns a copy of the bucket without the pattern at index slot. In the copy, the last pattern
+// takes this index.
 func (b bucket) copyWithSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
@@ -104,7 +106,8 @@ var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the wildcard-free parts in the middle of a pattern that the index considers.
+// maxInnerRuns limits the number of literal runs in the middle of one pattern that the index considers. The index
+// ignores any further runs.
 const maxInnerRuns = 16
 
 // roundDownRunSize returns how many leading bytes of a literal run of runSize bytes are hashed.
@@ -115,7 +118,7 @@ func roundDownRunSize(runSize int) int {
 	return 1 << (bits.Len(uint(runSize)) - 1) // a power of two: each size in use slows down a publish
 }
 
-// eachLiteralRun yields the wildcard-free parts of a pattern. The first part may be empty.
+// eachLiteralRun yields the literal runs of a pattern. The first run may be empty.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -231,7 +234,8 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxPublishWork updates x.maxPublishWork after the work of r's bucket has changed. increase may be negative.
+// updateMaxPublishWork updates x.maxPublishWork after the work of the bucket for r has changed from oldWork to newWork.
+// It returns the increase of x.maxPublishWork, which may be negative.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -246,8 +250,9 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// Costs of matching and storing a pattern, in units of about 10 ns. Trying a pattern costs tryUnits. Each other
-// constant is the number of bytes or 64-bit mask words that cost one unit.
+// Costs of matching and storing a pattern, in units of about 10 ns. tryUnits is the cost of trying one pattern. Each
+// other constant is the amount that costs one unit. maskWordsPerUnit is a number of 64-bit mask words. The others are
+// numbers of bytes.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -298,8 +303,9 @@ type runLengthWork struct {
 
 type level struct{ work, n int } // n buckets that each have this work
 
-// updateMaxWork updates l.work after the work of one bucket has changed. 0 means that the bucket does not exist.
-// maxBuckets is the number of buckets that one name can match. increase may be negative.
+// updateMaxWork updates l.work after the work of one bucket has changed from oldWork to newWork. oldWork is 0 for a new
+// bucket. newWork is 0 for a removed bucket. maxBuckets is the number of buckets that one topic name can match. The
+// method returns the increase of l.work, which may be negative.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)

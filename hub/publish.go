@@ -30,10 +30,13 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.authorizeAndPublish(anyone, nil, Topic, name, message)
 }
 
-// rateCheck reports whether the publisher may send one more message now and, if so, counts it. rate is per second.
+// rateCheck reports whether the publisher may send one more message now. If so, it counts the message. rate is the
+// limit in messages per second.
 type rateCheck func(now time.Time, rate int) bool
 
-// authorizePublish checks rights, topic name, message size and, if withinRate is set, the rate. It counts refusals.
+// authorizePublish returns an error if the user may not publish the message. It checks the user's rights, the topic
+// name and the size of the message. If withinRate is not nil, it also checks the publisher's rate. It counts each
+// refusal.
 func (h *Hub) authorizePublish(u *user, withinRate rateCheck, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -96,12 +99,13 @@ func (m *replayBuffer) beginNewStreamLocked() {
 // keepsLocally reports whether this hub stores messages itself, without a cluster.
 func (h *Hub) keepsLocally() bool { return h.Replay != nil && h.Cluster == nil }
 
-// keptByOtherProcess takes the place of an id for a message that only the new process of an upgrade stores. Clients
-// whose protocol has ids do not receive the message from this process.
+// keptByOtherProcess is a special value that takes the place of a message id. During an upgrade, it marks a message
+// that only the new process stores. This process does not send such a message to clients whose protocol has ids.
 const keptByOtherProcess = "-"
 
-// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores messages
-// that Replay selects. While another process has taken over in an upgrade, only that process stores messages.
+// keepIfSingleHubAndDeliver sends a message to this process's subscribers. Without a cluster, it also stores the
+// message if Replay selects the topic. After another process has taken over in an upgrade, only that process stores
+// messages.
 func (h *Hub) keepIfSingleHubAndDeliver(kind Kind, topic string, message []byte) (receivers int) {
 	if h.Cluster != nil || !h.keepsAny(kind, topic) {
 		return h.deliverLocally(kind, topic, message, "")
@@ -128,8 +132,8 @@ func (h *Hub) isHandedOver() bool {
 	return h.keepsLocally() && s != nil && s.HandedOver()
 }
 
-// ensureLocalStreamAndDropExpired begins the stream of a hub without a cluster if necessary, and drops expired
-// messages.
+// ensureLocalStreamAndDropExpired begins a stream of stored messages if none exists, and drops expired messages. With a
+// cluster, it does nothing, because the messages are in a NATS stream.
 func (h *Hub) ensureLocalStreamAndDropExpired() {
 	if !h.keepsLocally() {
 		return
@@ -143,7 +147,8 @@ func (h *Hub) ensureLocalStreamAndDropExpired() {
 	r.DropExpired(time.Now())
 }
 
-// deliverLocally sends a message to this process's subscribers and stores last values. An unstored message has no id.
+// deliverLocally sends a message to this process's subscribers. If last values are enabled, it also stores the message
+// as the topic's last value. If the message is not stored for replays, id is "".
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {

@@ -44,7 +44,8 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	return ok
 }
 
-// addrOrIPv6Network returns the address to which limits apply: addr itself for IPv4, the /64 network for IPv6.
+// addrOrIPv6Network returns the address to which limits apply. For an IPv4 address, this is addr itself. For an IPv6
+// address, this is its /64 network.
 func addrOrIPv6Network(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); !addr.Is6() {
 		return addr

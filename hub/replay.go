@@ -36,14 +36,14 @@ type Replay struct {
 	// MaxBytesPerTopic and MaxMessagesPerTopic limit the messages of one topic in memory, but not in the NATS stream of
 	// a Cluster. Beyond a limit, the topic's oldest messages are dropped. The default 0 means no limit per topic.
 	MaxBytesPerTopic, MaxMessagesPerTopic int
-	// MaxReplays limits the replays that run at the same time. The default is 64. A replay of few messages does not
-	// count. Up to 64 * MaxReplays further clients wait. Any others are rejected and must try again. If a client does
-	// not read for a second, its replay stops, and the client waits again.
+	// MaxReplays limits the number of replays that run at the same time. The default is 64. A replay of few messages
+	// does not count. Up to 64 * MaxReplays more clients may wait for their replays. Any further client is rejected and
+	// must try again. If a client does not read for a second, its replay stops, and the client waits again.
 	MaxReplays int
-	// MaxReplaysEach limits the replays of one user that run at the same time. Up to 64 * MaxReplaysEach further
-	// clients of the user wait. For all clients of an IPv4 address or IPv6 /64 network together, both limits are twice
-	// as high. Without Users, only the limits per address apply. If all clients share a user or a proxy, set
-	// MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
+	// MaxReplaysEach limits the number of replays of one user that run at the same time. Up to 64 * MaxReplaysEach more
+	// clients of the user may wait. All clients of an IPv4 address or IPv6 /64 network together have similar limits,
+	// which are twice as high. If Hub.Users is nil, only the limits per address apply. If all clients share one user or
+	// one proxy, set MaxReplaysEach to MaxReplays. The default is a quarter of MaxReplays.
 	MaxReplaysEach int
 	// Timeout limits the time of a replay, including the time that the client waits for its start. After Timeout, the
 	// client is disconnected. It may reconnect to get the remaining messages. The default is 30 s.
@@ -101,7 +101,8 @@ func (r *Replay) validateConfig(limits Limits) error {
 
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether r.Topics selects the given topic or, for a pattern, any topic that matches.
+// keepsAny reports whether r.Topics selects the given topic. For a pattern, it reports whether r.Topics may select a
+// topic that matches the pattern.
 func (r *Replay) keepsAny(kind Kind, topicOrPattern string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -127,7 +128,8 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// KeepsAll reports whether the messages of a topic, or of all topics that match a pattern, are stored.
+// KeepsAll reports whether the messages of the given topic are stored. For a pattern, it reports whether the messages
+// of all topics that match the pattern are stored.
 func (r *Replay) KeepsAll(kind Kind, topicOrPattern string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, topicOrPattern)
@@ -165,7 +167,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parsePlausiblePosition parses a message id from a client, and rejects ids that no node can have issued.
+// parsePlausiblePosition parses a message id from a client. It rejects an id that no node can have assigned to a
+// message.
 func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -181,7 +184,8 @@ func (r *Replay) parsePlausiblePosition(text string) (Position, error) {
 
 // replayBuffer contains the stored messages in order. mu is held while a message is numbered, stored and sent.
 //
-// A dropped message gets a nil topic. It remains in the slice messages until removeDroppedMessages removes it.
+// When a message is dropped, its topic is set to nil. The message remains in the slice messages until
+// removeDroppedMessages removes it.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool           // the messages of the stream are loaded
@@ -272,7 +276,7 @@ func (m *replayBuffer) readyLocked(seq uint64) {
 	m.wakeAllPositionWaiters()
 }
 
-// At returns the position of the newest message. ready is false until SetLoaded has been called.
+// At returns the position of the newest message. Until the stream is loaded, ready is false.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -339,7 +343,8 @@ func (r *Replay) DropExpired(now time.Time) {
 	r.dropBeyondLimits(now, math.MaxInt)
 }
 
-// dropBeyondLimits drops the oldest messages beyond the limits. maxExpired limits those dropped only for MaxAge.
+// dropBeyondLimits drops the oldest messages until no limit is exceeded. However, it drops at most maxExpired messages
+// for the sole reason that they are older than MaxAge.
 func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	bytes, messages, age := r.Bounds()
 	for n := 0; r.live > 0; n++ {
@@ -351,7 +356,8 @@ func (r *Replay) dropBeyondLimits(now time.Time, maxExpired int) {
 	}
 }
 
-// addDroppingOldestOfSameTopic stores a message, and drops the topic's oldest messages beyond the limits per topic.
+// addDroppingOldestOfSameTopic stores a message. If the topic then exceeds MaxMessagesPerTopic or MaxBytesPerTopic, it
+// drops the topic's oldest messages.
 func (r *Replay) addDroppingOldestOfSameTopic(seq uint64, when time.Time, name string, data []byte) {
 	t := r.topics[name]
 	if t == nil {
@@ -404,8 +410,8 @@ func (m *replayBuffer) recordNewestDropped(topic string, seq uint64) {
 	m.maxDropped = max(m.maxDropped, seq)
 }
 
-// removeDroppedMessages removes dropped messages at the beginning of the slice, or everywhere if they are more than
-// half.
+// removeDroppedMessages removes the dropped messages at the beginning of m.messages. If more than half of the elements
+// are dropped messages, it removes all dropped messages.
 func (m *replayBuffer) removeDroppedMessages() {
 	for m.head < len(m.messages) && m.messages[m.head].topic == nil {
 		m.messages[m.head] = nil
@@ -430,20 +436,21 @@ func (m *replayBuffer) firstOrNextSeq() uint64 {
 	return m.newestPos.Seq + 1
 }
 
-// messagesAndDropMarksAfter returns the messages after seq. Some dropped messages, with a nil topic, are among them.
+// messagesAndDropMarksAfter returns the elements of m.messages after the sequence number seq. An element with a nil
+// topic stands for a dropped message. The caller must skip such elements.
 func (m *replayBuffer) messagesAndDropMarksAfter(seq uint64) []*keptMessage {
 	all := m.messages[m.head:]
 	i, _ := slices.BinarySearchFunc(all, seq+1, func(k *keptMessage, seq uint64) int { return cmp.Compare(k.seq, seq) })
 	return all[i:]
 }
 
-// newestDroppedSeq returns an upper bound for the sequence numbers of a topic's dropped messages.
+// newestDroppedSeq returns an upper bound for the sequence number of the topic's newest dropped message.
 func (m *replayBuffer) newestDroppedSeq(topic string) (upperBound uint64) {
 	return max(m.droppedFloor, m.newestDropped[topic])
 }
 
-// newestDroppedSeqOfPatterns returns an upper bound for the sequence numbers of dropped messages that match a pattern.
-// If the result is at most afterSeq, none after afterSeq was dropped.
+// newestDroppedSeqOfPatterns returns an upper bound for the sequence number of the newest dropped message that matches
+// a pattern. If the result is at most afterSeq, no matching message after afterSeq was dropped.
 func (m *replayBuffer) newestDroppedSeqOfPatterns(patterns []topicPattern, afterSeq uint64) (upperBound uint64) {
 	if len(patterns) == 0 || m.maxDropped <= afterSeq {
 		return 0

@@ -26,8 +26,8 @@ func (r *replyWriter) writeHeader(typeByte byte, n int) {
 func (r *replyWriter) writeInt(n int)         { r.writeHeader(':', n) }
 func (r *replyWriter) writeArrayHeader(n int) { r.writeHeader('*', n) }
 
-// writeRESP3Header writes the header of a RESP3 type with n elements or, in RESP2, of an array with resp2Count
-// elements.
+// writeRESP3Header writes the header of a RESP3 type with n elements. For a RESP2 client, it instead writes the header
+// of an array with resp2Count elements.
 func (r *replyWriter) writeRESP3Header(typeByte byte, n, resp2Count int) {
 	if r.resp3 {
 		r.writeHeader(typeByte, n)
@@ -120,8 +120,8 @@ const (
 var errTooManyScans = errors.New("too many list requests; try again later")
 
 // replyInBackground pauses the connection while another goroutine calls makeReply to write the reply. If makeReply
-// fails, the connection closes after the reply. In a transaction or with too many replies in progress, the reply is an
-// error.
+// returns an error, the connection closes after the reply. In a transaction, or if too many such replies are in
+// progress, replyInBackground does not call makeReply, but replies with an error.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.transactionOrNil() != nil {
 		b.writeError("ERR '" + b.command.name + "' takes too long for a transaction; send it without MULTI")
@@ -145,8 +145,8 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. An
-// error of makeReply closes c. The function fails if too many replies are in progress.
+// pauseAndReplyInBackground stops reading from c until another goroutine has called makeReply and sent its result. If
+// makeReply returns an error, c closes. If too many such replies are in progress, pauseAndReplyInBackground fails.
 func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.backgroundReplies.Add(1) > maxBackgroundReplies {
 		h.backgroundReplies.Add(-1)

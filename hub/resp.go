@@ -26,7 +26,7 @@ const (
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// protocolError is a violation of the Redis protocol, in words for the client.
+// protocolError describes a violation of the Redis protocol. The hub sends the text to the client.
 type protocolError string
 
 func (e protocolError) Error() string {
@@ -134,7 +134,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 }
 
 // checkMinCommandSize returns an error if the command cannot fit into the size limit. pos is the size of the parsed
-// part, argsLeft the number of further arguments.
+// part. argsLeft is the number of arguments that have not been parsed.
 func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes; at most %d are allowed", minSize, r.maxBytes))}
@@ -142,7 +142,8 @@ func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	return nil
 }
 
-// parseNumberLine parses a number and its line end. size is 0 if the line is incomplete.
+// parseNumberLine parses a number and its line end. If the line is incomplete, size is 0. validSoFar reports whether
+// the line is valid or, if it is incomplete, can still become valid.
 func parseNumberLine(input []byte) (n, size int, validSoFar bool) {
 	end := bytes.IndexByte(input[:min(len(input), maxNumberBytes)], '\r')
 	switch {
@@ -219,8 +220,8 @@ func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	}
 }
 
-// unquoteRestOfArg decodes the rest of an argument, from its first quote on, and appends it to r.unquotedArgs. The
-// result rest is the line after the argument.
+// unquoteRestOfArg decodes the rest of an argument whose first quote is at the beginning of line. It appends the
+// decoded bytes to r.unquotedArgs. rest is the part of line after the argument.
 func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
@@ -245,7 +246,8 @@ func (r *commandReader) unquoteRestOfArg(line []byte) (rest []byte, quotesBalanc
 	return line, true
 }
 
-// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is its size in s.
+// decodeQuotedByte decodes the first byte of quoted text, which may be an escape. size is the number of bytes of s that
+// encode the decoded byte.
 func decodeQuotedByte(s []byte, quote byte) (b byte, size int) {
 	switch {
 	case s[0] != '\\' || len(s) == 1:

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// countLostIfSlowThenUnsubscribe ends a closed client's subscriptions. A slow client's unsent output counts as lost.
+// countLostIfSlowThenUnsubscribe ends the subscriptions of a client whose connection has closed. If the connection was
+// closed because the client was slow, the unsent output counts as lost.
 func (h *Hub) countLostIfSlowThenUnsubscribe(conn *tcp.Conn, closeReason error) {
 	holder, ok := conn.Value().(clientHolder)
 	if !ok {
@@ -42,7 +43,8 @@ type Slow struct {
 	// output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top lists up to ten clients with the most unsent output and, if it is equal, with the most lost messages.
+	// Top lists at most ten clients, starting with the most unsent output. Clients with equal unsent output are ordered
+	// by their numbers of lost messages.
 	Top []SlowClient
 }
 
@@ -79,7 +81,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	return s, err
 }
 
-// eachConnSerially calls f for each connection that matches, one call at a time, on the connection's event loop.
+// eachConnSerially calls f for each connection for which matches returns true. Each call of f runs on the connection's
+// event loop, but only one call runs at a time.
 func eachConnSerially(ctx context.Context, srv *tcp.Server, matches func(*tcp.Conn) bool, f func(*tcp.Conn)) error {
 	var mu sync.Mutex
 	ended := false

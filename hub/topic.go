@@ -51,7 +51,8 @@ func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	}
 }
 
-// deliveryCounts counts messages sent to and dropped for subscribers, and the bytes of output.
+// deliveryCounts counts the messages that were sent to subscribers, their bytes, and the messages that were dropped
+// because a subscriber's queue was full.
 type deliveryCounts struct{ sent, bytes, dropped int }
 
 func (t *deliveryCounts) add(more deliveryCounts) {

@@ -87,7 +87,7 @@ func (ts *topicTable) eachTopic(f func(*topic) bool) {
 	}
 }
 
-// topicSet is a hash table of topics with linear probing, which takes about 12 bytes per topic.
+// topicSet is a hash table of topics with linear probing. It takes about 12 bytes per topic.
 type topicSet struct {
 	slots []*topic
 	tags  []uint8 // of the topics in slots; 0 means free
@@ -98,7 +98,8 @@ const minSlots = 8
 
 func (s *topicSet) homeSlot(hash uint32) int { return int(uint64(hash) * uint64(len(s.slots)) >> 32) }
 
-// splitHash divides a topic's hash into slotHash, which determines the slot, and tag. tag is never 0 (a free slot).
+// splitHash divides a topic's hash into slotHash and tag. slotHash determines the topic's slot. tag is never 0, because
+// 0 marks a free slot.
 func splitHash(hash uint64) (slotHash uint32, tag uint8) {
 	return uint32(hash >> 32), uint8(hash>>8) | 1
 }

@@ -24,10 +24,12 @@ type transaction struct {
 	tooLong        bool // the next command exceeds the size limit and gets an error
 }
 
-// transactionReserve is the number of bytes that queued commands leave free for the beginning of the next command.
+// transactionReserve is the number of bytes of a transaction's size limit that queued commands must leave free. The
+// beginning of the next command needs this space.
 const transactionReserve = 64
 
-// reservedBytes returns the part of the transaction's size limit that the next command cannot use. tx may be nil.
+// reservedBytes returns how many bytes of the transaction's size limit are not available to the next command. tx may be
+// nil.
 func (tx *transaction) reservedBytes() int {
 	if !tx.keepsQueue() {
 		return 0
@@ -60,8 +62,8 @@ func (b *commandBatch) endTransaction() {
 	b.updateSessionDetails(false, func(d *sessionDetails) { d.unfinished = nil })
 }
 
-// queueOrRejectTransaction counts a command as queued and replies QUEUED. An invalid command makes EXEC fail; an
-// invalid EXEC ends the transaction.
+// queueOrRejectTransaction counts a command as queued and replies QUEUED. If the command is invalid, it replies with an
+// error, and EXEC will fail. If the invalid command is EXEC itself, the transaction ends.
 func (b *commandBatch) queueOrRejectTransaction(tx *transaction, cmd *command, errorReply string) {
 	switch {
 	case errorReply != "" && equalsFold(b.args[0], "exec"):

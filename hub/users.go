@@ -89,7 +89,7 @@ type user struct {
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
 }
 
-// anyone is the user of all clients in a hub without users.
+// anyone is the user of all clients if Hub.Users is nil. This user may do everything.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
 	u.account.Store(&aclAccount{enabled: true, noPassword: true, selectors: []aclSelector{allowAll}})
@@ -123,7 +123,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool { return s.commands&publishBits[kind] != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe. A pattern needs an ACL rule with exactly this pattern.
+// maySubscribe reports whether the user may subscribe to a topic or pattern. The user may subscribe to a pattern only
+// if an ACL rule contains exactly this pattern.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s aclSelector) bool {
 		if kind == Pattern {
@@ -176,8 +177,9 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of the client certificate (ACL rule cert). Without one, it returns the user of
-// unauthenticated clients, or nil if clients must authenticate. tlsState may be nil.
+// initialUser returns the user that a client has before it logs in. If the client certificate names a user with the ACL
+// rule cert, initialUser returns this user. Otherwise, it returns the user of unauthenticated clients, or nil if
+// clients must authenticate. tlsState may be nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) (userOrNil *user) {
 	if tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		u := h.Users.currentRoster().byName[tlsState.PeerCertificates[0].Subject.CommonName]

@@ -29,14 +29,14 @@ import (
 //	{"op":"auth","token":"t"}               {"op":"authenticated","user":"u"}
 //	{"op":"ping"}                           {"op":"pong"}
 //
-// count is the client's number of subscriptions. To publish binary data, send base64 instead of data. To log in with a
-// password, send user and password instead of token. A failed request gets {"op":"error","error":"..."}. Messages are
-// encoded by encodeMessageJSON.
+// count is the client's number of subscriptions. To publish binary data, encode the data in base64 and send it in the
+// field base64 instead of the field data. To log in with a password, send the fields user and password instead of the
+// field token. The reply to a failed request is {"op":"error","error":"..."}. encodeMessageJSON encodes messages.
 //
-// Messages of topics that Hub.Replay selects have an id. For such a topic, the reply "subscribed" contains since: the
-// client receives all messages after this id. By default, since is the newest id; a request may contain an earlier id.
-// If messages after since are no longer available, {"op":"gap","topic":"a","id":"k3-9"} comes first. It means that
-// messages up to k3-9 may be missing.
+// Messages of topics that Hub.Replay selects have an id. For such a topic, the reply "subscribed" contains an id in the
+// field since, and the client receives all messages after this id. By default, this is the newest id. A request may
+// contain an earlier id in the field since. If messages after this id are no longer available, the notice
+// {"op":"gap","topic":"a","id":"k3-9"} precedes the messages. The notice means that messages up to k3-9 may be missing.
 //
 // After the first subscription, replies and messages are in order: the reply "subscribed" precedes the topic's first
 // message, and no message of the topic follows "unsubscribed".
@@ -96,7 +96,8 @@ func badRequestf(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errBadRequest}, args...)...)
 }
 
-// parseSocketRequest parses and validates a request. Even after an error, the result contains the id if it is valid.
+// parseSocketRequest parses and validates a request. If the request is invalid, the result nevertheless contains the
+// request's id, unless the id itself is invalid.
 func parseSocketRequest(message []byte) (*socketRequest, socketOp, error) {
 	request := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))

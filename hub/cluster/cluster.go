@@ -32,8 +32,8 @@ import (
 type Config struct {
 	// URLs lists NATS servers. Examples are nats://user:password@10.0.0.1:4222, nats://token@host and tls://host.
 	URLs []string
-	// Creds is the path of a NATS credentials file. TLS configures connections to the servers. By default, the URLs
-	// determine credentials and encryption.
+	// Creds is the path of a NATS credentials file. TLS configures connections to the servers. If Creds is empty, the
+	// credentials are those in the URLs. If TLS is nil, the URLs determine whether connections are encrypted.
 	Creds string
 	TLS   *tls.Config
 
@@ -47,17 +47,20 @@ type Config struct {
 	// Name identifies the node in statistics and log lines. The default is the host name.
 	Name string
 	// Origin identifies the node that this node replaces in an upgrade (see tcp.Server.Upgrade). Set Origin to
-	// Node.Origin of the old process. The new node neither delivers nor sends messages until the clients have moved. It
-	// waits for at most a minute. Origin cannot be used with Peers. The default "" means a new node.
+	// Node.Origin of the old process. The new node neither delivers nor sends messages until the clients have moved,
+	// but waits for at most a minute. Origin cannot be used with Peers. The default "" means that this node does not
+	// replace another one.
 	Origin string
-	// MaxMessage is the size in bytes of messages that the servers of Peers must accept. The default is 64 KiB, as in
-	// hub.Limits; they always accept up to 1,020 KiB. It is unused without Peers.
+	// MaxMessage is the size in bytes of the largest message that the servers of Peers must accept. The default is 64
+	// KiB, like that of hub.Limits.MaxMessage. The servers accept messages of up to 1,020 KiB even if MaxMessage is
+	// smaller. Without Peers, MaxMessage is unused.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes limit the queue of messages to send, which can fill up while NATS is unreachable.
 	// Further messages are lost and counted. The same limits apply to the queue for the stream of Hub.Replay, which
 	// rejects further messages. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the subscribed NATS subjects. Above it, wildcards cover all topics. The default is 100,000.
+	// MaxSubjects limits the number of NATS subjects to which the node is subscribed. If the hub needs more subjects,
+	// the node instead subscribes to wildcards that cover all topics. The default is 100,000.
 	MaxSubjects int
 	// Linger is how long the node stays subscribed to an unused NATS subject. The default is 5 s.
 	Linger time.Duration
@@ -76,14 +79,15 @@ type Peers struct {
 	Join []string
 	// Secret is the secret that all servers of the cluster share. Without TLS, the secret is sent unencrypted.
 	Secret string
-	// TLS configures encryption between servers, for accepting and connecting. The default nil means no encryption.
+	// TLS configures the encryption between servers. It applies to accepted connections and to connections that this
+	// server opens. The default nil means no encryption.
 	TLS *tls.Config
 	// Dir is the directory in which the server stores its identity and the messages of Hub.Replay. The directory must
-	// be persistent. Each node needs a directory of its own. Dir is required if Hub.Replay is set, and unused
-	// otherwise.
+	// be persistent. Each node needs a directory of its own. Dir is required if Hub.Replay is set. Otherwise, Dir is
+	// unused.
 	//
-	// Messages are stored only while a majority of the servers is up. In a new cluster, the servers in Join count.
-	// Later, all servers that have ever joined count.
+	// Messages are stored only while a majority of the cluster's servers is up. In a new cluster, the servers in Join
+	// are counted for this purpose. Later, all servers that have ever joined are counted, even if some no longer exist.
 	Dir string
 }
 
@@ -416,7 +420,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close stops the node within a few seconds. If connected, it first sends queued messages. The hub continues alone.
+// Close stops the node within a few seconds. If the node is connected to NATS, Close first sends the queued messages.
+// After Close, the hub serves its clients without the cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()

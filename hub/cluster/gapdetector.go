@@ -18,7 +18,8 @@ const maxTopicsPerGeneration = 1 << 17
 
 type topicSequences struct{ sources []sourceSequence }
 
-// sourceSequence is the last sequence number received from a source: a node in an era, in which numbers do not restart.
+// sourceSequence is the last sequence number that was received from a source. A source is a node in one era. Whenever a
+// node restarts its numbers, it begins a new era.
 type sourceSequence struct {
 	source string
 	number uint64
@@ -41,7 +42,9 @@ func parseSequenceHeader(text string) (source, origin string, number uint64, ok 
 	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSourceBytes
 }
 
-// recordSequence records a message. missing counts the messages lost just before it. duplicate means an old number.
+// recordSequence records the arrival of a message with the given number. missing is the number of messages that were
+// lost between this message and the last one from the same source. duplicate is true if number is not greater than the
+// last number from the source.
 func (g *gapDetector) recordSequence(subject, source string, number uint64) (missing uint64, duplicate bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,8 +68,9 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 	return 0, false
 }
 
-// removeGoneAndOldestSources removes sources from t: those of nodes that are gone, and all but the last one of
-// newSource's node. If t is still full, it removes the oldest source.
+// removeGoneAndOldestSources removes sources from t, because newSource will be added. It removes the sources of nodes
+// that are gone. Of the sources of newSource's node, it keeps only the last one. If t is still full, it removes the
+// oldest source.
 func (g *gapDetector) removeGoneAndOldestSources(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0

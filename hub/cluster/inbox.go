@@ -166,7 +166,8 @@ func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readThrottledConnClosingOnWriteErr is a connection to NATS whose reads wait for space in the inbox.
+// readThrottledConnClosingOnWriteErr is a connection to NATS. Each read waits until the inbox has space. After a write
+// error, the connection closes.
 type readThrottledConnClosingOnWriteErr struct {
 	net.Conn
 	inbox *inbox
@@ -186,7 +187,7 @@ func (c readThrottledConnClosingOnWriteErr) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// readThrottledDialer opens connections to NATS whose reads wait for space in the inbox.
+// readThrottledDialer opens connections to NATS. The connections read only while the inbox has space.
 type readThrottledDialer struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox

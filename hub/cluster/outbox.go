@@ -104,8 +104,8 @@ func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) 
 	}
 }
 
-// waitAndDequeueAll waits until the outbox has messages and is not paused, and returns and removes all of them. Once
-// the outbox is closed, it does not wait. The outbox reuses the memory of emptyQueue.
+// waitAndDequeueAll waits until the outbox has messages and is not paused. It then removes all messages and returns
+// them. If the outbox is closed, it does not wait. The outbox uses the memory of emptyQueue for later messages.
 func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -227,7 +227,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a limit in bytes, and counts others.
+// boundedNames collects names up to a limit in bytes. It counts the names that do not fit.
 type boundedNames struct {
 	bytesLeft int
 	names     []string

@@ -138,7 +138,8 @@ func (s *replayStream) readWithRetries(ctx context.Context) {
 	}
 }
 
-// openAndReadUntilError opens the replay stream and reads messages. timeout limits each request for opening the stream.
+// openAndReadUntilError opens the replay stream, and then reads messages until an error occurs. timeout limits each of
+// the requests that open the stream.
 func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
 	if err := s.openStreamAndResetBufferIfReplaced(ctx, timeout); err != nil {
 		return false, err

@@ -64,7 +64,8 @@ func (p *streamPublisher) enqueue(topic string, message []byte) (closedOrFullErr
 	return nil
 }
 
-// waitForReadyMessage waits for a publishable message, without removing it. ok is false once closed and empty.
+// waitForReadyMessage waits for a message that can be published now, and returns it without removing it from its queue.
+// If the publisher is closed and no message is ready, ok is false.
 func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,8 +80,8 @@ func (p *streamPublisher) waitForReadyMessage() (m outgoing, ok bool) {
 	return p.topics[subject][0], true
 }
 
-// removeCountingLostAndReadyNext removes m, the first message of its topic, and makes the topic's next message ready.
-// If publishErr is not nil, it counts m as lost.
+// removeCountingLostAndReadyNext removes m, which must be the first message in the queue of its topic. The next message
+// of the topic becomes ready. If publishErr is not nil, m counts as lost.
 func (p *streamPublisher) removeCountingLostAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

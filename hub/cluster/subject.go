@@ -71,7 +71,8 @@ func escapeName(name string) (text string, lastTokenOffset int) {
 	return string(out), lastTokenOffset
 }
 
-// topicSubject returns the NATS subject of a topic, which contains a hash if the name is too long.
+// topicSubject returns the NATS subject of a topic. If the topic's name is too long, the subject contains a hash of the
+// name.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
@@ -82,7 +83,8 @@ func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
 	return subjectPrefix(kind) + text + hashMark + hex.EncodeToString(sum[:]), true
 }
 
-// parseTopicSubject returns the kind and name of a topic. ok is false if the subject has a hash or is not a topic's.
+// parseTopicSubject returns the kind and name of the topic to which a NATS subject belongs. ok is false if the subject
+// does not belong to a topic, or contains only a hash of the topic's name.
 func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 	text, isTopic := strings.CutPrefix(subject, topicPrefix)
 	if !isTopic {
@@ -125,7 +127,8 @@ func unescapeName(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern: myriad.t.news.> for news.a*.
+// subjectCoveringPattern returns a NATS subject that covers all topics of a pattern. For example, it returns
+// myriad.t.news.> for news.a*.
 func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true

@@ -192,8 +192,9 @@ func (subs *subscriptions) subscribeNewSubjectOrNil(subjectName string) *subject
 	return s
 }
 
-// unsubscribeUnneeded ends subscriptions that were unused for linger, or superseded for replaceDelay. If at most half
-// of maxSubjects are needed, it also ends the subscription to all topics.
+// unsubscribeUnneeded ends the subscriptions to subjects that nothing has needed for subs.linger. It also ends the
+// subscriptions that other subscriptions replaced at least replaceDelay ago. If the node is subscribed to all topics,
+// but the hub has at most maxSubjects/2 names, the node changes to a separate subscription for each name.
 func (subs *subscriptions) unsubscribeUnneeded(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -242,8 +243,9 @@ func (subs *subscriptions) unsubscribeAndNotify(sub *nats.Subscription) {
 	subs.onUnsubscribed(sub.Subject, subs.isSubscribedTo)
 }
 
-// switchSubscribeAll subscribes to all topics if its argument is true. Otherwise, it subscribes to each name
-// separately; subs.replaced must be empty before. It waits a few seconds at most until NATS applies the change.
+// switchSubscribeAll subscribes to all topics if on is true. If on is false, it subscribes to each of the hub's names
+// separately. In this case, subs.replaced must be empty before the call. The method waits until NATS has applied the
+// change, but at most a few seconds.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -281,7 +283,8 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits up to a few seconds until NATS applies changes, and sets subs.replacedAt.
+// waitUntilSubscriptionsApply waits until NATS has applied the node's new subscriptions, but at most a few seconds. It
+// then sets subs.replacedAt.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {

@@ -30,7 +30,8 @@ const (
 
 func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 
-// Origin returns the node's identifier in messages. In an upgrade, pass it to the new process as Config.Origin.
+// Origin returns the identifier that the node's messages contain. In an upgrade, pass it to the new process as
+// Config.Origin.
 func (n *Node) Origin() string { return n.origin }
 
 func (n *Node) subscribeToAllForTakeover() {

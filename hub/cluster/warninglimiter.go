@@ -36,7 +36,7 @@ func (w *warningLimiter) warnf(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), false)
 }
 
-// logChange logs a change of the node's state. It also allows earlier lines to be logged again.
+// logChange logs a change of the node's state. After the change, lines that repeat earlier lines are logged again.
 func (w *warningLimiter) logChange(format string, v ...any) {
 	w.logUnlessRepeatedOrTooMany(fmt.Sprintf(format, v...), true)
 }

@@ -19,7 +19,8 @@ func (l *logger) warnRewordedf(format string, v ...any) {
 	}
 }
 
-// authErrors contains clearer texts for lines that the NATS server logs about wrong secrets.
+// authErrors contains clearer texts for the lines that the NATS server logs when another server or a client sends a
+// wrong secret.
 var authErrors = []struct {
 	line *regexp.Regexp
 	text string

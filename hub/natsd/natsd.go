@@ -25,8 +25,8 @@ type Config struct {
 	// Cluster, only this process can connect (see Server.Connect). With the default "" and a Cluster, clients on this
 	// machine that know the Token can connect.
 	Addr string
-	// Token is the secret that clients must send. The default "" means none or, with a Cluster and no Addr, a random
-	// one.
+	// Token is the secret that clients must send. With the default "", clients need no secret. However, if Cluster is
+	// set and Addr is empty, the default is a random secret.
 	Token string
 	// TLS encrypts client connections on Addr. The default nil means no encryption.
 	TLS *tls.Config
@@ -53,7 +53,8 @@ type Cluster struct {
 	Join []string
 	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
-	// TLS configures encryption between servers, for accepting and connecting. The default nil means no encryption.
+	// TLS configures the encryption between servers. It applies to accepted connections and to connections that this
+	// server opens. The default nil means no encryption.
 	TLS *tls.Config
 }
 

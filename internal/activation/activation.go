@@ -29,8 +29,8 @@ const (
 )
 
 // NamedListener is a listener with its name in the service manager. Listener is a *net.TCPListener or
-// *net.UnixListener. Name is the value of FileDescriptorName= in the .socket unit, or "unknown" for a listener without
-// a name. Closing a unix listener does not remove the socket's file.
+// *net.UnixListener. Name is the value of FileDescriptorName= in the .socket unit. If the listener has no name, Name is
+// "unknown". Closing a unix listener does not remove the socket's file.
 type NamedListener struct {
 	Name string
 	net.Listener
@@ -101,7 +101,8 @@ func duplicateAsListeners(names []string, files []*os.File) (all []NamedListener
 	return all, nil
 }
 
-// parseListenEnv returns the names of the descriptors that the service manager has passed to process pid, if any.
+// parseListenEnv returns the names of the descriptors that the service manager has passed to the process pid. If there
+// are none, it returns nil.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -10,7 +10,7 @@ import (
 )
 
 // adoptListeningSocketsInOrder returns one file for each name, with the descriptors firstFD, firstFD+1 and so on. It
-// fails if one of them is not a listening socket.
+// fails if one of these descriptors is not a listening socket.
 func adoptListeningSocketsInOrder(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

@@ -17,7 +17,8 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state to send before a reload or upgrade (Type=notify-reload). Send READY=1 afterwards.
+// ReloadingState returns the state to pass to Notify before a reload or upgrade, if the unit has Type=notify-reload.
+// After the reload or upgrade, pass READY=1 to Notify.
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1", "STOPPING=1", "RELOADING=1", "WATCHDOG=1" or

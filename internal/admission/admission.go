@@ -64,7 +64,8 @@ func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 // ReserveConns reserves up to n slots for connections from another process, and returns the number reserved.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots takes n free slots, or all free slots if there are fewer. It adds slotIncrement to c.slots for each.
+// acquireUpToSlots takes n free slots, or all free slots if there are fewer than n. For each slot taken, it adds
+// slotIncrement to c.slots.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -121,9 +122,10 @@ func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	}
 }
 
-// TakeRateToken takes a token to accept one connection, and returns 0. If no token is available, it returns the time
-// until the next token, at most a second. The parameter now is the time since an instant that all callers share. If now
-// is up to a minute less than in an earlier call, TakeRateToken ignores the difference.
+// TakeRateToken takes a token to accept one connection, and returns 0. If no token is available, it instead returns the
+// time until the next token, which is at most a second. The parameter now is the time since an instant that is the same
+// for all callers. If now is less than in an earlier call, but by at most a minute, TakeRateToken ignores the
+// difference.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0

@@ -15,7 +15,7 @@ const shardCount = 64
 type source [16]byte
 
 // sourceCounters counts the open connections of each source. A source without connections has no entry. The maps never
-// shrink: they keep using 35 to 56 bytes per entry of their largest size.
+// shrink. A map permanently uses 35 to 56 bytes for each of the entries that it had at its largest size.
 type sourceCounters struct {
 	max    int
 	bits   int

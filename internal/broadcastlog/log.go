@@ -33,26 +33,28 @@ type Broadcast struct {
 
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned as the number of receivers of a queued broadcast.
+// Queued is a special number of receivers. Log.BroadcastOrQueue returns Queued if it has queued the broadcast.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
 
-// pausedOffset is added to Log.active while the log is paused.
+// pausedOffset is added to Log.active while the log is paused. Log.active is therefore negative during a pause.
 const pausedOffset = -1 << 62
 
-// replaySpeedup limits the delivery of queued broadcasts to this multiple of the rate at which they arrived.
+// replaySpeedup limits the rate at which queued broadcasts are delivered at the end of a pause. The maximum is
+// replaySpeedup times the rate at which the broadcasts were queued.
 const replaySpeedup = 8
 
 // retryInterval is the pause before another attempt to deliver a broadcast.
 const retryInterval = time.Millisecond
 
-// Log delivers broadcasts, or queues them while it is paused. Set the exported fields before use. A Log is safe for
-// concurrent use, but Pause must not be called again before the pause has ended.
+// Log delivers broadcasts. While the log is paused, it queues broadcasts instead. Set the exported fields before use. A
+// Log is safe for concurrent use, but Pause must not be called again before the pause has ended.
 type Log struct {
 	// Deliver sends a broadcast to this process's connections and returns the number of receivers.
 	Deliver func(Broadcast) (receivers int, err error)
-	// ErrFull is the error that Deliver and BroadcastOrQueue return if there is no space.
+	// ErrFull is the error that Deliver must return if it has no space for a broadcast. BroadcastOrQueue returns
+	// ErrFull if Deliver, the log's queue or a peer's queue has no space.
 	ErrFull error
 	// OnDropped is called with the error if an accepted broadcast could not be delivered.
 	OnDropped func(error)
@@ -110,8 +112,8 @@ func (g *Log) deliverAndForwardIfSpace(m Broadcast) (receivers int, err error) {
 	return receivers, err
 }
 
-// DeliverAndForwardToOtherPeers delivers or queues m, a broadcast from peer, and forwards m to all other peers. If
-// there is no space, it waits.
+// DeliverAndForwardToOtherPeers delivers m, a broadcast that was received from peer, and forwards m to all other peers.
+// If the log is paused, it instead queues m. If there is no space, it waits.
 func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	for {
 		if g.beginBroadcastUnlessPaused() {
@@ -127,7 +129,8 @@ func (g *Log) DeliverAndForwardToOtherPeers(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards it to all peers. It waits for space.
+// DeliverEvenIfPaused delivers m, a broadcast from another process, and forwards m to all peers. If there is no space,
+// it waits.
 func (g *Log) DeliverEvenIfPaused(m Broadcast) {
 	g.deliverWhenSpaceThenForward(context.Background(), m, nil)
 }
@@ -172,7 +175,8 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts the caller as active until endBroadcastAndWakePause, unless the log is paused.
+// beginBroadcastUnlessPaused counts the caller as active until the caller calls endBroadcastAndWakePause. If the log is
+// paused, it counts nothing and returns false.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -238,8 +242,9 @@ func (g *Log) Pause(ctx context.Context) error {
 }
 
 // DeliverQueueAndResume delivers the queued broadcasts in order and then ends the pause. If peerToAdd is not nil, the
-// log also forwards the queued and all later broadcasts to peerToAdd. If a receiver's queue is full,
-// DeliverQueueAndResume waits until ctx ends. It then aborts peerToAdd and drops the broadcasts that still do not fit.
+// log also forwards the queued and all later broadcasts to peerToAdd. If there is no space for a broadcast,
+// DeliverQueueAndResume waits. When ctx ends, it stops waiting, aborts peerToAdd, and drops the queued broadcasts that
+// do not fit.
 func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	if peerToAdd != nil {
 		g.addPeer(peerToAdd)
@@ -266,8 +271,9 @@ func (g *Log) DeliverQueueAndResume(ctx context.Context, peerToAdd *Peer) {
 	}
 }
 
-// dequeueOrResume removes and returns the next queued broadcast. If there is none, it ends the pause, and sends a
-// frameResumed to peerToNotify unless that is nil. rejectNew makes the log reject new broadcasts while it is paused.
+// dequeueOrResume removes and returns the next queued broadcast. If the queue is empty, it ends the pause and returns
+// false. It then also sends a frameResumed to peerToNotify, which may be nil. If rejectNew is true, the log rejects new
+// broadcasts until the pause ends.
 func (g *Log) dequeueOrResume(rejectNew bool, peerToNotify *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -36,7 +36,8 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is a connection to the Log of another process. Its creator must call ReceiveFrames on a separate goroutine.
+// Peer is a connection to the Log of another process. The creator of a Peer must call ReceiveFrames on a separate
+// goroutine.
 type Peer struct {
 	conn net.Conn
 	// closeWhenFull closes the connection if the peer is too slow. Otherwise, Log.BroadcastOrQueue fails with ErrFull.
@@ -50,9 +51,9 @@ type Peer struct {
 	closed  bool // no more frames are queued
 }
 
-// NewPeer creates a peer with a duplicate of socket, which the caller must still close. maxPendingBytes limits the
-// bytes that wait to be sent. If closeWhenFull is true, the peer closes the connection above the limit. Otherwise,
-// Log.BroadcastOrQueue fails with ErrFull.
+// NewPeer creates a peer that uses a duplicate of socket. The caller must still close socket. maxPendingBytes limits
+// the number of bytes that wait to be sent. If closeWhenFull is true, the peer closes the connection when the limit is
+// exceeded. Otherwise, Log.BroadcastOrQueue fails with ErrFull while a broadcast would exceed the limit.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -106,8 +107,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcastOrApplyFullPolicy queues m for the peer. If m does not fit, a peer with closeWhenFull is closed. For
-// other peers, the method waits for space if waitForSpace is true, and otherwise exceeds the limit.
+// enqueueBroadcastOrApplyFullPolicy queues m for the peer. If m does not fit into the peer's queue, closeWhenFull and
+// waitForSpace determine what happens. If closeWhenFull is true, the method closes the peer. If only waitForSpace is
+// true, the method waits for space. If both are false, the method queues m in excess of the limit.
 func (l *Peer) enqueueBroadcastOrApplyFullPolicy(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +141,8 @@ func (l *Peer) abortLocked() {
 	_ = l.conn.Close()
 }
 
-// EnqueueCounters queues the encoded counters as the last frame.
+// EnqueueCounters queues a frame with the encoded counters p. Call FlushAndClose next, because this must be the last
+// frame.
 func (l *Peer) EnqueueCounters(p []byte) { l.enqueueResumedOrCountersFrame(frameCounters, p) }
 
 func (l *Peer) enqueueResumedOrCountersFrame(kind byte, countersPayload []byte) {
@@ -155,7 +158,8 @@ func (l *Peer) enqueueResumedOrCountersFrame(kind byte, countersPayload []byte) 
 	l.changed.Broadcast()
 }
 
-// FlushAndClose sends the pending output, for at most closeTimeout, and closes the connection.
+// FlushAndClose sends the pending output and closes the connection. If this takes longer than closeTimeout, the
+// remaining output is lost.
 func (l *Peer) FlushAndClose() {
 	l.mu.Lock()
 	l.closed = true
@@ -182,7 +186,8 @@ type FrameHandler struct {
 	OnCounters  func(p []byte)
 }
 
-// ReceiveFrames passes received frames to handler until the connection ends. It returns nil if a process has closed it.
+// ReceiveFrames passes received frames to handler until the connection ends. If this process or the other process has
+// closed the connection, it returns nil.
 func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	in := bufio.NewReaderSize(l.conn, 1<<16)
 	for {

@@ -62,7 +62,7 @@ func SmallestKnownMemoryLimit() (limit int64, source string) {
 	return limit, source
 }
 
-// smallestSystemMemoryLimit is like SmallestKnownMemoryLimit without GOMEMLIMIT. root is empty except in tests.
+// smallestSystemMemoryLimit is like SmallestKnownMemoryLimit, but ignores GOMEMLIMIT. root is empty except in tests.
 func smallestSystemMemoryLimit(root string) (limit int64, source string) {
 	limit, source = math.MaxInt64, "none known"
 	if g, err := readCgroupPaths(root, "self"); err == nil {
@@ -124,11 +124,12 @@ func taskControllers(g cgroupPaths) []controller {
 	}
 }
 
-// unlimitedFrom is the smallest value that means no limit.
+// unlimitedFrom is the smallest number in a limit file that means no limit. Cgroup version 1 has no word for no limit
+// and uses a very large number instead.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls the function do for each limit of c's control group and of the group's ancestors. dir is the
-// directory of the group that sets the limit l. l.Used is not set.
+// forEachLimit calls the function do for each limit of c's control group and of the group's ancestors. l is a limit,
+// without l.Used. dir is the directory of the group that sets l.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)

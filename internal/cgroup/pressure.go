@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// CPUPressure returns how long, in total, tasks of the process's control group have waited for a CPU (PSI). If the
-// group is unknown, all tasks of the system count. ok is false if the kernel does not report pressure.
+// CPUPressure returns the total time for which tasks of the process's control group have waited for a CPU, as measured
+// by Linux pressure stall information (PSI). If the kernel reports no pressure for the group, the time applies to all
+// tasks of the system. ok is false if the kernel does not report pressure at all.
 func CPUPressure() (total time.Duration, ok bool) {
 	text, err := []byte(nil), error(nil)
 	if g, groupErr := readCgroupPaths("", "self"); groupErr == nil && g.unified != "" {
@@ -20,7 +21,8 @@ func CPUPressure() (total time.Duration, ok bool) {
 	return parsePressureTotal(string(text))
 }
 
-// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". total is in µs.
+// parsePressureTotal parses text such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=123". The number after total= is
+// in microseconds.
 func parsePressureTotal(text string) (total time.Duration, ok bool) {
 	line, _, _ := strings.Cut(text, "\n")
 	_, digits, found := strings.Cut(line, "total=")

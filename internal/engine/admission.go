@@ -17,9 +17,10 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// AdmitAndAcquireSlots decides whether to serve an accepted connection. If so, it reserves a slot under the connection
-// limits of the engine, the listener and the source address. Otherwise, it logs and counts the refusal, and returns the
-// reason. If peer is a proxy, AdmitProxiedPeerOrAppendRefusal reserves the slot of the client's address later.
+// AdmitAndAcquireSlots decides whether to serve an accepted connection. If it admits the connection, it reserves a
+// connection slot of the engine, of the listener and of the source address. Otherwise, it logs and counts the refusal,
+// and returns the reason. If peer is a proxy, AdmitProxiedPeerOrAppendRefusal later reserves the slot of the client's
+// address.
 func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error {
 	isProxy := rt.isFromProxy(listener, peer)
 	if isProxy && !rt.Overload.AdmitProxy() || !isProxy && !rt.Overload.AdmitConn(peer.Addr()) {
@@ -32,10 +33,9 @@ func (rt *Runtime) AdmitAndAcquireSlots(listener int, peer netip.AddrPort) error
 	return rt.acquireListenerAndSourceSlots(listener, peer, !isProxy, false)
 }
 
-// acquireListenerAndSourceSlots reserves a slot of the listener and, if sourceKnown is set, one of the source address.
-// The caller must have reserved a slot of the engine. If the connection is refused, the method releases the slots of
-// the engine, listener and source address. If skipAcceptedCount is set, the listener does not count the connection as
-// accepted.
+// acquireListenerAndSourceSlots reserves a slot of the listener. If sourceKnown is set, it also reserves a slot of the
+// source address. The caller must have reserved a slot of the engine. If the connection is refused, the method releases
+// all these slots. If skipAcceptedCount is set, the listener does not count the connection as accepted.
 func (rt *Runtime) acquireListenerAndSourceSlots(listener int, peer netip.AddrPort, sourceKnown, skipAcceptedCount bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireConnSlot(skipAcceptedCount) {
@@ -80,12 +80,14 @@ func (rt *Runtime) AdmitImportedAndMapListener(r *Record) error {
 	return rt.acquireListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported releases the slots that AdmitImportedAndMapListener has reserved for r, except that of the engine.
+// UndoAdmitImported releases the slots of the listener and of the source address that AdmitImportedAndMapListener has
+// reserved for r. It does not release the slot of the engine.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit releases the listener's and the source's slot of a connection that was not opened, but not the engine's.
+// UndoAdmit releases the slots of the listener and of the source address if an admitted connection could not be opened.
+// It does not release the slot of the engine.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -111,9 +113,9 @@ func (rt *Runtime) acquireSourceSlotUnlessDenied(peer netip.AddrPort) error {
 	return nil
 }
 
-// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to the client's address that a proxy has
-// announced, and reserves a slot of this source address. If the client is refused, the method appends the refusal reply
-// to the output and returns the reason.
+// AdmitProxiedPeerOrAppendRefusal sets the connection's peer address to peer, the client address that a proxy has
+// announced. It also reserves a slot of this address. If the client is refused, the method appends the refusal reply to
+// the output and returns the reason.
 func (c *Conn) AdmitProxiedPeerOrAppendRefusal(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	err := ErrOverloaded
@@ -137,7 +139,7 @@ func (c *Conn) releaseListenerAndSourceSlots() {
 	}
 }
 
-// ErrOverloaded is the reason for refusing a connection, or for shedding a request, under overload.
+// ErrOverloaded is the reason for which an overloaded server refuses a connection or sheds a request.
 var ErrOverloaded = errors.New("myriad: overloaded")
 
 var noOverload overload.Manager
@@ -172,7 +174,8 @@ func (rt *Runtime) TotalBufferLimit() int64 {
 	return rt.Overload.TotalBufferLimit(int64(rt.Limits.MaxBuffered))
 }
 
-// AddOverloadCounts adds the numbers of shed requests, and 1 to the gauge of each active overload action.
+// AddOverloadCounts adds the number of shed requests to sum, separately for each reason. For each active overload
+// action, it adds 1 to the gauge of the action.
 func (rt *Runtime) AddOverloadCounts(sum *Counts) {
 	for a := range overload.NumActions {
 		if rt.Overload.IsActive(a) {
@@ -223,7 +226,8 @@ func (c *Conn) endTicket() {
 	}
 }
 
-// AbandonTicket tells the overload manager that no worker will run the admitted job. After the job, it has no effect.
+// AbandonTicket tells the overload manager that no worker will run the admitted job. If the job has already run,
+// AbandonTicket has no effect.
 func (c *Conn) AbandonTicket() {
 	if c.hasRare() {
 		c.runtime.Overload.Abandon(&c.extra.ticket)
@@ -231,8 +235,8 @@ func (c *Conn) AbandonTicket() {
 	}
 }
 
-// tryStartTicket tells the overload manager that a worker starts the connection's job. If the job has waited
-// too long, run is false, and the caller must drop the job. Without a Shed function, run is always true.
+// tryStartTicket tells the overload manager that a worker starts the connection's job. If the job has waited too long,
+// run is false, and the caller must drop the job. If the handler has no Shed function, run is always true.
 func (c *Conn) tryStartTicket() (run bool) {
 	if c.callbacks().Shed == nil {
 		return true
