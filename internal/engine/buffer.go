@@ -39,12 +39,12 @@ type Buffer struct {
 	postedBytes     int // number of output bytes that still count as posted; see generationAndPosted
 }
 
-// Len returns the number of unused bytes in this buffer. If this buffer is the first piece of a list, the number
+// Len returns the number of bytes that are left in this buffer. If this buffer is the first piece of a list, the number
 // includes the bytes of all pieces.
 func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes returns the unused bytes of this buffer only, even if it is the first piece of a list. The slice is valid until
-// the next append.
+// Bytes returns the bytes that are left in this buffer, without those of other pieces. The slice is valid until the
+// next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
 func (b *Buffer) totalCapacity() int {

@@ -37,8 +37,8 @@ func (c *Conn) Abort(reason error) {
 // maxDrainReads limits how many reads with input can delay the close of a connection during a shutdown.
 const maxDrainReads = 64
 
-// BeginShutdownDrain begins the end of a connection during a shutdown. It schedules a call of the handler's Draining.
-// Input that has already arrived is still handled. The connection then closes as soon as it is idle.
+// BeginShutdownDrain makes the connection close as soon as it is idle, because the engine is shutting down. Before, it
+// schedules a call of the handler's Draining. Input that has already arrived is still handled.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
