@@ -209,8 +209,8 @@ func (g *Group) removeClosedLocked(closed []Ref) {
 }
 
 // SendLatest makes a copy of p the group's latest value. If an older value has not been sent to a connection yet, the
-// new value replaces it. SendLatest returns the number of connections that will get the value, and the number of
-// connections that had no space for it.
+// new value replaces it. SendLatest returns the number of connections that will get this value or a newer one, and the
+// number of connections that had no space for it.
 func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sendMu.Lock()
