@@ -330,8 +330,9 @@ func (b *Mailbox) ReleaseDelayed() {
 	b.releaseDelayedLocked()
 }
 
-// EnsureDelayEnd returns the time at which the delay of the queued output ends and the owner must call ReleaseDelayed.
-// If no output is delayed, ok is false. The delay does not start before the first call of EnsureDelayEnd.
+// EnsureDelayEnd returns the time at which the owner must call ReleaseDelayed, because the delay of the queued output
+// ends. If no output is delayed, ok is false. The first call of EnsureDelayEnd after output was queued starts the
+// delay.
 func (b *Mailbox) EnsureDelayEnd(rt *Runtime) (at time.Duration, ok bool) {
 	if !b.hasDelayed.Load() {
 		return 0, false
