@@ -36,8 +36,9 @@ type Broadcast struct {
 // or this goroutine has delivered the broadcast, it must call MarkOneOwnerDone.
 //
 // RegisterBroadcast fails with ErrFull if MaxBroadcasts broadcasts are in progress, or if the total size of all
-// broadcasts would exceed limits.MaxMailBytes. If no other broadcast is in progress, the size may exceed MaxMailBytes.
-// RegisterBroadcast fails with ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after RejectNewBroadcasts.
+// broadcasts would exceed limits.MaxMailBytes. A single broadcast may exceed MaxMailBytes if no other broadcast is in
+// progress. RegisterBroadcast fails with ErrTooLarge if p exceeds limits.MaxUnsent, and with ErrClosed after
+// RejectNewBroadcasts.
 func (b *BroadcastTracker) RegisterBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))

@@ -128,8 +128,9 @@ type FreeList struct {
 	reduction    int // maxFreeBytes minus the limit of this list
 }
 
-// LimitToShare limits the memory of f to its share, if numLists free lists together may use 1/mailboxShare of
-// limits.MaxBuffered. The limit is at least keptFreeBytes. If MaxBuffered is 0, LimitToShare has no effect.
+// LimitToShare limits the memory that f keeps for reuse. If numLists free lists have this limit, they keep at most
+// 1/mailboxShare of limits.MaxBuffered together. But each of them may keep keptFreeBytes, even if the total is then
+// larger. If MaxBuffered is 0, LimitToShare has no effect.
 func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))

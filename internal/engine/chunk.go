@@ -8,8 +8,8 @@ import (
 // This file sends a message to the connections of a large group with one request per GroupChunk. Consecutive messages
 // to the same group share requests.
 
-// GroupChunk contains some of the connections of a large group. All of them belong to the same loop or, more precisely,
-// share a Runtime. After a message has been posted to the chunk, its list of connections must not change.
+// GroupChunk contains some of the connections of a large group. All connections of a chunk use the same Runtime. After
+// a message has been posted to a chunk, the chunk's list of connections must not change.
 type GroupChunk struct {
 	connList
 	set     *connSet

@@ -9,8 +9,9 @@ func (c *Conn) OnEOF() {
 	c.MarkPeerEOFAndForwardOrStartTimeout()
 }
 
-// MarkPeerEOFAndForwardOrStartTimeout has the same effect as OnEOF, but does not call the layer's OnEOF. A layer calls
-// it if the layer has found the end of the input itself, for example in a TLS message.
+// MarkPeerEOFAndForwardOrStartTimeout has the same effect as OnEOF, but does not call the layer's OnEOF. Layers call
+// this method when the peer has ended the input by a message of the layer's protocol, such as the close_notify alert of
+// TLS.
 func (c *Conn) MarkPeerEOFAndForwardOrStartTimeout() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -37,8 +38,8 @@ func (c *Conn) Abort(reason error) {
 // maxDrainReads limits how many reads with input can delay the close of a connection during a shutdown.
 const maxDrainReads = 64
 
-// BeginShutdownDrain makes the connection close as soon as it is idle, because the engine is shutting down. Before, it
-// schedules a call of the handler's Draining. Input that has already arrived is still handled.
+// BeginShutdownDrain makes the connection close as soon as the connection is idle, because the engine is shutting down.
+// The handler's Draining is called first. Input that has already arrived is still handled.
 func (c *Conn) BeginShutdownDrain() {
 	if c.is(draining | closing) {
 		return
@@ -51,9 +52,12 @@ func (c *Conn) BeginShutdownDrain() {
 }
 
 // clearFinalReadUnlessNeeded is called after a read that has found input. The flag finalReadPending means that the
-// connection must be read again before it may close. clearFinalReadUnlessNeeded clears this flag, except in the
-// following cases. While a time limit is exceeded, the flag stays set. During a shutdown, it stays set for the first
-// maxDrainReads reads. Otherwise, it stays set while buffered input waits for the handler.
+// connection must be read again before it may close. clearFinalReadUnlessNeeded clears this flag, unless one of the
+// following applies:
+//
+//   - A time limit is exceeded.
+//   - The engine shuts down, and the shutdown has not yet made maxDrainReads such reads from the connection.
+//   - The engine does not shut down, and buffered input waits for the handler.
 func (c *Conn) clearFinalReadUnlessNeeded() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -66,10 +70,12 @@ func (c *Conn) clearFinalReadUnlessNeeded() {
 	}
 }
 
-// CloseIfTimedOutAfterEmptyRead is called after a read that has found no input or has emptied the socket. If this read
-// was the last one before a close (finalReadPending is set), it closes the connection if a time limit is exceeded, and
-// permits a shutdown to close the connection otherwise. While buffered input waits for the handler, it has no effect,
-// except during a shutdown.
+// CloseIfTimedOutAfterEmptyRead is called after a read that has found no input or has emptied the socket. The flag
+// finalReadPending means that a timeout or a shutdown has waited for this read. If the flag is not set,
+// CloseIfTimedOutAfterEmptyRead has no effect. Otherwise, it clears the flag. If a time limit is still exceeded, it
+// also closes the connection.
+//
+// While buffered input waits for the handler, CloseIfTimedOutAfterEmptyRead has an effect only during a shutdown.
 func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(finalReadPending) || c.is(inputHeld) && !c.is(draining) {
 		return

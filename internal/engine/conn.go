@@ -120,8 +120,8 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among the connections of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the connection's current generation number. A Ref with a different generation number refers to an
-// earlier connection in the same slot, or to this connection before it began to close.
+// Generation returns the connection's current generation number. The number changes when the connection begins to
+// close. A Ref with another generation number is no longer valid.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
 func (c *Conn) FD() int32 {
@@ -298,8 +298,9 @@ func (c *Conn) MarkWriteShutAndStartLinger() {
 	}
 }
 
-// HandleOrDeferForPendingLayer handles a request from the mailbox. While a new layer is being inserted, it stores the
-// request and handles it later. data contains the request's bytes and is valid only during the call.
+// HandleOrDeferForPendingLayer handles a request from the mailbox. While a new layer is being inserted, it only stores
+// the request, which is then handled after the insertion. data contains the request's bytes and is valid only during
+// the call.
 func (c *Conn) HandleOrDeferForPendingLayer(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes

@@ -24,7 +24,8 @@ type connList struct {
 	subscriptions []*LatestSubscription // one per ref; nil if the group has no latest value
 }
 
-// indexOf returns the index of the entry for c, or -1 if there is none. It ignores the generation of the entry's Ref.
+// indexOf returns the index of the entry for c, or -1 if there is none. The generation of the entry's Ref does not
+// matter.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {

@@ -115,7 +115,7 @@ func (c *Counters) CountLoopTurn(took time.Duration) {
 
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddToWithMaxAge adds all counters to sum, except OldestBroadcastAge. For OldestBroadcastAge, it stores the larger of
+// AddToWithMaxAge adds all counters to sum, except OldestBroadcastAge. For OldestBroadcastAge, sum gets the larger of
 // the two values.
 func (c *Counters) AddToWithMaxAge(sum *Counts) {
 	for i := range c.n {
@@ -168,8 +168,8 @@ type Histogram struct {
 }
 
 // MeanTurnAtRandomTime estimates the mean duration of the loop iteration that is in progress at a random time. Long
-// iterations have more weight, because a random time is more likely to fall into a long iteration. Iterations that are
-// already counted in the earlier snapshot, before, are ignored.
+// iterations have more weight, because a random time is more likely to fall into a long iteration. The estimate ignores
+// iterations that are already part of the earlier snapshot.
 func (h Histogram) MeanTurnAtRandomTime(before Histogram) time.Duration {
 	var sum, squares float64
 	for i, n := range h.Buckets {

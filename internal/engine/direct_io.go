@@ -194,7 +194,7 @@ func (r Ref) ReceiveWhileReadingIsOff(p []byte) (n int) {
 }
 
 // CanSendFromOthers reports whether goroutines other than the connection's owner may now call
-// Ref.SendWhileOutputIsEmpty. When the owner writes to c, they must stop calling it.
+// Ref.SendWhileOutputIsEmpty. These goroutines must no longer call SendWhileOutputIsEmpty when the owner writes to c.
 func (c *Conn) CanSendFromOthers() bool {
 	return c.runtime.SendFromOthers != nil && !c.runtime.OnWorkers && !c.hasOutput() && c.layer() == nil && !c.is(relayed|closingWrite|closing)
 }

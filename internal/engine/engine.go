@@ -116,7 +116,7 @@ type Nudger interface {
 }
 
 // Limits contains the limits of an engine and its connections. Sizes are in bytes. If HighWater is 0, Model.Start sets
-// HighWater and LowWater. The other fields have no defaults, and the caller must set them.
+// HighWater and LowWater. It sets no defaults for the other fields.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -154,18 +154,18 @@ type Config struct {
 	Overload *overload.Manager
 	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, reason error) (answer []byte)
-	// IsProxy, if set, reports whether the address a belongs to a proxy. The engine expects that a proxy announces its
-	// client's address at the beginning of each connection. listener is the number of the listener.
+	// IsProxy, if set, reports whether the address a belongs to a proxy. A proxy must announce its client's address at
+	// the beginning of each connection. listener is the number of the listener that has accepted the connection.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil. The connection's owner calls it.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages makes the engine drop a message if the connection's unsent output would exceed Limits.MaxUnsent. If
-	// DropMessages is false, the engine closes the connection with ErrSlowConsumer instead.
+	// DropMessages makes the engine drop a message that would make the connection's unsent output exceed
+	// Limits.MaxUnsent. If DropMessages is false, the engine instead closes the connection with ErrSlowConsumer.
 	DropMessages bool
-	// WriteDelay is how long the engine may hold back small messages that goroutines send through a Ref, and
-	// broadcasts. Several messages to a connection can then be sent with a single write. The goroutine model ignores
-	// WriteDelay.
+	// WriteDelay is how long the engine may hold back broadcasts and small messages that goroutines send through a Ref.
+	// After the delay, the engine can send several messages to a connection with a single write. The goroutine model
+	// ignores WriteDelay.
 	WriteDelay time.Duration
 	// Missed, if set, is called after a connection has missed messages because its peer reads too slowly. n is the
 	// number of messages missed since the previous call. The engine delays the call until at most Limits.LowWater bytes
@@ -208,8 +208,8 @@ type Config struct {
 	Shed func(c *Conn, in []byte, reason error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. It also means that another
-	// process uses the listeners, too; see Migrator.SetListenersShared.
+	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The engine also assumes that it
+	// shares the listeners with another process; see Migrator.SetListenersShared.
 	StartPaused bool
 	// MaxConnsPerShard, if positive, limits the connections of each loop, and gives each loop its own descriptor table.
 	// All loops together must have capacity for Limits.MaxConns connections.
@@ -295,7 +295,7 @@ type DialRequest struct {
 	// Timeout limits the duration of each connection attempt. If Timeout is 0, only the limits of the model and the
 	// kernel apply.
 	Timeout time.Duration
-	// Loop, if positive, selects the preferred loop. Its value is the index of this loop plus 1.
+	// Loop, if positive, selects the preferred loop. The value 1 means the loop with index 0.
 	Loop int
 }
 
@@ -305,8 +305,8 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed calls DialFailed after a dial has failed. It calls the method of connHandler. If connHandler is nil,
-// it calls the method of the engine's Handler, provided that the Handler implements DialFailer.
+// NotifyDialFailed calls connHandler.DialFailed after a dial has failed. If connHandler is nil and the engine's Handler
+// implements DialFailer, NotifyDialFailed calls DialFailed of the engine's Handler instead.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -388,8 +388,8 @@ type Model struct {
 const KillGrace = time.Second
 
 // AwaitStop waits until done is closed. If ctx ends first, AwaitStop calls closeAll, which must abort all open
-// connections, and continues to wait. It gives up when no connection has closed for KillGrace. If connections were open
-// when ctx ended, the error contains their number. Otherwise, the error is nil.
+// connections, and continues to wait. AwaitStop gives up when no connection has closed for KillGrace. If connections
+// were open when ctx ended, the error contains their number. If none were open, the error is nil.
 func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:

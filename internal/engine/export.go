@@ -37,8 +37,8 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a special number of posted bytes. BlockPostsAndSnapshot stores it for a connection to which nobody
-// may post. It is the largest possible number, so every post would exceed the limit and fails with ErrFull.
+// postsBlocked is a special number of posted bytes, which prevents further posts to a connection. It is the largest
+// possible number, so every post would exceed the limit and fails with ErrFull.
 const postsBlocked = senderWaiting - 1
 
 // checkExportable returns nil if the connection can be exported now, and otherwise ErrExportBusy or ErrNotExportable.

@@ -16,9 +16,10 @@ import (
 // ErrGoexit is the Value of the PanicError if a handler has called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// RerunAfterGoexitThenExit calls f until f returns: each time that f calls runtime.Goexit, f is called again. All calls
-// run on the caller's thread. If the first call of f has returned, RerunAfterGoexitThenExit returns, too. Otherwise,
-// the caller's goroutine ends after its deferred functions have run, because a Goexit cannot be undone.
+// RerunAfterGoexitThenExit calls f. If f calls runtime.Goexit, RerunAfterGoexitThenExit calls f again, until f returns.
+// All calls run on the caller's thread. If f returns without having called Goexit, RerunAfterGoexitThenExit returns,
+// too. After a Goexit, it does not return: the caller's goroutine runs its deferred functions and ends, because a
+// Goexit cannot be undone.
 //
 // f must balance calls of runtime.LockOSThread and runtime.UnlockOSThread.
 func RerunAfterGoexitThenExit(f func()) {

@@ -7,9 +7,9 @@ import (
 
 // Group is a set of connections that get the same messages; see package tcp. It is safe for concurrent use.
 //
-// The lock sendMu is held while a message is posted to all connections. So all connections get the messages in the same
-// order. The lock mu guards the members of the group. In a small group, mu is also held while a message is posted. In a
-// large group, it is not held. Instead, the message is posted to a snapshot of the members.
+// The lock sendMu is held while a message is posted to all connections, so that all connections get the messages in the
+// same order. The lock mu guards the members of the group. In a small group, mu is also held while a message is posted.
+// In a large group, the message is posted to a snapshot of the members, and mu is not held.
 type Group struct {
 	sendMu  sync.Mutex
 	mu      sync.Mutex // locked after sendMu

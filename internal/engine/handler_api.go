@@ -61,9 +61,9 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise an error. If the unsent output
-// would exceed Limits.MaxUnsent, it also acts as for a slow peer: with Config.DropMessages, it counts a dropped
-// message, and otherwise it aborts the connection.
+// checkWriteOrDropOrAbortAsSlow returns nil if size bytes may be written, and otherwise an error. If the bytes would
+// exceed the output limit and Config.DropMessages is set, it also counts a dropped message. If DropMessages is not set,
+// it aborts the connection instead.
 func (c *Conn) checkWriteOrDropOrAbortAsSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed

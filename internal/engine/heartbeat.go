@@ -10,8 +10,8 @@ type Heartbeat struct {
 	// Message, if set, is the heartbeat that Send writes to every connection without a ConnHandler. The engine may then
 	// send Message itself instead of calling Send.
 	Message []byte
-	// MaxMissed is the maximum number of unanswered heartbeats. If the peer does not answer MaxMissed heartbeats, the
-	// connection is closed. The largest valid MaxMissed is 255.
+	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The largest valid number
+	// is 255.
 	MaxMissed int
 }
 
@@ -167,8 +167,8 @@ func (c *Conn) OnHeartbeatUnsent(sentBytes int) {
 // not due; see Horizon.
 func (s *HeartbeatSweep) Skip() { s.visited++ }
 
-// Horizon returns the end of the time for which heartbeats are sent now. If a connection's NextTimeout is later than
-// Horizon, no heartbeat is due, and the owner calls Skip instead of SendIfDue.
+// Horizon returns the latest due time of the heartbeats that are sent in the current slice. If a connection's
+// NextTimeout is later than Horizon, no heartbeat is due, and the owner calls Skip instead of SendIfDue.
 func (s *HeartbeatSweep) Horizon() time.Duration { return s.now + s.maxHeartbeatEarliness() + 2<<24 }
 
 // IsOnlyHeartbeatDue reports whether the only due timeout of the connection is a heartbeat that a HeartbeatSweep sends.
@@ -185,9 +185,10 @@ func (c *Conn) mayGetHeartbeat() bool {
 	return c.state&(open|not) == open && (c.extra == nil || !c.isExporting() && !c.isReadRateExceeded())
 }
 
-// SendHeartbeatOrScheduleClose sends a heartbeat. It must be called after SendIfDue has returned HeartbeatOwed. If the
-// peer has sent something since then, it has no effect. If the peer has left too many heartbeats unanswered, it sends
-// no heartbeat. Instead, it requests one more read, and the connection is closed if this read finds no input.
+// SendHeartbeatOrScheduleClose sends the heartbeat that is due when SendIfDue has returned HeartbeatOwed. If the peer
+// has sent something in the meantime, no heartbeat is sent. If the peer has left too many heartbeats unanswered, no
+// heartbeat is sent either. Instead, the driver must read once more, and the connection is closed if this read finds no
+// input.
 func (c *Conn) SendHeartbeatOrScheduleClose() {
 	h := &c.runtime.Heartbeat
 	switch missed := c.unansweredHeartbeats(); {

@@ -263,8 +263,8 @@ type allowance struct {
 	pausedUntil time.Duration // when the pause of the connection ends; 0 if it is not paused
 }
 
-// use subtracts n bytes or messages from the allowance. If the allowance is then used up, the connection pauses.
-// pauseStarted is false if it was already paused.
+// use subtracts n bytes or messages from the allowance. If the allowance is then used up, the connection is paused.
+// pauseStarted is true if the connection was not paused before.
 func (a *allowance) use(n int, now time.Duration) (pauseStarted bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false

@@ -90,8 +90,8 @@ func (l *LatestSubscription) cancelAnnouncement() {
 }
 
 // takeNewest returns the newest value. replaced is the number of values that were skipped since the previous call,
-// because newer values replaced them. announceNewer has reported most of these skipped values to its caller.
-// unannounced is the number of skipped values that it has not reported.
+// because newer values replaced them. unannounced is the number of these skipped values that announceNewer has not yet
+// reported as replaced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,8 +132,9 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueLatestOrCountDropIfSendClosed makes the connection send the newest value of sub when it has no other output. If
-// the sending direction is already shut down, it counts the value as dropped instead.
+// queueLatestOrCountDropIfSendClosed queues sub. When the connection has no other output, it sends the newest value of
+// each queued subscription. If the sending direction has already been shut down, queueLatestOrCountDropIfSendClosed
+// counts the value as dropped instead.
 func (c *Conn) queueLatestOrCountDropIfSendClosed(sub *LatestSubscription) {
 	x := c.ensureRare()
 	if c.isSendClosed() {

@@ -154,7 +154,7 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the number of posted bytes that a request without a message counts as.
+// emptyRequestSize is the number of posted bytes that is counted for a request without a message.
 const emptyRequestSize = 1
 
 // Limits of a mailbox's memory.
@@ -464,9 +464,9 @@ func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeSenderOrWakeNext(s) }}
 }
 
-// removeSenderOrWakeNext is called when the sender s stops waiting. If s has not been woken, it removes s from the
-// waiting senders. If s was woken, all other woken senders have finished and the mailbox is empty, it wakes the next
-// senders.
+// removeSenderOrWakeNext is called when the sender s stops waiting. If s has not been woken, s is removed from the
+// waiting senders. If s has been woken, was the last of the woken senders, and the mailbox is empty, the next senders
+// are woken.
 func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -62,15 +62,15 @@ func (c *Conn) isFreeToRelayWith(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest returns a request to start a relay with r. It is posted to the connection that becomes r's partner.
-// If that connection closes before it has handled the request, r is closed with ErrClosed.
+// newRelayRequest returns a request that is posted to another connection and makes that connection the relay partner of
+// r. If that connection closes before it has handled the request, r is closed with ErrClosed.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelayOrCloseRequester(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
 // acceptRelayOrCloseRequester joins c and requester in a relay. If a worker is using requester, they are joined when
-// the worker has finished. If one of them cannot be relayed, for example because it already is, requester is closed
-// with ErrBadUse. If requester has closed in the meantime, c is closed.
+// the worker has finished. If c or requester is not free, for example because it is in another relay, requester is
+// closed with ErrBadUse. If requester has closed in the meantime, c is closed.
 func (c *Conn) acceptRelayOrCloseRequester(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -144,8 +144,8 @@ func (c *Conn) enterRelayState(remote *remotePartner) {
 
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse makes the connection's owner call the function do. If the connection closes before that, postDoOrElse or
-// the owner calls onLost, unless onLost is nil.
+// postDoOrElse makes the connection's owner call the function do. If the connection closes before the call, the
+// function onLost is called instead. onLost may be nil.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -228,9 +228,9 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner is called after c has sent output. If c has no output left, it lets the relay partner
-// send on c's socket again. If the partner waits and little output is left, it lets the partner continue. c must have a
-// remotePartner.
+// reopenFastPathAndResumePartner is called after c has sent output. If no output is left, the relay partner may send on
+// c's socket again. If the relay partner has paused reading because of c's unsent output, and little output is left,
+// the relay partner resumes reading. c must have a remotePartner.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {

@@ -97,17 +97,17 @@ type Runtime struct {
 	// measures only a sample of the calls. The owner may change TimeAllCalls between two events.
 	TimeAllCalls bool
 	maxPieceSize int
-	// ClockSlack, if positive, makes SetClock set the clock ahead by ClockSlack. Until that time has come, further
-	// calls of SetClock do not write, which is faster if many owners share the Runtime. If the Runtime has a single
+	// ClockSlack, if positive, makes SetClock set the clock ahead by ClockSlack. Further calls of SetClock then do not
+	// write until that time has come. This is faster if many owners share the Runtime. If the Runtime has a single
 	// owner, ClockSlack is 0.
 	ClockSlack time.Duration
 	clock      atomic.Int64
 	// LookAhead is how early timeouts may fire. Engines with simulated time set LookAhead, because times are rounded to
-	// units of coarseTime. If LookAhead is 0, timeouts never fire early, but up to two of these units late, about 34
-	// ms.
+	// units of coarseTime. If LookAhead is 0, timeouts never fire early, but may fire up to 34 ms late, which is two
+	// units of coarseTime.
 	LookAhead time.Duration
 	// SweepsHeartbeats means that a HeartbeatSweep sends the heartbeats. If SweepsHeartbeats is false, CheckTimeouts
-	// does.
+	// sends the heartbeats.
 	SweepsHeartbeats bool
 	// The following are safe for concurrent use.
 	refLocks    refLocks
@@ -124,8 +124,9 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the time that Clock returns to now. If ClockSlack is positive, it may set a later time, at most
-// now+ClockSlack, and the time never goes back. The owner must call SetClock before it handles events.
+// SetClock sets the time that Clock returns. If ClockSlack is 0, Clock then returns now. If ClockSlack is positive,
+// Clock may return a later time, at most now+ClockSlack, and this time never goes back. The owner must call SetClock
+// before it handles events.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))

@@ -213,7 +213,7 @@ func (c *Conn) NextFilePartUnlessLayered() (f *os.File, offset int64, n int) {
 }
 
 // advanceFileOrMarkBlocked records that sentBytes bytes of the first queued file were sent. If the whole file has been
-// sent, it makes the data behind the file the output. Otherwise, it marks the connection as blocked, because the kernel
+// sent, the data behind the file becomes the output. Otherwise, the connection is marked as blocked, because the kernel
 // did not accept all bytes.
 func (c *Conn) advanceFileOrMarkBlocked(sentBytes int) {
 	if c.addSentBytesToFirstFile(sentBytes) {

@@ -14,7 +14,7 @@ package engine
 //	neverHeard       the peer has sent nothing yet                 OnOpen, OnHandshakeDone | OnRead
 //	inputHeld        buffered input waits until a worker runs,     OnRead, MakeDeferredHandlerCalls | MakeDeferredHandlerCalls
 //	                 output is sent, or SetReading is called
-//	readPaused       the handler or a relay wants no input         SetReading, relays | SetReading
+//	readPaused       the handler or a relay wants no input         SetReading, forwardToPartner | SetReading
 //	overHighWater    unsent output has exceeded HighWater and      Write | OnSent
 //	                 not fallen to LowWater since
 //	blocked          the kernel does not take output               OnSent, OnSendStarted | OnSent, OnWritable
@@ -26,8 +26,8 @@ package engine
 //	                                                               CloseIfTimedOutAfterEmptyRead
 //	relayed          joined with another connection in a relay     enterRelayState
 //	peerEOF          the peer sends no more                        OnEOF
-//	eofDelivered     the handler or the relay partner was told     MakeDeferredHandlerCalls, relays | enterRelayState
-//	                 of the peer's EOF
+//	eofDelivered     the handler or the relay partner was told     MakeDeferredHandlerCalls, forwardEOFToPartner |
+//	                 of the peer's EOF                             enterRelayState
 //	closingWrite     the write side is shut after all output       CloseWrite
 //	yielded          buffered input waits for a later iteration    YieldInput | ClearYield, MakeDeferredHandlerCalls
 //	closing          no more input is passed on; see closeReason   CloseWith

@@ -323,7 +323,8 @@ const (
 const maxSweepSlices = 64
 
 // SweepSlices divides a sweep into slices. A sweep checks all connections once in each period. The connections are
-// stored in numChunks chunks. A slice checks chunksPerSlice of these chunks, and the next slice follows after interval.
+// stored in numChunks chunks. Each slice checks chunksPerSlice of these chunks. interval is the time between two
+// slices.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

@@ -33,8 +33,8 @@ func (c *Conn) FreeBuffersAndDeferClosed() {
 
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed makes OnClosed call the handler's Closed again, because no worker will run c. It is called after
-// FreeBuffersAndDeferClosed.
+// UndeferClosed is called after FreeBuffersAndDeferClosed if no worker will run c. It makes OnClosed call the handler's
+// Closed again.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the pending handler calls on a worker and then returns c to the loop. The worker owns c during the call. If

@@ -20,8 +20,8 @@ func (e *goroutineEngine) BroadcastToAllWorkers(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster puts queued broadcasts into the mailboxes of all connections. When the engine stops, it returns as
-// soon as no broadcast is in progress.
+// runBroadcaster puts queued broadcasts into the mailboxes of all connections. When the engine stops, runBroadcaster
+// returns as soon as no broadcast is in progress.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	enqueueWaiting := func() {

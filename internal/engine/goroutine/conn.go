@@ -111,9 +111,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. dialStart is the time when dialling began, or 0 if the connection was not dialled. If
-// alreadyRead is not empty, it contains input that was read from the connection before, and openConn delivers this
-// input.
+// openConn opens the connection. dialStart is the time when dialling began, or 0 if the connection was not dialled.
+// alreadyRead contains input that was read from the connection before, or is empty. openConn delivers this input.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -376,8 +375,8 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWriteOrAssumeEOF shuts down the sending direction. If the connection cannot be shut down in one direction, or
-// must be closed with a reset, it acts as if the peer had sent EOF instead.
+// shutdownWriteOrAssumeEOF shuts down the sending direction. Some connections cannot be shut down in one direction, or
+// must be closed with a reset. For these, it acts as if the peer had sent EOF.
 func (c *conn) shutdownWriteOrAssumeEOF() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has closed the connection. The next read reports the error.
