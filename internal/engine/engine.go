@@ -211,7 +211,7 @@ type Config struct {
 	// StartPaused makes the engine start with accepting paused; see Engine.PauseAccept. The engine also assumes that it
 	// shares the listeners with another process; see Migrator.SetListenersShared.
 	StartPaused bool
-	// MaxConnsPerShard, if positive, limits the connections of each loop, and gives each loop its own descriptor table.
+	// MaxConnsPerShard, if positive, limits the connections of each loop. Each loop then has its own descriptor table.
 	// All loops together must have capacity for Limits.MaxConns connections.
 	MaxConnsPerShard int
 	// Spin is how long an idle loop busy-polls before it blocks.
@@ -224,8 +224,8 @@ type Config struct {
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool
-	// IgnoreHighWater lets a connection be read even if more than Limits.HighWater bytes are unsent. It suits handlers
-	// that do not answer their input.
+	// IgnoreHighWater makes the engine read from connections even if more than Limits.HighWater bytes of their output
+	// are unsent. It is for handlers that do not answer their input.
 	IgnoreHighWater bool
 	Socket          Socket
 	Scheduler       Scheduler

@@ -19,8 +19,8 @@ func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	}
 }
 
-// logCloseIfByLimit logs that the connection is being closed if the reason is an exceeded limit. messageSize is the
-// size of the message that was too long, or 0 if it is unknown.
+// logCloseIfByLimit logs the close of a connection if the close reason is an exceeded limit. messageSize is the size of
+// a message that is too long, or 0 if the size is unknown.
 func (c *Conn) logCloseIfByLimit(reason error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(reason)
 	if name == "" || c.is(handshaking) { // logged by logAndCountEndBeforeOpened

@@ -110,7 +110,8 @@ func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, ok
 }
 
-// shrinkRepresentation switches to the smallest representation for the current members. The caller must hold g.mu.
+// shrinkRepresentation stores the members in the smallest of the group's three forms that suits their number. The
+// caller must hold g.mu.
 func (g *Group) shrinkRepresentation() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {

@@ -148,8 +148,8 @@ func (c *Conn) feedOrShedBuffered(shedReason error) {
 	}
 }
 
-// passInputToReceivedOrShed calls Received or, if shedReason is not nil, Shed. It stops when the handler waits for more
-// input or is paused, and returns the unused input.
+// passInputToReceivedOrShed calls Received with the input or, if shedReason is not nil, calls Shed. It repeats the call
+// until the input is used, the handler needs more input, or the handler is paused. It returns the unused input.
 func (c *Conn) passInputToReceivedOrShed(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.updateAndReportInputPaused() {
@@ -264,7 +264,7 @@ type allowance struct {
 }
 
 // use subtracts n bytes or messages from the allowance. If the allowance is then used up, the connection is paused.
-// pauseStarted is true if the connection was not paused before.
+// pauseStarted reports whether the pause has begun with this call.
 func (a *allowance) use(n int, now time.Duration) (pauseStarted bool) {
 	if a.perSecond == 0 || n == 0 {
 		return false

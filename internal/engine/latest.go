@@ -132,8 +132,8 @@ func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	return err
 }
 
-// queueLatestOrCountDropIfSendClosed queues sub. When the connection has no other output, it sends the newest value of
-// each queued subscription. If the sending direction has already been shut down, queueLatestOrCountDropIfSendClosed
+// queueLatestOrCountDropIfSendClosed queues sub. When the connection has no other output, the newest value of each
+// queued subscription is sent. If the sending direction has already been shut down, queueLatestOrCountDropIfSendClosed
 // counts the value as dropped instead.
 func (c *Conn) queueLatestOrCountDropIfSendClosed(sub *LatestSubscription) {
 	x := c.ensureRare()

@@ -480,7 +480,7 @@ func (b *Mailbox) removeSenderOrWakeNext(s *waitingSender) {
 }
 
 // wakeSendersThatFit wakes waiting senders in order, as long as the messages of all woken senders fit into
-// 1/waitersShare of MaxBytes. If no other woken sender is about to send, it wakes the first waiting sender even if its
+// 1/waitersShare of MaxBytes. If no woken sender is still about to send, the first waiting sender is woken even if its
 // message does not fit.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
